@@ -45,7 +45,6 @@ def blocks_of(part: WorkerPart, piece_bytes: int) -> HaloBlocks:
     """The exchange of a part in pieces of some size."""
     return HaloBlocks(
         part.halo,
-        first_vertex=part.vertices.start,
         first_value=part.first_value,
         piece_bytes=piece_bytes,
     )

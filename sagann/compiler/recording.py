@@ -94,6 +94,7 @@ class _Hop(Topology):
         self.on = on
         self.real = topology
         self.num_src = num_rows
+        self.remote = None
 
     @property
     def num_dst(self) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import combinations
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,6 +14,8 @@ from torch import Tensor
 from sagann.config import LINK_TASK, OF_GRAPHS
 from sagann.errors import InputError, require_choice, require_type
 from sagann.graph.checks import (
+    UNITS,
+    Unit,
     check_finite,
     check_labels,
     first_true,
@@ -33,11 +35,6 @@ GRAPH_TASKS = tuple(OF_GRAPHS + task for task in TASKS)
 ALL_TASKS = (*TASKS, *GRAPH_TASKS, LINK_TASK)
 "Every task."
 
-Unit = Literal["vertex", "graph", "link"]
-"What has an answer."
-
-UNITS: Mapping[Unit, str] = MappingProxyType({"vertex": "vertices", "graph": "graphs", "link": "links"})
-"The plural of each unit."
 PREFIXES: Mapping[Unit, str] = MappingProxyType({"vertex": "", "graph": "graph_", "link": "links."})
 "What the names of the arrays of each unit begin with."
 SPLITTERS: Mapping[Unit, str] = MappingProxyType(
@@ -88,9 +85,7 @@ class Answers:
         for name in ("labels", "targets"):
             require_type(getattr(self, name), Tensor, where=of + name, hint=as_tensor, optional=True)
         count = f"num_{self.prefix}classes"
-        require_type(self.num_classes, int, where=f"Graph.{count}", hint="Pass a count, as int(...).")
         require_integer(self.num_classes, "num_classes", where=f"Graph.{count}")
-        require_type(self.splits, Mapping, where=f"{of}splits", hint="Pass a mapping of split to bool mask.")
         for name, mask in self.splits.items():
             require_type(mask, Tensor, where=f"{of}splits[{name!r}]", hint=as_tensor)
         for name, rows in self.arrays().items():
@@ -221,8 +216,7 @@ class Answers:
                 hint = "Convert the labels with .to(torch.uint8) (of one-hot rows take labels.argmax(1))"
             hint = f"{hint}, and state num_{self.prefix}classes."
             raise wrong_form(labels, expected, where=where, hint=hint)
-        for part in slices(len(labels), labels[:1].numel()):
-            check_labels(labels[part], self.num_classes, where=numbered(where, self.unit, part.start))
+        check_labels(labels, self.num_classes, where=numbered(where, self.unit))
 
     def _check_targets(self) -> None:
         targets, where, unit = self.targets, self._where("targets"), self.unit
@@ -238,10 +232,7 @@ class Answers:
             expected = f"torch.float32 [{rows}], or [{rows}, num_{self.prefix}targets]"
             hint = f"Convert the targets with .float(), one row per {unit}."
             raise wrong_form(targets, expected, where=where, hint=hint)
-        for part in slices(len(targets), targets[:1].numel()):
-            check_finite(
-                targets[part], "target", where=numbered(where, unit, part.start), hint=unknown_target(unit)
-            )
+        check_finite(targets, "target", where=numbered(where, unit), hint=unknown_target(unit))
 
     def _check_splits(self) -> None:
         unit, units = self.unit, self.units

@@ -6,20 +6,26 @@ the row's index, and raises an error of class ``error``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from sagann.errors import InputError
+from sagann.errors import InputError, require_type
 from sagann.ranges import RANGES
 
 Rows: TypeAlias = Any
 "A tensor or a NumPy array."
 Where: TypeAlias = Callable[[int], str]
 "Function from the index of a row to a text that names the row."
+
+Unit = Literal["vertex", "graph", "link"]
+"What has an id, and an answer."
+UNITS: Mapping[Unit, str] = MappingProxyType({"vertex": "vertices", "graph": "graphs", "link": "links"})
+"The plural of each unit."
 
 CHECKED_AT_ONCE = 1 << 22
 "Number of values in one slice: a slice is checked at memory speed and takes little memory."
@@ -83,6 +89,31 @@ def mask_of_ids(num_rows: int) -> str:
     return f"Pass a mask of all vertices, not vertex ids: mask = torch.zeros({num_rows}, dtype=torch.bool); mask[ids] = True."
 
 
+def _check_range(
+    values: Rows,
+    low: int,
+    stop: int | None,
+    what: str,
+    limit: str,
+    hint: str,
+    where: Where,
+    error: type[InputError],
+) -> None:
+    """Refuse integers [n] below ``low``, or from ``stop`` on (None: no limit)."""
+    for part in slices(len(values)):
+        some = values[part]
+        least, most = (some.min(), some.max()) if isinstance(some, np.ndarray) else some.aminmax()
+        if least >= low and (stop is None or most < stop):
+            continue
+        wrong = some < low
+        if stop is not None and most >= stop:
+            # Integers that are too narrow for the limit are not compared with it.
+            wrong |= some >= stop
+        at = first_true(wrong)
+        assert at is not None
+        raise error(f"{what} out of range: {int(some[at])}, but {limit} (in {where(part.start + at)})", hint=hint)
+
+
 def check_ids(
     ids: Rows,
     num_vertices: int | None,
@@ -94,18 +125,37 @@ def check_ids(
     error: type[InputError] = InputError,
 ) -> None:
     """Check that ids are at least 0 and below ``num_vertices`` (None: no limit), which may be the number of ``rows_of`` a file."""
-    if len(ids) == 0:
-        return
-    low, high = (ids.min(), ids.max()) if isinstance(ids, np.ndarray) else ids.aminmax()
-    if low >= 0 and (num_vertices is None or high < num_vertices):
-        return
-    at = first_true(ids < 0 if num_vertices is None else (ids < 0) | (ids >= num_vertices))
-    assert at is not None
     limit = "ids start at 0" if num_vertices is None else f"there are {num_vertices} {units}, numbered from 0"
     hint = f"Number the {units} from 0 without gaps, or state the right number of {units}."
-    if rows_of and ids[at] >= 0:
+    if rows_of:
         limit, hint = f"{limit}: the rows of {rows_of}", f"Give each vertex a row in {rows_of}, or correct the id."
-    raise error(f"{side} id out of range: {int(ids[at])}, but {limit} (in {where(at)})", hint=hint)
+    _check_range(ids, 0, num_vertices, f"{side} id", limit, hint, where, error)
+
+
+def require_ids(ids: Tensor, count: int | None = None, *, where: str, unit: Unit = "vertex") -> None:
+    """Refuse what is not a tensor of ids, int64 [n], at least 0 and below ``count`` (None: no limit)."""
+    require_type(ids, Tensor, where=where, hint="Convert the ids with torch.as_tensor.")
+    if ids.dtype != torch.int64 or ids.ndim != 1:
+        hint = "Pass ids with .to(torch.int64), or mask.nonzero().squeeze(1) for a mask."
+        raise wrong_form(ids, "torch.int64 [n]", where=where, hint=hint)
+    check_ids(ids, count, unit, where=numbered(where, "position"), units=UNITS[unit])
+
+
+def require_distinct(ids: Tensor, count: int | None = None, *, where: str, unit: Unit = "vertex") -> None:
+    """:func:`require_ids`, each of them once."""
+    require_ids(ids, count, where=where, unit=unit)
+    if count is not None and count < 8 * len(ids):
+        # Marks take less time and memory than a sorted copy.
+        is_known = torch.zeros(count, dtype=torch.bool, device=ids.device).index_fill_(0, ids, True)
+        if int(is_known.sum()) == len(ids):
+            return
+    in_order = ids.sort().values
+    repeated = in_order[1:][in_order[1:] == in_order[:-1]]
+    if len(repeated):
+        raise InputError(
+            f"{unit} repeated: {int(repeated[0])} stands more than once (in {where})",
+            hint="Pass every id once, with ids.unique() for example.",
+        )
 
 
 def check_offsets(
@@ -137,13 +187,16 @@ def unknown_target(unit: str) -> str:
 
 def check_finite(rows: Tensor, what: str, *, where: Where, hint: str = NOT_A_NUMBER) -> None:
     """Check that floating-point rows are finite."""
-    # What is not finite stays so in a sum, which takes a fifth of the time. The sum of large numbers is no proof.
-    if rows.element_size() > 1 and rows.sum().isfinite():
-        return
-    wrong = ~torch.isfinite(rows)
-    at = first_true(wrong)
-    if at is not None:
-        raise not_finite(rows[at], first_true(wrong[at].reshape(-1)), what, where=where(at), hint=hint)
+    for part in slices(len(rows), rows[:1].numel()):
+        some = rows[part]
+        # What is not finite stays so in a sum, which takes a fifth of the time. The sum of large numbers is no proof.
+        if some.element_size() > 1 and some.sum().isfinite():
+            continue
+        wrong = ~torch.isfinite(some)
+        at = first_true(wrong)
+        if at is not None:
+            column = first_true(wrong[at].reshape(-1))
+            raise not_finite(some[at], column, what, where=where(part.start + at), hint=hint)
 
 
 def not_finite(
@@ -163,43 +216,36 @@ def not_finite(
 
 def check_columns(columns: Rows, num_columns: int, *, where: Where, error: type[InputError] = InputError) -> None:
     """Check the column of each entry of sparse features."""
-    at = first_true((columns < 0) | (columns >= num_columns))
-    if at is not None:
-        raise error(
-            f"feature column out of range: {int(columns[at])}, but there are {num_columns} features, numbered "
-            f"from 0 (in {where(at)})",
-            hint="Number the columns from 0, or widen the matrix.",
-        )
+    limit = f"there are {num_columns} features, numbered from 0"
+    hint = "Number the columns from 0, or widen the matrix."
+    _check_range(columns, 0, num_columns, "feature column", limit, hint, where, error)
 
 
 def check_types(types: Rows, num_types: int | None, *, where: Where, error: type[InputError] = InputError) -> None:
-    """Check edge types, integers of at least 32 bits: from 0 to ``num_types - 1``, or to LARGEST_TYPE for None."""
-    at = first_true((types < 0) | (types >= (LARGEST_TYPE + 1 if num_types is None else num_types)))
-    if at is not None:
-        limit = f"types go from 0 to {LARGEST_TYPE}"
-        found = f"{int(types[at])}, but " + (
-            limit if num_types is None else f"there are {num_types} edge types, numbered from 0"
-        )
-        raise error(
-            f"edge type out of range: {found} (in {where(at)})",
-            hint="Number the types from 0, or state the right number of edge types.",
-        )
+    """Check edge types: from 0 to ``num_types - 1``, or to LARGEST_TYPE for None."""
+    stop, limit = LARGEST_TYPE + 1, f"types go from 0 to {LARGEST_TYPE}"
+    if num_types is not None:
+        stop, limit = num_types, f"there are {num_types} edge types, numbered from 0"
+    hint = "Number the types from 0, or state the right number of edge types."
+    _check_range(types, 0, stop, "edge type", limit, hint, where, error)
 
 
 def check_labels(
     labels: Rows, num_classes: int | None, *, where: Where, error: type[InputError] = InputError
 ) -> None:
     """Check labels: from -1 to ``num_classes - 1`` for [n]; 0 or 1 for [n, C]. None for no upper limit."""
-    if labels.ndim == 2:
-        wrong, limit = (labels != 0) & (labels != 1), "multi-label rows hold 0 and 1"
-        hint = "Write 1 for each class that a vertex has, and 0 for the others, also where it is unknown. One label per vertex is one column."
-    else:
-        wrong, limit = labels < -1, "-1 is for unknown"
-        if num_classes is not None:
-            wrong = wrong | (labels >= num_classes)
-            limit = f"there are {num_classes} classes, numbered from 0"
+    if labels.ndim == 1:
+        limit = "-1 is for unknown" if num_classes is None else f"there are {num_classes} classes, numbered from 0"
         hint = "Number the classes from 0, write -1 for an unknown label, and state the right number of classes."
-    at = first_true(wrong)
-    if at is not None:
-        value = f"{labels[at].tolist()}, but {limit}"
-        raise error(f"label out of range: {value} (in {where(at)})", hint=hint)
+        _check_range(labels, -1, num_classes, "label", limit, hint, where, error)
+        return
+    for part in slices(len(labels), labels.shape[1]):
+        some = labels[part]
+        at = first_true((some != 0) & (some != 1))
+        if at is not None:
+            value = f"{some[at].tolist()}, but multi-label rows hold 0 and 1"
+            raise error(
+                f"label out of range: {value} (in {where(part.start + at)})",
+                hint="Write 1 for each class that a vertex has, and 0 for the others, also where it is unknown. One label per vertex is "
+                "one column.",
+            )

@@ -21,6 +21,7 @@ import torch
 from numba import prange
 from torch import Tensor
 
+from sagann.graph.rows import offsets_of
 from sagann.graph.threads import pytorch_threads
 from sagann.graph.widths import id_dtype
 from sagann.jit import compiled
@@ -42,10 +43,10 @@ class Grouped:
 
     indptr: Tensor
     "int64 [num_keys + 1]: the items of key k are indptr[k] to indptr[k + 1] - 1."
-    values: Tensor | None
-    "Values [N], grouped by key; None if the caller gave no values."
-    positions: Tensor | None
-    "Former position of each item, int32 (int64 from 2^31 items on) [N]; None if the caller wanted no positions."
+    values: Tensor
+    "Values [N], grouped by key; empty if the caller gave no values."
+    positions: Tensor
+    "Former position of each item, int32 (int64 from 2^31 items on) [N]; empty if the caller wanted no positions."
 
 
 def group_by_key(
@@ -99,7 +100,7 @@ def group_by_key(
                 _array(out_values),
                 _array(out_positions),
             )
-    return Grouped(indptr=indptr, values=out_values, positions=out_positions)
+    return _grouped(indptr, out_values, out_positions)
 
 
 def out_edges(indptr: Tensor, indices: Tensor, num_src: int) -> Grouped:
@@ -143,6 +144,15 @@ def _new(num_items: int, dtype: torch.dtype) -> Tensor:
     return torch.from_numpy(np.empty(num_items, dtype=np.int32 if dtype == torch.int32 else np.int64))
 
 
+def _grouped(indptr: Tensor, values: Tensor | None, positions: Tensor | None) -> Grouped:
+    nothing = indptr.new_empty(0, dtype=torch.int32)
+    return Grouped(
+        indptr=indptr,
+        values=nothing if values is None else values,
+        positions=nothing if positions is None else positions,
+    )
+
+
 def _array(tensor: Tensor | None) -> Array | None:
     # Contiguous, because Numba would compile again for every other layout.
     return None if tensor is None else tensor.contiguous().numpy()
@@ -157,12 +167,10 @@ def _group_on_device(
 ) -> Grouped:
     # Numba's kernels run on the host; a GPU has a fast radix sort of its own.
     order = torch.sort(keys, stable=True).indices
-    indptr = torch.zeros(num_keys + 1, dtype=torch.int64, device=keys.device)
-    torch.cumsum(torch.bincount(keys, minlength=num_keys), 0, out=indptr[1:])
-    return Grouped(
-        indptr=indptr,
-        values=None if values is None else values[order].to(value_dtype or values.dtype),
-        positions=order.to(id_dtype(len(keys))) if positions else None,
+    return _grouped(
+        offsets_of(torch.bincount(keys, minlength=num_keys)),
+        None if values is None else values[order].to(value_dtype or values.dtype),
+        order.to(id_dtype(len(keys))) if positions else None,
     )
 
 

@@ -102,7 +102,7 @@ class Graph:
         if isinstance(self.features, TensorRows):
             object.__setattr__(self, "features", self.features.tensor)
         features = self.features
-        if features is not None and not (isinstance(features, Tensor) and features.requires_grad):
+        if isinstance(features, Tensor) and not features.requires_grad:
             declare_constant(features)
         for what, rows in (("features", features), ("original_ids", self.original_ids)):
             if rows is not None:
@@ -229,10 +229,6 @@ class Graph:
         """The same graph with other splits: bool masks [num_vertices] of 'train', 'val' and 'test'."""
         return replace(self, splits=splits)
 
-    def with_graph_splits(self, splits: Mapping[str, Tensor]) -> Graph:
-        """The same graph with other splits of its graphs: bool masks [num_graphs] of 'train', 'val' and 'test'."""
-        return replace(self, graph_splits=splits)
-
     def in_memory(self) -> Graph:
         """The same graph with its features in a tensor; all rows of a feature store are read into memory."""
         return self if self.features is None else replace(self, features=tensor_of(self.features))
@@ -310,13 +306,6 @@ def _check_types(graph: Graph) -> None:
     if graph.graph_ptr is not None and graph.graph_ptr.ndim != 1:
         hint = "Pass the offsets of the graphs: they start at 0, and end at the number of vertices."
         raise wrong_form(graph.graph_ptr, "int64 [num_graphs + 1]", where="Graph.graph_ptr", hint=hint)
-    require_type(graph.num_edge_types, int, where="Graph.num_edge_types", hint="Pass a count, as int(...).")
     require_integer(graph.num_edge_types, "num_edge_types", where="Graph.num_edge_types")
     hint = "Make them with sagann.sampling.hold_out_links."
     require_type(graph.links, MeasuredLinks, where="Graph.links", hint=hint, optional=True)
-    require_type(graph.name, str, where="Graph.name", hint="Pass text.")
-    for field_name in NAMES:
-        names, where = getattr(graph, field_name), f"Graph.{field_name}"
-        require_type(names, tuple, where=where, hint="Pass a tuple of names.")
-        for text in names:
-            require_type(text, str, where=where, hint="Pass text.")

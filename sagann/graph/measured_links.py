@@ -10,7 +10,7 @@ from torch import Tensor
 
 from sagann.errors import InputError, require_type
 from sagann.graph.answers import Answers
-from sagann.graph.checks import check_ids, check_types, numbered, slices, wrong_form
+from sagann.graph.checks import check_ids, check_types, numbered, wrong_form
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -103,9 +103,8 @@ class MeasuredLinks:
         """Refuse an end that is no vertex, and a type that is none of the graph's; ``where`` names the links, for the error."""
         for name, ids in (("src", self.src), ("dst", self.dst)):
             check_ids(ids, num_vertices, "vertex", where=numbered(f"{name} of {where}", "link"))
-        for part in slices(*self.negatives.shape):
-            ids = self.negatives[part].flatten()
-            check_ids(ids, num_vertices, "vertex", where=numbered(f"negatives of {where}", "position"))
+        negatives = self.negatives.flatten()
+        check_ids(negatives, num_vertices, "vertex", where=numbered(f"negatives of {where}", "position"))
         if (self.types is None) != (num_edge_types == 0):
             raise InputError(
                 f"links and edges differ in having types: {'no types' if self.types is None else 'types'} of "

@@ -30,7 +30,7 @@ _TASKS_PER_THREAD = 16
 def sort_rows(indptr: Tensor, ids: Tensor, positions: Tensor | None = None) -> None:
     """Sort each row's ids, stably and in place, and permute their positions in the same way.
 
-    The ids are at least 0; both arrays are contiguous. To permute further data, index the data with the positions.
+    The ids are at least 0; both arrays are contiguous. An empty array stands for no positions. To permute further data, index the data with the positions.
 
     Example:
         >>> ids, positions = torch.tensor([2, 1, 1, 0]), torch.arange(4)
@@ -38,11 +38,11 @@ def sort_rows(indptr: Tensor, ids: Tensor, positions: Tensor | None = None) -> N
         >>> ids.tolist(), positions.tolist()
         ([1, 1, 2, 0], [1, 2, 0, 3])
     """
+    positions = ids.new_empty(0, dtype=torch.int32) if positions is None else positions
     if ids.device.type != "cpu":
         _sort_on_device(indptr, ids, positions)
         return
-    # An empty array stands for None: the compiled functions read its length.
-    arrays = indptr.numpy(), ids.numpy(), np.empty(0, dtype=np.int32) if positions is None else positions.numpy()
+    arrays = indptr.numpy(), ids.numpy(), positions.numpy()
     num_rows = len(indptr) - 1
     if len(ids) <= ITEMS_PER_THREAD:
         sort_range(*arrays, 0, num_rows)
@@ -71,13 +71,13 @@ def rows_ascend(indptr: Tensor, ids: Tensor) -> bool:
     return True
 
 
-def _sort_on_device(indptr: Tensor, ids: Tensor, positions: Tensor | None) -> None:
+def _sort_on_device(indptr: Tensor, ids: Tensor, positions: Tensor) -> None:
     # Numba's kernels run on the host, so a device sorts twice, stably: by id, then by row.
     rows = torch.repeat_interleave(indptr.diff(), output_size=len(ids))
     order = torch.sort(ids, stable=True).indices
     order = order[torch.sort(rows[order], stable=True).indices]
     for carried in (ids, positions):
-        if carried is not None:
+        if len(carried):
             carried.copy_(carried[order])
 
 

@@ -9,14 +9,15 @@ targets and without labels.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from sagann.errors import InputError, shown
+from sagann.graph.answers import SPLITTERS, Answers, answers_in
 from sagann.graph.generator import generator_of
 from sagann.graph.graph import Graph
-from sagann.graph.subgraph import original_order
 from sagann.graph.task import answers_of
 from sagann.ranges import RANGES
 
@@ -33,7 +34,7 @@ def random_split(graph: Graph, *, train: float = 0.6, val: float = 0.2, seed: in
         InputError: no labels, or shares that are negative or exceed 1 together.
     """
     require_shares(train, val, where="random_split")
-    return _with_splits(graph, *_shares(_labelled_vertices(graph), train, val, seed))
+    return graph.with_splits(_masks(graph.num_vertices, *_shares(_known(graph, graph.vertices), train, val, seed)))
 
 
 def random_graph_split(graph: Graph, *, train: float = 0.8, val: float = 0.1, seed: int) -> Graph:
@@ -62,14 +63,8 @@ def random_graph_split(graph: Graph, *, train: float = 0.8, val: float = 0.1, se
         {'train': 8, 'val': 1, 'test': 1}
     """
     require_shares(train, val, where="random_graph_split")
-    answers = graph.graphs
-    if not answers.tasks:
-        hint = "Give the graph graph_labels or graph_targets; random_split draws vertices."
-        raise _refused(
-            graph, "graphs without answers cannot be split", "neither graph_labels nor graph_targets", hint
-        )
-    known = answers.known(torch.ones(answers.count, dtype=torch.bool))
-    return graph.with_graph_splits(_masks(answers.count, *_shares(known, train, val, seed)))
+    shares = _shares(_known(graph, graph.graphs), train, val, seed)
+    return replace(graph, graph_splits=_masks(graph.graphs.count, *shares))
 
 
 def per_class_split(graph: Graph, *, train: int = 20, val: int = 30, seed: int) -> Graph:
@@ -108,7 +103,7 @@ def planetoid_split(graph: Graph, *, train: int = 20, val: int = 500, test: int 
     if len(rest) < val + test:
         value = f"{len(rest)} are left after training, but val {val} and test {test} are needed"
         hint = "Lower val or test, or use random_split."
-        raise _refused(graph, "too few labelled vertices to split", value, hint)
+        raise refused(graph, "too few labelled vertices to split", value, hint)
     rest = rest[_shuffled(len(rest), seed + 1)]
     return _with_splits(graph, chosen, rest[:val], rest[val : val + test])
 
@@ -127,15 +122,15 @@ def _require_counts(graph: Graph, **counts: object) -> None:
     for name, count in counts.items():
         if count not in RANGES["split"]:
             what, value = "a number of vertices of a split is out of range", f"{name} is {shown(count, 40)}"
-            raise _refused(graph, what, f"{value}, expected {RANGES['split']}", "Correct the number.")
+            raise refused(graph, what, f"{value}, expected {RANGES['split']}", "Correct the number.")
 
 
 def _parts_per_class(graph: Graph, train: int, val: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:
-    vertices = _labelled_vertices(graph)
+    vertices = _known(graph, graph.vertices)
     if graph.multi_label or graph.labels is None:
         what = "a split per class needs one label per vertex"
         value = "targets, and no labels" if graph.labels is None else "several labels per vertex"
-        raise _refused(graph, what, value, "Use random_split.")
+        raise refused(graph, what, value, "Use random_split.")
     vertices = vertices[_shuffled(len(vertices), seed)]
     # Grouped by class without a loop over classes, because there may be more classes than vertices.
     labels, order = graph.labels[vertices].sort(stable=True)
@@ -183,31 +178,31 @@ def graph_split(
     """
     if graph.graph_ptr is None:
         hint = "Use random_split or per_class_split."
-        raise _refused(graph, "a single graph cannot be split by graphs", "no graph_ptr", hint)
+        raise refused(graph, "a single graph cannot be split by graphs", "no graph_ptr", hint)
     owner = torch.full((graph.num_graphs,), -1, dtype=torch.int64, device=graph.graph_ptr.device)
     for part, wanted in enumerate((train, val, test)):
         for key in wanted:
             position = _graph_position(graph, key)
             if owner[position] >= 0:
-                raise _refused(graph, "a graph stands twice in a split", f"{key!r}", "Name every graph once.")
+                raise refused(graph, "a graph stands twice in a split", f"{key!r}", "Name every graph once.")
             owner[position] = part
     part_of_vertex = torch.repeat_interleave(owner, graph.graph_ptr.diff())
-    vertices = _labelled_vertices(graph)
+    vertices = _known(graph, graph.vertices)
     part_of_labelled = part_of_vertex[vertices]
     return _with_splits(graph, *(vertices[part_of_labelled == part] for part in range(3)))
 
 
-def _labelled_vertices(graph: Graph) -> Tensor:
-    """Find the vertices with a known label or with targets, int64 ascending by original id."""
-    known = graph.labels if graph.labels is not None else graph.targets
-    if known is None:
-        hint = "Use random_graph_split." if graph.graphs.tasks else "Give the graph labels or targets first."
-        raise _refused(graph, "a graph without labels cannot be split", answers_of(graph), hint)
-    if graph.original_ids is not None:
-        vertices = original_order(graph).to(known.device)
-    else:
-        vertices = torch.arange(graph.num_vertices, device=known.device)
-    return vertices[known[vertices] >= 0] if known is graph.labels and not graph.multi_label else vertices
+def _known(graph: Graph, answers: Answers) -> Tensor:
+    """The vertices, or graphs, with a known answer: int64, ascending; vertices by original id."""
+    if not answers.tasks:
+        others = graph.graphs if answers.unit == "vertex" else graph.vertices
+        hint = f"Use {SPLITTERS[others.unit]}." if others.tasks else "Give the graph labels or targets first."
+        raise refused(graph, f"{answers.units} without answers cannot be split", answers_of(graph), hint)
+    device = answers_in(answers.labels, answers.targets).device
+    known = answers.known(torch.ones(answers.count, dtype=torch.bool, device=device))
+    if answers.unit == "vertex" and graph.original_ids is not None:
+        known = known[graph.original_ids.to(known.device)[known].argsort()]
+    return known
 
 
 def _graph_position(graph: Graph, key: str | int) -> int:
@@ -216,10 +211,11 @@ def _graph_position(graph: Graph, key: str | int) -> int:
     if isinstance(key, int) and 0 <= key < graph.num_graphs:
         return key
     known = ", ".join(graph.graph_names) if graph.graph_names else f"0 to {graph.num_graphs - 1}"
-    raise _refused(graph, "unknown graph", f"{key!r}, known are {known}", "Name one of the known graphs.")
+    raise refused(graph, "unknown graph", f"{key!r}, known are {known}", "Name one of the known graphs.")
 
 
-def _refused(graph: Graph, what: str, value: str, hint: str) -> InputError:
+def refused(graph: Graph, what: str, value: str, hint: str) -> InputError:
+    """The error for a graph that cannot be split."""
     return InputError(f"{what}: {value} (in graph '{graph.name}')", hint=hint)
 
 

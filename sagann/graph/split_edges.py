@@ -90,9 +90,6 @@ def edge_split(
     require_type(topology, Topology, where="edge_split, topology", hint=hint)
     topology.require_unwritten()
     require_shares(train, val, where="edge_split")
-    require_type(seed, int, where="edge_split, seed", hint="Pass a whole number.")
-    require_type(undirected, bool, where="edge_split, undirected", hint="Pass True or False.")
-    require_type(ids, Tensor, where="edge_split, ids", hint="Pass graph.original_ids.", optional=True)
     known_as = np.arange(topology.num_dst) if ids is None else ids.cpu().numpy()
     cuts = _cuts(_hashes(topology, known_as, seed, undirected), train, val)
     hashes = _hashes(topology, known_as, seed, undirected)[:-1]

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from sagann.errors import InputError
-from sagann.graph.checks import check_ids, numbered, wrong_form
+from sagann.graph.checks import require_distinct
 from sagann.graph.feature_store import Features, read_rows
 from sagann.graph.graph import Graph
 from sagann.graph.rows import gather_ranges, offsets_of, take_rows
@@ -37,7 +37,7 @@ def subgraph(graph: Graph, vertices: Tensor) -> Graph:
         >>> part.topology.indptr.tolist(), part.topology.indices.tolist()
         ([0, 1, 1], [1])
     """
-    _check_vertices(vertices, graph)
+    require_distinct(vertices, graph.num_vertices, where=f"vertices of graph '{graph.name}'")
     require_no_links(graph, "vertices are chosen or renumbered")
     topology = graph.topology
     new_id = torch.full((graph.num_vertices,), -1, dtype=topology.indices.dtype, device=topology.device)
@@ -116,23 +116,8 @@ def check_order(graph: Graph, order: Tensor) -> None:
             f"graph '{graph.name}')",
             hint="Pass every vertex once, or take a subgraph.",
         )
-    _check_vertices(order, graph)
+    require_distinct(order, graph.num_vertices, where=f"order of graph '{graph.name}'")
     fields_of_graphs(graph, order)
-
-
-def _check_vertices(vertices: Tensor, graph: Graph) -> None:
-    where = f"vertices of graph '{graph.name}'"
-    if vertices.dtype != torch.int64 or vertices.ndim != 1:
-        hint = "Pass ids with .to(torch.int64), or mask.nonzero().squeeze(1) for a mask."
-        raise wrong_form(vertices, "torch.int64 [M]", where=where, hint=hint)
-    check_ids(vertices, graph.num_vertices, "vertex", where=numbered(where, "position"))
-    times = torch.bincount(vertices, minlength=graph.num_vertices)
-    if len(vertices) and times.max() > 1:
-        repeated = int((times > 1).nonzero()[0])
-        raise InputError(
-            f"vertex id repeated: {repeated} occurs {int(times[repeated])} times (in {where})",
-            hint="Pass every vertex at most once.",
-        )
 
 
 def require_no_links(graph: Graph, doing: str) -> None:

@@ -21,13 +21,8 @@ TO_HOLD_OUT = f"Hold some out with sagann.sampling.hold_out_links, or --split ed
 "What to do where links are to be learned, and none are held out."
 
 
-def tasks_of(graph: Graph) -> tuple[str, ...]:
-    """The tasks that a graph has answers for: some of ALL_TASKS, in their order."""
-    return tuple(_answers_by_task(graph))
-
-
-def _answers_by_task(graph: Graph) -> dict[str, str]:
-    """The tasks that a graph has answers for, each with its answers in words."""
+def tasks_of(graph: Graph) -> dict[str, str]:
+    """The tasks that a graph has answers for, some of ALL_TASKS in their order, each with its answers in words."""
     return {task: said for answers in graph.all_answers for task, said in answers.tasks.items()}
 
 
@@ -75,12 +70,12 @@ def for_task(graph: Graph, task: str | None = None, *, where: str = "for_task") 
             if known
             else "Give the graph labels or targets.",
         )
-    return without_others(graph, task or (known[0] if known else None))
+    return without_others(graph, task or next(iter(known), None))
 
 
 def without_others(graph: Graph, task: str | None) -> Graph:
     """The graph without the answers of any task but ``task``; all are kept for None. It need not have answers for ``task``."""
-    if task is None or tasks_of(graph) in ((), (task,)):
+    if task is None or tasks_of(graph).keys() <= {task}:
         return graph
     kept = graph.vertices.only(task).fields() | graph.graphs.only(task).fields()
     return replace(graph, **kept, links=graph.links if task == LINK_TASK else None)
@@ -88,12 +83,12 @@ def without_others(graph: Graph, task: str | None) -> Graph:
 
 def answers_of(graph: Graph) -> str:
     """What a graph has answers for, in words."""
-    return " and ".join(_answers_by_task(graph).values()) or "neither labels nor targets"
+    return " and ".join(tasks_of(graph).values()) or "neither labels nor targets"
 
 
 def left_out(graph: Graph, task: str | None) -> str:
     """A sentence about the answers that :func:`for_task` leaves out; empty where it leaves out none."""
-    others = [said for other, said in _answers_by_task(graph).items() if task not in (None, other)]
+    others = [said for other, said in tasks_of(graph).items() if task not in (None, other)]
     if not others:
         return ""
     return f"Graph '{graph.name}' also has {' and '.join(others)}; the task '{task}' does not use them."

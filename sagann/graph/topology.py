@@ -27,8 +27,8 @@ import torch
 from torch import Tensor
 
 from sagann.errors import LayerError
-from sagann.graph.checks import check_offsets
-from sagann.graph.topology_checks import check_all_ids, check_coo, check_edge_index, check_forms
+from sagann.graph.checks import check_ids, check_offsets, numbered
+from sagann.graph.topology_checks import check_coo, check_edge_index, check_forms
 from sagann.graph.versions import version_of
 from sagann.graph.widths import id_dtype
 
@@ -145,13 +145,12 @@ class Topology:
 
         edge_data = edge_data or {}
         grouped = group_by_key(dst, num_dst, values=src, value_dtype=id_dtype(num_src), positions=bool(edge_data))
-        indices = _present(grouped.values)
-        sort_rows(grouped.indptr, indices, grouped.positions)
+        sort_rows(grouped.indptr, grouped.values, grouped.positions)
         return cls(
             indptr=grouped.indptr,
-            indices=indices,
+            indices=grouped.values,
             num_src=num_src,
-            edge_data={name: rows.index_select(0, _present(grouped.positions)) for name, rows in edge_data.items()},
+            edge_data={name: rows.index_select(0, grouped.positions) for name, rows in edge_data.items()},
             validate=False,
         )
 
@@ -183,7 +182,7 @@ class Topology:
             InputError: an invariant does not hold; the message names the first offending position.
         """
         check_offsets(self.indptr, self.num_edges, "CSC offsets", where="Topology.indptr")
-        check_all_ids(self.indices, self.num_src, "source", "Topology.indices")
+        check_ids(self.indices, self.num_src, "source", where=numbered("Topology.indices", "edge"))
 
     def require_unwritten(self) -> None:
         """Refuse offsets or ids that were changed in place since this topology was made.
@@ -253,9 +252,7 @@ class Topology:
                     # Destinations are as large as the indices: they are kept only if edge_dst() was called.
                     dst = self._expand_dst() if self._edge_dst is None else self._edge_dst
                     grouped = group_by_key(self.indices, self.num_src, values=dst, positions=True)
-            self._csr = Csr(
-                indptr=grouped.indptr, indices=_present(grouped.values), edge_ids=_present(grouped.positions)
-            )
+            self._csr = Csr(indptr=grouped.indptr, indices=grouped.values, edge_ids=grouped.positions)
         return self._csr
 
     def in_degrees(self) -> Tensor:
@@ -357,8 +354,3 @@ def for_training_as_well() -> AbstractContextManager[object]:
 def _without_inference_mode() -> Iterator[None]:
     with torch.inference_mode(False), torch.no_grad():
         yield
-
-
-def _present(tensor: Tensor | None) -> Tensor:
-    assert tensor is not None
-    return tensor

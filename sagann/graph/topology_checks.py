@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from sagann.errors import InputError, require_type
-from sagann.graph.checks import check_ids, numbered, slices, wrong_form
+from sagann.graph.checks import check_ids, numbered, wrong_form
 
 _AS_TENSOR = "Convert it with torch.as_tensor."
 _AS_COUNT = "Pass the number of vertices, as int(...)."
@@ -21,7 +21,6 @@ def check_forms(
     for name, array in (("indptr", indptr), ("indices", indices)):
         require_type(array, Tensor, where=f"Topology.{name}", hint=_AS_TENSOR)
     require_type(edge_ids, Tensor, where="Topology.edge_ids", hint=_AS_TENSOR, optional=True)
-    _require_edge_data(edge_data)
     require_type(num_src, int, where="Topology.num_src", hint=_AS_COUNT)
     if indptr.dtype != torch.int64 or indptr.ndim != 1 or len(indptr) == 0:
         hint = "Convert the offsets with .to(torch.int64)."
@@ -44,7 +43,6 @@ def check_coo(src: Tensor, dst: Tensor, num_src: int, num_dst: int, edge_data: M
     """Check a list of edges, with its ids."""
     for side, ids in (("src", src), ("dst", dst)):
         require_type(ids, Tensor, where=f"Topology.from_coo, {side}", hint=_AS_TENSOR)
-    _require_edge_data(edge_data)
     for name, count in (("num_src", num_src), ("num_dst", num_dst)):
         require_type(count, int, where=f"Topology.from_coo, {name}", hint=_AS_COUNT)
     if src.ndim != 1 or src.shape != dst.shape:
@@ -57,7 +55,7 @@ def check_coo(src: Tensor, dst: Tensor, num_src: int, num_dst: int, edge_data: M
         if ids.dtype not in (torch.int32, torch.int64):
             hint = "Convert the ids with .to(torch.int64)."
             raise wrong_form(ids, "torch.int32 or torch.int64 [num_edges]", where=name, hint=hint)
-        check_all_ids(ids, count, side, name)
+        check_ids(ids, count, side, where=numbered(name, "edge"))
     _check_rows(edge_data or {}, len(src))
 
 
@@ -72,23 +70,9 @@ def check_edge_index(edge_index: Tensor) -> None:
         )
 
 
-def check_all_ids(ids: Tensor, num_vertices: int, side: str, name: str) -> None:
-    """Check the range of all ids, in slices, so that a memory-mapped array is never copied whole."""
-    for part in slices(len(ids)):
-        check_ids(ids[part], num_vertices, side, where=numbered(name, "edge", part.start))
-
-
-def _require_edge_data(edge_data: object) -> None:
-    hint = "Pass a mapping of name to tensor, with a row per edge."
-    require_type(edge_data, Mapping, where="edge data", hint=hint, optional=True)
-    if isinstance(edge_data, Mapping):
-        for name, rows in edge_data.items():
-            require_type(name, str, where="names of edge data", hint=hint)
-            require_type(rows, Tensor, where=f"edge data '{name}'", hint=_AS_TENSOR)
-
-
 def _check_rows(edge_data: Mapping[str, Tensor], num_edges: int) -> None:
     for name, rows in edge_data.items():
+        require_type(rows, Tensor, where=f"edge data '{name}'", hint=_AS_TENSOR)
         if rows.ndim == 0 or len(rows) != num_edges:
             raise InputError(
                 f"edge data has the wrong number of rows: {list(rows.shape)}, expected one row for each of "

@@ -10,14 +10,13 @@ from torch import Tensor
 
 from sagann.errors import InputError
 from sagann.graph.checks import (
-    Where,
     check_columns,
     check_finite,
-    check_ids,
     check_offsets,
     check_types,
     first_true,
     numbered,
+    require_distinct,
     slices,
     wrong_form,
 )
@@ -81,23 +80,8 @@ def validate_graphs(graph: Graph) -> None:
 
 
 def _check_original_ids(graph: Graph) -> None:
-    ids, where = graph.original_ids, _name(graph, "original_ids")
-    if ids is None:
-        return
-    if ids.dtype != torch.int64 or ids.ndim != 1:
-        raise wrong_form(
-            ids, "torch.int64 [num_vertices]", where=where, hint="Convert the ids with .to(torch.int64)."
-        )
-    seen = torch.zeros(graph.num_vertices, dtype=torch.bool)
-    for part in slices(len(ids)):
-        check_ids(ids[part], graph.num_vertices, "original", where=numbered(where, "vertex", part.start))
-        seen[ids[part]] = True
-    missing = first_true(~seen)
-    if missing is not None:
-        raise InputError(
-            f"original ids are no permutation: {missing} is missing, so another one stands twice (in {where})",
-            hint="Pass every id once, or None for a graph that was not renumbered.",
-        )
+    if graph.original_ids is not None:
+        require_distinct(graph.original_ids, graph.num_vertices, where=_name(graph, "original_ids"))
 
 
 def _check_no_crossing(graph: Graph, ptr: Tensor) -> None:
@@ -124,8 +108,7 @@ def _check_edge_data(graph: Graph) -> None:
     for name, rows in data.items():
         if rows.is_floating_point():
             what = f"edge data '{name}'"
-            for part in slices(len(rows), rows[:1].numel()):
-                check_finite(rows[part], what, where=numbered(_name(graph, what), "edge", part.start))
+            check_finite(rows, what, where=numbered(_name(graph, what), "edge"))
     if types is not None:
         _check_types(graph, types)
     elif graph.num_edge_types:
@@ -142,9 +125,7 @@ def _check_types(graph: Graph, types: Tensor) -> None:
         raise wrong_form(
             types, "integers [num_edges]", where=where, hint="Convert the types with .to(torch.int64)."
         )
-    for part in slices(len(types)):
-        # Widened, because the comparison with the number of types would overflow in 8 or 16 bits.
-        check_types(types[part].long(), graph.num_edge_types, where=numbered(where, "edge", part.start))
+    check_types(types, graph.num_edge_types, where=numbered(where, "edge"))
 
 
 def _check_features(graph: Graph) -> None:
@@ -183,14 +164,12 @@ def _check_sparse_features(features: Tensor, name: str) -> None:
             hint="Make the features with torch.sparse_csr_tensor(..., check_invariants=True), which says where they differ.",
         )
 
-    def entries(first: int) -> Where:
-        def where(at: int) -> str:
-            wanted = torch.tensor(first + at, dtype=offsets.dtype, device=offsets.device)
-            vertex = int(torch.bucketize(wanted, offsets, right=True)) - 1
-            return f"{name}, vertex {vertex}, column {int(columns[first + at])}"
+    def where(at: int) -> str:
+        vertex = (
+            int(torch.bucketize(torch.tensor(at, dtype=offsets.dtype, device=offsets.device), offsets, right=True))
+            - 1
+        )
+        return f"{name}, vertex {vertex}, column {int(columns[at])}"
 
-        return where
-
-    for part in slices(len(values)):
-        check_columns(columns[part], features.shape[1], where=entries(part.start))
-        check_finite(values[part], "feature", where=entries(part.start))
+    check_columns(columns, features.shape[1], where=where)
+    check_finite(values, "feature", where=where)

@@ -146,8 +146,6 @@ def _grouped(x: Tensor, at: End) -> PassEdges:
     ids = torch.arange(num_rows, dtype=torch.int32, device=x.device)
     vertices = torch.repeat_interleave(ids, indptr.diff(), output_size=x._nnz())
     grouped = group_by_key(indices, num_features, values=vertices, positions=True)
-    assert grouped.values is not None
-    assert grouped.positions is not None
     return PassEdges(
         at=at,
         indptr=grouped.indptr,

@@ -155,7 +155,6 @@ class ChunkGrid:
             first_edge = edges.start
         # The sort is stable: within a source interval, edges stay in the order of destinations.
         grouped = group_by_key(self._intervals_of(sources) - srcs.start, len(srcs), positions=True)
-        assert grouped.positions is not None
         for number, src in enumerate(srcs):
             first, last = grouped.indptr[number : number + 2].tolist()
             if first == last:

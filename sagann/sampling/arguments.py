@@ -10,10 +10,8 @@ import torch
 from torch import Tensor
 
 from sagann.errors import InputError, in_one_line, require_type, shown
-from sagann.graph.answers import UNITS, Unit
-from sagann.graph.checks import check_ids, numbered, wrong_form
 from sagann.graph.topology import Topology
-from sagann.ranges import RANGES, require_integer
+from sagann.ranges import RANGES
 
 # Purposes of random numbers (`key_of`): equal seeds of a run give different numbers for each.
 SHUFFLE, NEIGHBOURS, LINKS, MEASURED_LINKS, TRAINERS = range(16, 21)
@@ -22,38 +20,10 @@ MOST_DRAWN = 2**28
 "Most edges that a hop of a batch picks with replacement. Without replacement, a hop has no more edges than the graph."
 
 
-def require_ids(ids: Tensor, count: int | None = None, *, where: str, unit: Unit = "vertex") -> None:
-    """Refuse what is not a tensor of ids of vertices, or of another unit, int64 [n]."""
-    require_type(ids, Tensor, where=where, hint="Convert the ids with torch.as_tensor.")
-    if ids.dtype != torch.int64 or ids.ndim != 1:
-        hint = "Pass ids with .to(torch.int64), or mask.nonzero().squeeze(1) for a mask."
-        raise wrong_form(ids, "torch.int64 [n]", where=where, hint=hint)
-    check_ids(ids, count, unit, where=numbered(where, "position"), units=UNITS[unit])
-
-
-def require_distinct(seeds: Tensor, count: int | None = None, *, where: str, unit: Unit = "vertex") -> None:
-    """Refuse what is not a tensor of different ids, int64 [n]. Sorts a copy of the ids."""
-    require_ids(seeds, count, where=where, unit=unit)
-    in_order = seeds.sort().values
-    repeated = in_order[1:][in_order[1:] == in_order[:-1]]
-    if len(repeated):
-        raise InputError(
-            f"{'seed' if unit == 'vertex' else unit} repeated: {int(repeated[0])} stands more than once (in "
-            f"{where})",
-            hint="Pass every id once, with ids.unique() for example.",
-        )
-
-
 def require_some(seeds: Tensor) -> None:
     """Refuse a batch without a seed."""
     if len(seeds) == 0:
         raise InputError("batch is empty: 0 seeds, at least 1 is needed (in seeds)", hint="Pass seeds.")
-
-
-def require_counters(epoch: int, batch: int, *, where: str) -> None:
-    """Refuse numbers of an epoch and of a batch that random numbers cannot depend on; ``where`` names the caller in errors."""
-    for name, number in (("epoch", epoch), ("batch", batch)):
-        require_integer(number, name, where=f"{where}, {name}")
 
 
 def require_drawable(num_picks: int, num_dst: int, fanout: int, *, where: str) -> None:

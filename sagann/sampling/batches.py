@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from sagann.errors import require_type
+from sagann.graph.checks import require_distinct
 from sagann.graph.random_numbers import key_of
 from sagann.ranges import require_integer
-from sagann.sampling.arguments import SHUFFLE, as_ids, require_distinct
+from sagann.sampling.arguments import SHUFFLE, as_ids
 
 
 def seed_batches(
@@ -42,8 +42,6 @@ def seed_batches(
     seeds = as_ids(seeds, where="seed_batches, seeds")
     require_distinct(seeds, where="seed_batches, seeds")
     require_integer(batch_size, "batch_size", where="seed_batches, batch_size")
-    require_integer(epoch, "epoch", where="seed_batches, epoch")
-    require_type(seed, int, where="seed_batches, seed", hint="Pass a whole number.")
     return cut_seeds(seeds, batch_size, shuffle=shuffle, seed=seed, epoch=epoch, drop_last=drop_last)
 
 

@@ -24,15 +24,15 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from sagann.errors import InputError, MissingDependencyError, require_type
+from sagann.errors import InputError, MissingDependencyError
+from sagann.graph.checks import require_distinct
 from sagann.graph.random_numbers import key_of
+from sagann.graph.rows import offsets_of
 from sagann.graph.topology import Topology, for_training_as_well
 from sagann.graph.widths import id_dtype
 from sagann.sampling.arguments import (
     NEIGHBOURS,
     as_ids,
-    require_counters,
-    require_distinct,
     require_drawable,
     require_fanouts,
     require_some,
@@ -83,8 +83,6 @@ class DeviceSampler:
     def __init__(self, edges: DeviceEdges, fanouts: Sequence[int], *, replace: bool = False, seed: int = 0) -> None:
         if find_spec("triton") is None:
             raise MissingDependencyError("triton", extra="cuda", feature="sampling on a CUDA device")
-        require_type(replace, bool, where="DeviceSampler.replace", hint="Pass True or False.")
-        require_type(seed, int, where="DeviceSampler.seed", hint="Pass a whole number.")
         # Imported here: it needs Triton.
         self._picks = import_module("sagann.kernels.edge_picks")
         self.edges, self.replace, self.seed = edges, replace, seed
@@ -103,7 +101,6 @@ class DeviceSampler:
         seeds = as_ids(seeds, where="seeds")
         require_distinct(seeds, self.edges.num_vertices, where="seeds")
         require_some(seeds)
-        require_counters(epoch, batch, where="DeviceSampler.sample")
         blocks: list[Topology] = []
         with for_training_as_well():
             seeds = ids = seeds.to(self.edges.device)
@@ -133,8 +130,7 @@ class DeviceSampler:
             counts = (degrees > 0) * fanout
         elif fanout != -1:
             counts = degrees.clamp(max=fanout)
-        indptr = torch.zeros(len(vertices) + 1, dtype=torch.int64, device=vertices.device)
-        torch.cumsum(counts, 0, out=indptr[1:])
+        indptr = offsets_of(counts)
         num_picks = int(indptr[-1])
         if replace:
             require_drawable(num_picks, len(vertices), fanout, where=f"fanouts, hop {hop}")

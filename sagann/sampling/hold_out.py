@@ -12,6 +12,7 @@ from sagann.graph import SPLIT_NAMES, Graph
 from sagann.graph.checks import first_true
 from sagann.graph.generator import generator_of
 from sagann.graph.measured_links import MeasuredLinks
+from sagann.graph.split import refused
 from sagann.graph.split_edges import edge_split
 from sagann.graph.task import LEARNED, SPLIT_OF_EDGES, VALIDATED
 from sagann.graph.topology import Topology
@@ -73,14 +74,10 @@ def hold_out_links(
         graph, Graph, where="hold_out_links, graph", hint="Open it with sagann.load_graph, or make a sagann.Graph."
     )
     require_square(graph.topology, where="hold_out_links, graph.topology")
-    for name, share in (("train", train), ("val", val)):
-        require_type(
-            share, (int, float), where=f"hold_out_links, {name}", hint="Pass a share, as 0.85.", optional=True
-        )
     require_integer(negatives, "drawn_negatives", where="hold_out_links, negatives")
     require_integer(most, "measured", where="hold_out_links, most")
     if graph.links is not None:
-        raise _refused(
+        raise refused(
             graph, "links are held out already", f"{graph.links.num_links} links", "Pass the whole graph."
         )
     parts = _parts(graph, train, val, seed=seed, undirected=undirected)
@@ -88,7 +85,7 @@ def hold_out_links(
     num_kept, *num_held_out = map(len, proper.values())
     if not num_kept or not sum(num_held_out):
         value = f"{num_kept} edges are kept, {sum(num_held_out)} held out, self-loops aside"
-        raise _refused(
+        raise refused(
             graph, "too few edges to hold some out", value, "Choose other shares, or a graph with more edges."
         )
     generator, most = generator_of(seed), min(most, max(num_held_out))
@@ -102,7 +99,7 @@ def hold_out_links(
     )
     found = torch.ones(len(src), dtype=torch.bool).index_fill(0, failed, False)
     if not bool(found.any()):
-        raise _refused(
+        raise refused(
             graph,
             "no link can be measured",
             f"each of {len(src)} links comes from a vertex that is joined to (nearly) all others",
@@ -155,7 +152,3 @@ def _drawn(edges: Tensor, most: int, generator: torch.Generator) -> Tensor:
     if len(edges) <= most:
         return edges
     return edges[torch.randperm(len(edges), generator=generator)[:most].sort().values]
-
-
-def _refused(graph: Graph, what: str, value: str, hint: str) -> InputError:
-    return InputError(f"{what}: {value} (in graph '{graph.name}')", hint=hint)

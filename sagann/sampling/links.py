@@ -20,14 +20,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sagann.errors import InputError, require_choice, require_type
+from sagann.errors import InputError, require_choice
+from sagann.graph.checks import require_ids
 from sagann.graph.random_numbers import GOLDEN, below, key_of, mix, stream_of
 from sagann.graph.row_sort import rows_ascend, sort_rows
 from sagann.graph.topology import Topology
 from sagann.graph.widths import id_dtype
 from sagann.jit import compiled
 from sagann.ranges import require_integer
-from sagann.sampling.arguments import LINKS, MEASURED_LINKS, require_ids, require_square
+from sagann.sampling.arguments import LINKS, MEASURED_LINKS, require_square
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
@@ -114,9 +115,6 @@ class LinkSampler:
         require_square(topology, where="LinkSampler.topology")
         require_integer(negatives, "negatives", where="LinkSampler.negatives")
         require_choice(how, get_args(Negatives), what="unknown way to draw negative links", where="LinkSampler.how")
-        require_type(avoid_edges, bool, where="LinkSampler.avoid_edges", hint="Pass True or False.")
-        require_type(undirected, bool, where="LinkSampler.undirected", hint="Pass True or False.")
-        require_type(seed, int, where="LinkSampler.seed", hint="Pass a whole number.")
         self.topology = topology
         # Sorted now, not by several threads at once.
         _ordered_edges(topology)
@@ -140,8 +138,6 @@ class LinkSampler:
         """
         for name, ends in (("src", src), ("dst", dst)):
             require_ids(ends, self.topology.num_dst, where=f"LinkSampler.sample, {name}")
-        for name, number in (("epoch", epoch), ("batch", batch)):
-            require_integer(number, name, where=f"LinkSampler.sample, {name}")
         if len(src) != len(dst):
             raise InputError(
                 f"links have different numbers of sources and destinations: {len(src)} and {len(dst)} (in "
@@ -215,11 +211,8 @@ def negative_destinations(
     require_square(topology, where=f"{where}, topology")
     require_ids(src, topology.num_dst, where=f"{where}, src")
     require_integer(negatives, "negatives", where=f"{where}, negatives")
-    require_type(seed, int, where=f"{where}, seed", hint="Pass a whole number.")
-    require_integer(first, "num_edges", where=f"{where}, first")
-    require_type(undirected, bool, where=f"{where}, undirected", hint="Pass True or False.")
     destinations, failed = found_destinations(
-        topology, src, negatives, seed=seed, first=first, avoids=1 + undirected, stops=True
+        topology, src, negatives, seed=seed, first=first, avoids=1 + undirected
     )
     if len(failed):
         hint = "The source is joined to nearly all vertices; leave this link out."
@@ -236,14 +229,12 @@ def found_destinations(
     avoids: int,
     first: int = 0,
     parts: Tensor = _NO_PARTS,
-    stops: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """As :func:`negative_destinations`, for arguments that are checked, without an error where a source is joined to nearly all vertices.
 
     Args:
         avoids: 1 to avoid edges, 2 to avoid their reverses as well.
         parts: uint8 [num_links] below 3; links of different parts share no negative link, unless a source has too few of them.
-        stops: end at the first link for which not all are found.
     Returns:
         destinations int64 [num_links, negatives], and the numbers of the links for which not all of them are found.
     """
@@ -252,7 +243,7 @@ def found_destinations(
     destinations, key = torch.zeros_like(sources), key_of(seed, MEASURED_LINKS)
     failed: list[int] = []
     at = 0
-    while at < len(src) and not (failed and stops):
+    while at < len(src):
         rest = slice(at * negatives, None)
         number = (first + at) * negatives
         wrong = _draw_into(

@@ -19,8 +19,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sagann.errors import InputError, require_type
-from sagann.graph.checks import slices, wrong_form
+from sagann.errors import InputError
+from sagann.graph.checks import require_ids, slices, wrong_form
 from sagann.graph.random_numbers import key_of
 from sagann.graph.topology import Topology
 from sagann.graph.widths import id_dtype
@@ -28,10 +28,8 @@ from sagann.sampling import numbering, picks
 from sagann.sampling.arguments import (
     NEIGHBOURS,
     as_ids,
-    require_counters,
     require_drawable,
     require_fanouts,
-    require_ids,
     require_some,
     require_square,
 )
@@ -93,8 +91,6 @@ class NeighborSampler:
         seed: int = 0,
     ) -> None:
         require_square(topology, where="NeighborSampler.topology")
-        require_type(replace, bool, where="NeighborSampler.replace", hint="Pass True or False.")
-        require_type(seed, int, where="NeighborSampler.seed", hint="Pass a whole number.")
         self.topology = topology
         self.fanouts = require_fanouts(fanouts, replace=replace, where="fanouts")
         self.replace = replace
@@ -123,7 +119,6 @@ class NeighborSampler:
         self.topology.require_unwritten()
         seeds = as_ids(seeds, where="seeds")
         require_ids(seeds, self.topology.num_dst, where="seeds")
-        require_counters(epoch, batch, where="NeighborSampler.sample")
         require_some(seeds)
         seeds = seeds.cpu()
         scratch, num_vertices = self._scratch, self.topology.num_src
@@ -224,7 +219,6 @@ def _rows_at(edge_ids: Array, rows: Tensor) -> Tensor:
 
 def _checked_weights(topology: Topology, name: str) -> Tensor:
     """Edge data by which edges can be picked."""
-    require_type(name, str, where="NeighborSampler.weights", hint="Pass the name of edge data.")
     where = f"edge data '{name}'"
     if name not in topology.edge_data:
         raise InputError(

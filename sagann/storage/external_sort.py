@@ -155,11 +155,9 @@ class ExternalSort:
                 values=torch.from_numpy(columns[0]),
                 positions=len(columns) > 2,
             )
-            assert grouped.values is not None
             sort_rows(grouped.indptr, grouped.values, grouped.positions)
             src, offsets = grouped.values.numpy(), grouped.indptr.numpy()
-            positions = None if grouped.positions is None else grouped.positions.numpy()
-            data = [column[positions] for column in columns[2:]]
+            data = [column[grouped.positions.numpy()] for column in columns[2:]]
         self._append_edges(src, data)
         self._append_offsets(offsets[1:])
         self._tell_sorted(num_in)

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from sagann.errors import InputError, require_choice, require_type
-from sagann.graph.checks import slices, wrong_form
+from sagann.graph.checks import require_ids, slices, wrong_form
 from sagann.graph.rows import gather_ranges
 from sagann.graph.topology import Topology
 from sagann.ranges import require_integer
@@ -124,7 +124,7 @@ def filtered_ranks(
         tensor([2.], dtype=torch.float64)
     """
     # Imported here: the package loads Numba, which most training does without.
-    from sagann.sampling.arguments import require_ids, require_square
+    from sagann.sampling.arguments import require_square
 
     require_square(known, where="known")
     require_choice(replaced, get_args(End), what="unknown end of a triple", where="replaced")

@@ -12,13 +12,12 @@ from torch.utils.checkpoint import checkpoint
 
 from sagann.errors import InputError, LayerError, require_type
 from sagann.graph import SPLIT_NAMES, Graph
-from sagann.graph.checks import CHECKED_AT_ONCE, check_ids, check_types, form_of, numbered
+from sagann.graph.checks import CHECKED_AT_ONCE, check_ids, check_types, form_of, numbered, require_ids
 from sagann.graph.validate import FEATURE_DTYPES
 from sagann.kernels.row_dropout import rows_with
 from sagann.nn.link_model import product
 from sagann.nn.model_call import check_score, class_of, own_score
 from sagann.runtime.loading import MiniBatch
-from sagann.sampling.arguments import require_ids
 from sagann.train.contract import Contract
 from sagann.train.evaluating import evaluating
 from sagann.train.predictor import Predictor

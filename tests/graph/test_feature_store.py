@@ -108,14 +108,6 @@ def test_stores_with_bad_rows_are_refused() -> None:
             read()
 
 
-def test_a_store_without_weak_references_says_so() -> None:
-    class Slotted:
-        __slots__ = ("dtype", "num_rows", "row_shape", "rows", "slice")
-
-    with pytest.raises(InputError, match=r"does not support weak references.*in Slotted.*__weakref__"):
-        declare_constant(Slotted())
-
-
 def test_a_graph_declares_its_features() -> None:
     features = torch.ones(4, 2)
     assert not is_constant(features)

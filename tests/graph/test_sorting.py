@@ -101,7 +101,7 @@ def test_items_below_bounds_are_counted(items, bounds, dtype):
     assert counts.tolist() == [int((items < bound).sum()) for bound in bounds]
 
 
-Sort = Callable[[Tensor, Tensor, Tensor | None], None]
+Sort = Callable[[Tensor, Tensor, Tensor], None]
 
 
 def check_rows(lengths: list[int], ids: Tensor, sort: Sort = sort_rows) -> None:
@@ -109,11 +109,15 @@ def check_rows(lengths: list[int], ids: Tensor, sort: Sort = sort_rows) -> None:
     rows = np.repeat(np.arange(len(lengths)), lengths)
     order = np.lexsort([ids.numpy(), rows])
     expected = ids.numpy()[order]
-    for positions in (None, torch.arange(len(ids), dtype=torch.int32), torch.arange(len(ids))):
+    for positions in (
+        torch.empty(0, dtype=torch.int32),
+        torch.arange(len(ids), dtype=torch.int32),
+        torch.arange(len(ids)),
+    ):
         found = ids.clone()
         sort(indptr, found, positions)
         np.testing.assert_array_equal(found, expected)
-        if positions is not None:
+        if len(positions):
             np.testing.assert_array_equal(positions, order)
 
 

@@ -94,7 +94,7 @@ def test_whole_graphs_are_drawn_once():
     splits = random_graph_split(graph, train=0.5, val=0.3, seed=1).graph_splits
     assert {name: int(mask.sum()) for name, mask in splits.items()} == {"train": 5, "val": 3, "test": 2}
     assert torch.equal(splits["train"] | splits["val"] | splits["test"], labels >= 0)
-    validate_graph(graph.with_graph_splits(splits))
+    validate_graph(replace(graph, graph_splits=splits))
     again = random_graph_split(graph, train=0.5, val=0.3, seed=1).graph_splits
     assert all(torch.equal(again[name], mask) for name, mask in splits.items())
     assert not torch.equal(random_graph_split(graph, train=0.5, seed=2).graph_splits["train"], splits["train"])
@@ -126,12 +126,12 @@ def unlabelled():
             lambda: random_split(
                 replace(unlabelled(), graph_ptr=torch.tensor([0, 2]), graph_targets=torch.zeros(1)), seed=0
             ),
-            "a graph without labels cannot be split: 1 target per graph (in graph 'bare'). Use random_graph_split.",
+            "vertices without answers cannot be split: 1 target per graph (in graph 'bare'). Use random_graph_split.",
         ),
         (
             lambda: random_graph_split(unlabelled(), seed=0),
-            "graphs without answers cannot be split: neither graph_labels nor graph_targets (in graph 'bare'). "
-            "Give the graph graph_labels or graph_targets; random_split draws vertices.",
+            "graphs without answers cannot be split: neither labels nor targets (in graph 'bare'). "
+            "Give the graph labels or targets first.",
         ),
         (
             lambda: per_class_split(labelled([0, 0, 1]), train=1, val=1, seed=0),
@@ -313,8 +313,6 @@ def test_edges_that_were_overwritten_are_refused() -> None:
             "train 0.8 and val 0.3, expected each at least 0, and a sum of at most 1 (in edge_split)",
         ),
         ({"train": float("nan")}, "train nan and val 0.05"),
-        ({"seed": 0.5}, "edge_split, seed"),
-        ({"undirected": 1}, "edge_split, undirected"),
     ],
 )
 def test_wrong_arguments_are_named(given_to: dict[str, Any], message: str) -> None:

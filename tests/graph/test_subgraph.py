@@ -105,7 +105,7 @@ def test_mixed_graphs_are_refused():
     [
         (
             torch.tensor([0.0]),
-            "array has the wrong form: torch.float32 [1], expected torch.int64 [M] (in vertices of graph "
+            "array has the wrong form: torch.float32 [1], expected torch.int64 [n] (in vertices of graph "
             "'graph'). Pass ids with .to(torch.int64), or mask.nonzero().squeeze(1) for a mask.",
         ),
         (
@@ -115,7 +115,7 @@ def test_mixed_graphs_are_refused():
         ),
         (
             torch.tensor([2, 0, 2]),
-            "vertex id repeated: 2 occurs 2 times (in vertices of graph 'graph'). Pass every vertex at most once.",
+            "vertex repeated: 2 stands more than once (in vertices of graph 'graph'). Pass every id once, with ids.unique() for example.",
         ),
     ],
 )

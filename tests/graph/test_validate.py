@@ -108,13 +108,12 @@ CASES = {
     ),
     "original id out of range": (
         lambda: good(original_ids=torch.tensor([0, 1, 4, 2])),
-        "original id out of range: 4, but there are 4 vertices, numbered from 0 (in original_ids of graph 'toy', vertex 2). "
+        "vertex id out of range: 4, but there are 4 vertices, numbered from 0 (in original_ids of graph 'toy', position 2). "
         "Number the vertices from 0 without gaps, or state the right number of vertices.",
     ),
     "original id repeated": (
         lambda: good(original_ids=torch.tensor([0, 1, 3, 1])),
-        "original ids are no permutation: 2 is missing, so another one stands twice (in original_ids of graph 'toy'). "
-        "Pass every id once, or None for a graph that was not renumbered.",
+        "vertex repeated: 1 stands more than once (in original_ids of graph 'toy'). Pass every id once, with ids.unique() for example.",
     ),
     "label too high": (
         lambda: good(labels=torch.tensor([0, 2, -1, 1])),

@@ -206,18 +206,15 @@ ZERO = torch.tensor([0])
         (lambda: LinkSampler(None), "LinkSampler.topology"),
         (lambda: LinkSampler(TOPOLOGY, negatives=-1), "integer from 0 to 2^31 - 1 (in LinkSampler.negatives)"),
         (lambda: LinkSampler(TOPOLOGY, how="random"), "'random', expected one of uniform, structured"),
-        (lambda: LinkSampler(TOPOLOGY, avoid_edges=None), "LinkSampler.avoid_edges"),
         (
             lambda: LinkSampler(TOPOLOGY).sample(ZERO + 40, ZERO),
             "40, but there are 40 vertices, numbered from 0 (in ",
         ),
         (lambda: LinkSampler(TOPOLOGY).sample(ZERO, ZERO - 1), "LinkSampler.sample, dst"),
         (lambda: LinkSampler(TOPOLOGY).sample(ZERO.repeat(2), ZERO), "2 and 1 (in LinkSampler.sample)"),
-        (lambda: LinkSampler(TOPOLOGY).sample(ZERO, ZERO, epoch=-1), "LinkSampler.sample, epoch"),
         (lambda: negative_destinations(None, SRC, 2), "negative_destinations, topology"),
         (lambda: negative_destinations(TOPOLOGY, ZERO + 40, 2), "negative_destinations, src, position 0"),
         (lambda: negative_destinations(TOPOLOGY, SRC, -1), "2^31 - 1 (in negative_destinations, negatives)"),
-        (lambda: negative_destinations(TOPOLOGY, SRC, 2, first=-1), "negative_destinations, first"),
         (
             lambda: negative_destinations(complete(4), ZERO + 1, 2, first=8),
             "edge or a self-loop (in negative_destinations, link 8)",

@@ -108,8 +108,6 @@ def _at_sources(topology: Topology, types: Tensor, num_types: int) -> Pairs:
 def _at_destinations(topology: Topology, types: Tensor, num_types: int) -> Pairs:
     distinct, index = torch.unique(_keys(topology, types, "dst"), return_inverse=True)
     grouped = group_by_key(index, len(distinct), values=topology.indices, positions=True)
-    assert grouped.values is not None
-    assert grouped.positions is not None
     part = Topology(
         indptr=grouped.indptr,
         indices=grouped.values,
@@ -125,7 +123,6 @@ def _pairs(part: Topology, distinct: Tensor, num_vertices: int, num_types: int, 
     per_type = max(num_vertices, 1)
     vertex = distinct % per_type
     grouped = group_by_key(vertex, num_vertices, positions=True)
-    assert grouped.positions is not None
     num_rows = max(len(distinct), num_vertices)
     members = Topology(
         indptr=grouped.indptr, indices=grouped.positions.to(id_dtype(num_rows)), num_src=num_rows, validate=False

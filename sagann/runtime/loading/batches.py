@@ -18,13 +18,13 @@ from torch import Tensor
 
 from sagann.errors import InputError, require_type
 from sagann.graph import Answers, Graph
-from sagann.graph.checks import wrong_form
+from sagann.graph.checks import require_distinct, wrong_form
 from sagann.graph.feature_store import feature_store, require_no_gradient
 from sagann.graph.rows import row_arrays
 from sagann.ranges import require_integer
 from sagann.runtime.loading.pipeline import Pipeline, Size, Stage
 from sagann.runtime.processor import num_cores
-from sagann.sampling.arguments import as_ids, require_distinct
+from sagann.sampling.arguments import as_ids
 from sagann.sampling.batches import cut_seeds
 from sagann.storage.mapped import is_at_hand
 

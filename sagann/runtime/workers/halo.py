@@ -43,12 +43,9 @@ class Halo:
         self.part, self.workers = part, workers
         self.num_own, self.num_src = part.num_own, part.num_src
         owned = part.halo_by_owner()
-        self.received = {
-            rank: slice(part.num_own + owned[rank].start, part.num_own + owned[rank].stop)
-            for rank in workers.others
-        }
-        "For each worker, the rows of the sources that it sends."
-        asked = {rank: part.halo[owned[rank]] for rank in workers.others}
+        self.received = {rank: owned[rank] for rank in workers.others}
+        "For each other worker, in the order of the ranks, the rows of the halo that it sends."
+        asked = {rank: part.halo[rows] for rank, rows in self.received.items()}
         wanted = workers.exchange(asked, "asking for rows of the halo", timeout_s=timeout_s)
         nothing = part.halo[:0]
         self.sent = [wanted.get(rank, nothing) - part.vertices.start for rank in range(workers.size)]
@@ -123,10 +120,9 @@ class Halo:
         rows = mine.new_empty(self.num_src - self.num_own, *own.shape[1:])
         if keeps and not rows.is_inference():
             self._kept[own] = own._version, rows
-        places = self._places_in_halo()
         return rows, self.workers.begin(
-            {rank: mine.index_select(0, self.sent[rank]) for rank in places},
-            {rank: rows[here] for rank, here in places.items()},
+            {rank: mine.index_select(0, self.sent[rank]) for rank in self.received},
+            {rank: rows[here] for rank, here in self.received.items()},
             "exchanging rows of the halo",
         )
 
@@ -137,10 +133,10 @@ class Halo:
             A function that waits for what others send, and adds it in place to the gradient of own rows [num_own, ...], in the order
             of the ranks.
         """
-        places, grad = self._places_in_halo(), grad.contiguous()
-        found = {rank: grad.new_empty(len(self.sent[rank]), *grad.shape[1:]) for rank in places}
+        grad = grad.contiguous()
+        found = {rank: grad.new_empty(len(self.sent[rank]), *grad.shape[1:]) for rank in self.received}
         finish = self.workers.begin(
-            {rank: grad[here] for rank, here in places.items()}, found, "exchanging gradients of the halo"
+            {rank: grad[here] for rank, here in self.received.items()}, found, "exchanging gradients of the halo"
         )
 
         def add_to(own: Tensor) -> None:
@@ -150,11 +146,6 @@ class Halo:
                 own.index_add_(0, self.sent[rank], rows)
 
         return add_to
-
-    def _places_in_halo(self) -> dict[int, slice]:
-        """For each other worker, in the order of the ranks, the rows of the halo that it owns."""
-        first = self.num_own
-        return {rank: slice(rows.start - first, rows.stop - first) for rank, rows in self.received.items()}
 
 
 class RowsOfHalo:

@@ -22,14 +22,13 @@ class HaloBlocks:
 
     Args:
         halo: rows that travel between this worker and the others.
-        first_vertex: id in the graph of the first own vertex.
         first_value: id of the first non-zero in sparse features of own vertices; else 0.
         piece_bytes: bytes that are sent to a worker at a time; the same number at all workers.
     """
 
-    def __init__(self, halo: Halo, *, first_vertex: int, first_value: int, piece_bytes: int = PIECE_BYTES) -> None:
+    def __init__(self, halo: Halo, *, first_value: int, piece_bytes: int = PIECE_BYTES) -> None:
         self.halo = halo
-        self.first_vertex, self.first_value = first_vertex, first_value
+        self.first_vertex, self.first_value = halo.part.vertices.start, first_value
         self._workers, self._piece_bytes = halo.workers, piece_bytes
 
     def cut(self, count: int, cut_own: CutOwn) -> PartIntervals:
@@ -41,7 +40,7 @@ class HaloBlocks:
         for rank, rows in halo.received.items():
             num_rows = rows.stop - rows.start
             pieces = -(-num_rows // most)
-            ends += [rows.start + num_rows * (each + 1) // pieces for each in range(pieces)]
+            ends += [halo.num_own + rows.start + num_rows * (each + 1) // pieces for each in range(pieces)]
             owners += [rank] * pieces
         sent = {
             (interval, rank): last - first

@@ -67,7 +67,7 @@ class WorkerPart:
     @property
     def blocks(self) -> HaloBlocks:
         """The exchange of the halo where the part is streamed."""
-        return HaloBlocks(self.halo, first_vertex=self.vertices.start, first_value=self.first_value)
+        return HaloBlocks(self.halo, first_value=self.first_value)
 
     @contextmanager
     def computing(self) -> Iterator[None]:

@@ -273,7 +273,7 @@ REFUSED: tuple[tuple[dict[str, Any], str], ...] = (
     ({"seeds": [53]}, "vertex id out of range: 53, but there are 53 vertices, numbered from 0"),
     (
         {"seeds": [3, 1, 3]},
-        "seed repeated: 3 stands more than once (in MiniBatches.seeds). Pass every id once, with",
+        "vertex repeated: 3 stands more than once (in MiniBatches.seeds). Pass every id once, with",
     ),
     (
         {"seeds": "dev"},
