@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-import torch
 from torch import nn
 
 from sagann.config import TrainConfig
@@ -18,20 +15,18 @@ from sagann.graph.task import left_out, task_of
 from sagann.graph.validate import validate_labels
 from sagann.interop.pyg_model import from_pyg_model, is_written_for_pyg
 from sagann.nn import ModelConfig, build_model
+from sagann.runtime.team import Team
 from sagann.storage.verify import check_graph
 from sagann.train.agreement import device_together, require_agreement, require_divisible
 from sagann.train.best import resolve_monitor
 from sagann.train.contract import Contract, require_names
-from sagann.train.graph_predictor import predictor_of
 from sagann.train.losses import LossFunction, build_loss
 from sagann.train.own_metrics import OwnMetrics
 from sagann.train.policies import DECAY_POLICIES, OptimizerFactory, ParamGroups, SchedulerFactory, try_policies
-from sagann.train.resources import resolve_device, seeded
+from sagann.train.predictor import Predictor
+from sagann.train.resources import seeded
 from sagann.train.run_parts import RunParts, streaming_of
 from sagann.train.trainable import check_sampled, check_trainable, learned_as_well
-
-if TYPE_CHECKING:
-    from sagann.runtime.workers import Workers
 
 
 def assemble(
@@ -47,7 +42,7 @@ def assemble(
     scheduler: SchedulerFactory | None,
     param_groups: ParamGroups | None,
     validate: bool,
-    workers: Workers | None,
+    team: Team,
     spill_dir: Path | None,
     say: Callable[[str], None],
 ) -> RunParts:
@@ -66,7 +61,7 @@ def assemble(
     if optimizer is None and scheduler is None:
         try_policies(config)
     # The first of several workers checks every value, and the others wait for what it finds.
-    with nullcontext() if workers is None else workers.together("checking the graph"):
+    with team.together("checking the graph"):
         if validate:
             check_graph(graph)
         else:
@@ -78,7 +73,13 @@ def assemble(
     if config.tensorboard and find_spec("tensorboard") is None:
         raise MissingDependencyError("tensorboard", extra="tensorboard", feature="TrainConfig.tensorboard")
     named = "cpu" if config.devices else config.device
-    device = resolve_device(named) if workers is None else _device_of_worker(named, workers, say)
+    device = device_together(named, team)
+    if team.size > 1:
+        # Imported here: most runs have no workers, and it loads Numba.
+        from sagann.runtime.workers.devices import left_alone
+
+        if alone := left_alone(named, device):
+            say(alone)
     with seeded(config.seed, device):
         mean_loss = build_loss(
             contract.kind, answers, name=config.loss, class_weights=config.class_weights, function=loss
@@ -99,8 +100,8 @@ def assemble(
     if config.sample is not None:
         check_sampled(model, graph, config.sample)
     streaming = streaming_of(config, spill_dir, device)
-    predictor = predictor_of(
-        model, contract, device=device, loss=mean_loss, metrics=metrics, streaming=streaming, workers=workers
+    predictor = Predictor(
+        model, contract, device=device, loss=mean_loss, metrics=metrics, streaming=streaming, workers=team
     )
     parts = RunParts(
         config=config,
@@ -114,23 +115,12 @@ def assemble(
         optimizer=optimizer,
         scheduler=scheduler,
         param_groups=param_groups or DECAY_POLICIES[config.decay],
-        workers=workers,
+        team=team,
         spill_dir=spill_dir,
         say=say,
     )
-    if workers is not None:
-        require_divisible(config, balance=workers.balance)
-        require_agreement(workers, config, graph, predictor, model_config)
+    if team.size > 1:
+        require_divisible(config, balance=team.balance)
+        require_agreement(team, config, graph, predictor, model_config)
     parts.prepare()
     return parts
-
-
-def _device_of_worker(name: str, workers: Workers, say: Callable[[str], None]) -> torch.device:
-    """The device of this worker, which the workers choose together; why they leave CUDA devices alone is said."""
-    # Imported here: most runs have no workers, and it loads torch.distributed.
-    from sagann.runtime.workers.devices import left_alone
-
-    device = device_together(name, workers)
-    if said := left_alone(name, device):
-        say(said)
-    return device

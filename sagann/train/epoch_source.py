@@ -9,19 +9,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor
 
+from sagann.train.heads import Batch
 from sagann.train.predictor import Predictor
 from sagann.train.preparation import PreparedGraph
+from sagann.train.runner import Runner
 
 if TYPE_CHECKING:
     from sagann.hybrid.trace import Trace
+    from sagann.runtime.loading import GraphBatches, MiniBatches
     from sagann.runtime.recorder import Recorder
     from sagann.runtime.tiered import Traffic
     from sagann.train.trainer_work import TrainerWork
+
+WHILE_TRAINING = ("train", "val")
+"The splits that are measured while a model is trained."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -79,10 +86,7 @@ class EpochSource(Protocol):
         """End what :meth:`open` has started. A second call does nothing."""
 
 
-P = TypeVar("P", bound=Predictor)
-
-
-class PredictorSource(Generic[P]):
+class PredictorSource:
     """What sources have in common whose predictor evaluates the whole graph in this process: nothing is recorded, started or ended.
 
     Args:
@@ -90,7 +94,7 @@ class PredictorSource(Generic[P]):
         prepared: the graph as the model reads it.
     """
 
-    def __init__(self, predictor: P, prepared: PreparedGraph) -> None:
+    def __init__(self, predictor: Predictor, prepared: PreparedGraph) -> None:
         self._predictor = predictor
         self._prepared = prepared
         self.timeline: Recorder | None = None
@@ -98,8 +102,21 @@ class PredictorSource(Generic[P]):
         self.work: TrainerWork | None = None
         self.trace: Trace | None = None
 
+    @property
+    def _runner(self) -> Runner:
+        return self._predictor.runner(self._prepared)
+
+    def step(self, batch: Batch) -> TrainStep:
+        """The training step of a batch."""
+        head = self._predictor.head
+        return TrainStep(
+            loss=partial(self._predictor.loss_of_batch, batch),
+            num_labelled=head.num_answers(batch),
+            num_edges=head.num_edges(batch),
+        )
+
     def logits(self) -> Tensor:
-        return self._predictor.logits(self._prepared)
+        return self._predictor.logits(self._prepared, splits=WHILE_TRAINING)
 
     def state_dict(self) -> dict[str, Any] | None:
         return None
@@ -114,7 +131,22 @@ class PredictorSource(Generic[P]):
         pass
 
 
-class WholeGraph(PredictorSource[Predictor]):
+class BatchEpochs(PredictorSource):
+    """An epoch source whose steps are batches that a pipeline makes ahead."""
+
+    _minibatches: MiniBatches | GraphBatches
+
+    @property
+    def num_batches(self) -> int:
+        return len(self._minibatches)
+
+    def steps(self, epoch: int, *, first: int = 0) -> Generator[TrainStep, None, None]:
+        with self._minibatches.batches(epoch, first=first) as batches:
+            for batch in batches:
+                yield self.step(batch.to(self._predictor.device))
+
+
+class WholeGraph(PredictorSource):
     """The epoch source whose one step is the whole graph, in memory, streamed, or divided among workers.
 
     With ``profile``, each epoch is recorded.
@@ -122,7 +154,6 @@ class WholeGraph(PredictorSource[Predictor]):
 
     def __init__(self, predictor: Predictor, prepared: PreparedGraph, *, profile: bool = False) -> None:
         super().__init__(predictor, prepared)
-        self._graph = prepared.graph
         self._profile = profile
         known = prepared.graph.answers
         rows, answers = known.rows(known.splits["train"])
@@ -140,7 +171,7 @@ class WholeGraph(PredictorSource[Predictor]):
                 loss=self._loss,
                 num_labelled=len(self._rows),
                 num_edges=self._prepared.num_edges * self._predictor.num_hops,
-                complete_gradients=self._predictor.add_gradients,
+                complete_gradients=self._runner.add_gradients,
             )
 
     def _loss(self) -> Tensor:
@@ -149,7 +180,7 @@ class WholeGraph(PredictorSource[Predictor]):
             from sagann.runtime.recorder import Recorder
 
             self.timeline = Recorder()
-        return self._predictor.loss(self._prepared, self._loss_of, timeline=self.timeline)
+        return self._runner.loss(self._loss_of, timeline=self.timeline)
 
     def _loss_of(self, logits: Tensor, vertices: slice) -> Tensor:
         """The part of the training loss that a range of vertices adds."""

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from sagann.nn import ModelConfig
 
 
-class HybridEpochs(PredictorSource[Predictor]):
+class HybridEpochs(PredictorSource):
     """The epoch source of ``TrainConfig.devices``.
 
     Args:

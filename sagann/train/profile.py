@@ -17,6 +17,7 @@ from sagann.storage.picture import can_draw
 from sagann.train.predictor import Predictor
 from sagann.train.preparation import PreparedGraph
 from sagann.train.run_folder import PICTURE_FILE, PROFILE_FILE
+from sagann.train.runner import Streamed
 
 
 def write_profile(
@@ -30,10 +31,10 @@ def write_profile(
 
     ``predictor`` has streamed its model over ``prepared``. ``measured`` is the last epoch.
     """
-    passes, graph = predictor.passes, prepared.graph
+    runner, graph = predictor.runner(prepared), prepared.graph
     assert graph.features is not None
-    assert passes is not None
-    streamed, streaming = passes.over(prepared), passes.streaming
+    assert isinstance(runner, Streamed)
+    streamed, streaming = runner.streamed(), runner.budget
     timelines: dict[str, Timeline] = {"measured": measured}
     title = f"{type(predictor.model).__name__} on {graph.name}: budget {format_bytes(streaming.memory_bytes)}"
     try:

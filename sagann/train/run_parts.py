@@ -15,10 +15,10 @@ from sagann.config import TrainConfig
 from sagann.graph import Graph
 from sagann.nn import ModelConfig
 from sagann.nn.model_call import class_of
+from sagann.runtime.team import Team
 from sagann.train.automatic import automatic_budget, bytes_in_files
 from sagann.train.best import BestTracker
 from sagann.train.epoch_source import EpochSource, WholeGraph
-from sagann.train.graph_predictor import GraphPredictor
 from sagann.train.policies import (
     OptimizerFactory,
     ParamGroups,
@@ -31,9 +31,9 @@ from sagann.train.preparation import PreparedGraph
 from sagann.train.run_folder import AUTOMATIC, RunFolder
 from sagann.train.session import TrainSession
 from sagann.train.streaming import Streaming
+from sagann.train.trainable import require_seeds_apart
 
 if TYPE_CHECKING:
-    from sagann.runtime.workers import Workers
     from sagann.train.balancer import Balancer
     from sagann.train.sampled_epochs import KeptTiers
 
@@ -64,8 +64,8 @@ class RunParts:
     "Makes the scheduler; None for that of the configuration."
     param_groups: ParamGroups
     "Splits the parameters into groups."
-    workers: Workers | None
-    "The workers that train together; None for this process alone."
+    team: Team
+    "The workers that train together."
     spill_dir: Path | None
     "The run folder that spilled blocks go to, where the configuration names no other; None for a run without one."
     say: Callable[[str], None]
@@ -125,7 +125,7 @@ class RunParts:
                 f"All rows of the {type(features).__name__} are read into memory, where an evaluation takes them: mini-batches do not "
                 "read the store. With a memory budget (--memory, TrainConfig.memory) they do, and evaluations are streamed."
             )
-        is_in_memory = self.predictor.streaming is None and self.device.type == "cpu" and self.workers is None
+        is_in_memory = self.predictor.streaming is None and self.device.type == "cpu" and self.team.size == 1
         if is_in_memory and not self.learns_graphs and not self._trains_links_whole:
             self._in_files_bytes = bytes_in_files(self.model, self.graph)
         if not self._in_files_bytes:
@@ -140,7 +140,7 @@ class RunParts:
         """Stream the model where a budget is stated, or where memory is too small for the run."""
         if self.learns_graphs or self._trains_links_whole:
             return
-        if self.workers is not None:
+        if self.team.size > 1:
             if self.predictor.streaming is not None:
                 self.predictor.streaming.warn(self.say)
             return
@@ -177,7 +177,7 @@ class RunParts:
         """A session that trains the model from the weights it has now."""
         self.predictor.try_out(self.prepared)
         if self.config.sample is not None:
-            self.predictor.require_row_wise(self.prepared, fanouts=self.config.sample)
+            require_seeds_apart(self.predictor, self.prepared.graph.to("cpu"), self.config.sample)
         return self.session_of(self.predictor, self._epoch_source())
 
     def session_of(self, predictor: Predictor, source: EpochSource) -> TrainSession:
@@ -203,13 +203,13 @@ class RunParts:
             optimizer=optimizer,
             scheduler=scheduler,
             tracker=tracker,
-            workers=self.workers,
+            team=self.team,
             balancer=self._balancer(),
         )
 
     def _epoch_source(self) -> EpochSource:
         # Imported below: most runs take one kind of step, and others load Numba, or start processes.
-        if isinstance(self.predictor, GraphPredictor):
+        if self.learns_graphs:
             from sagann.train.graph_epochs import GraphEpochs
 
             return GraphEpochs(self.predictor, self.prepared, self.config)
@@ -230,9 +230,7 @@ class RunParts:
     def _link_source(self) -> EpochSource:
         # Imported here: most runs do not learn links, and these load Numba.
         from sagann.train.link_epochs import LinkEpochs, SampledLinkEpochs
-        from sagann.train.link_predictor import LinkPredictor
 
-        assert isinstance(self.predictor, LinkPredictor)
         if self.config.sample is None:
             return LinkEpochs(self.predictor, self.prepared, self.config)
         return SampledLinkEpochs(self.predictor, self.prepared, self.config, say=self.say)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, replace
-from functools import partial
 
 import torch
 from torch import Tensor
@@ -18,7 +17,7 @@ from sagann.config import TrainConfig
 from sagann.graph import Graph
 from sagann.graph.feature_store import Features
 from sagann.kernels.memory import POOL
-from sagann.runtime.loading import MiniBatch, MiniBatches
+from sagann.runtime.loading import MiniBatches
 from sagann.runtime.loading.minibatches import AHEAD, useful_ahead
 from sagann.runtime.loading.sampling_place import SampleOn
 from sagann.runtime.tiered import DeviceFeatures, TieredFeatures
@@ -26,7 +25,7 @@ from sagann.runtime.tiered.hot_size import HotSize
 from sagann.saga.batch_norms import batch_size_without_rest
 from sagann.storage.mapped import MappedRows, positioned
 from sagann.train.batch_memory import measure_batches
-from sagann.train.epoch_source import PredictorSource, TrainStep
+from sagann.train.epoch_source import BatchEpochs, TrainStep
 from sagann.train.predictor import Predictor
 from sagann.train.preparation import PreparedGraph
 from sagann.train.tiers import (
@@ -63,7 +62,7 @@ class KeptTiers:
         return is_of_file and isinstance(store, TieredFeatures)
 
 
-class SampledEpochs(PredictorSource[Predictor]):
+class SampledEpochs(BatchEpochs):
     """The epoch source of ``TrainConfig.sample``: every labelled training vertex is in one mini-batch of an epoch.
 
     Batches depend on the run's seed, the epoch and their number. Dropout draws its seeds from PyTorch's generator in the training
@@ -79,6 +78,8 @@ class SampledEpochs(PredictorSource[Predictor]):
         InputError: the hot tier has no room, or the features have no tiers.
         BudgetError: the memory budget has no room for a training step.
     """
+
+    _minibatches: MiniBatches
 
     def __init__(
         self,
@@ -156,28 +157,14 @@ class SampledEpochs(PredictorSource[Predictor]):
         """Ids of all vertices, those whose rows mini-batches read most first."""
         return hottest_rows(graph, config)
 
-    @property
-    def num_batches(self) -> int:
-        return len(self._minibatches)
-
     def steps(self, epoch: int, *, first: int = 0) -> Generator[TrainStep, None, None]:
         if self._predictor.streaming is not None:
             # What an evaluation allocated would stay beside the hot tier.
             POOL.release()
         before = None if self._store is None else self._store.traffic()
-        with self._minibatches.batches(epoch, first=first) as batches:
-            for batch in batches:
-                yield self.step(batch)
+        yield from super().steps(epoch, first=first)
         if self._store is not None and before is not None:
             self.traffic = self._store.traffic() - before
-
-    def step(self, batch: MiniBatch) -> TrainStep:
-        """The training step of a batch."""
-        return TrainStep(
-            loss=partial(self._predictor.loss_of_batch, batch),
-            num_labelled=len(batch.seeds),
-            num_edges=batch.num_edges,
-        )
 
 
 def _stated_ahead(graph: Graph, config: TrainConfig, predictor: Predictor) -> int:

@@ -18,10 +18,11 @@ from sagann.config import TrainConfig
 from sagann.errors import InputError, LayerError
 from sagann.graph import Answers
 from sagann.nn.model_call import class_of
+from sagann.runtime.team import SOLO, Team
 from sagann.train.best import BestTracker
 from sagann.train.checkpoint import Checkpoint, Position
 from sagann.train.epoch_progress import EpochProgress
-from sagann.train.epoch_source import EpochSource, TrainStep
+from sagann.train.epoch_source import WHILE_TRAINING, EpochSource, TrainStep
 from sagann.train.losses import Loss
 from sagann.train.metrics import KINDS, Metrics, evaluate_splits
 from sagann.train.policies import ELEMENTWISE, REFUSALS, check_rates, step_scheduler, torch_refuses
@@ -29,7 +30,6 @@ from sagann.train.reporter import EpochRecord
 from sagann.train.resources import capture_rng, restore_rng
 
 if TYPE_CHECKING:
-    from sagann.runtime.workers import Workers
     from sagann.train.balancer import Balancer
 
 
@@ -57,8 +57,8 @@ class TrainSession:
     "Sets the optimizer's learning rates; None keeps them."
     tracker: BestTracker
     "Remembers the best epoch."
-    workers: Workers | None = None
-    "The workers that train together; None for this process alone."
+    team: Team = SOLO
+    "The workers that train together."
     balancer: Balancer | None = None
     "Moves vertices between the workers; None where parts stay."
     epoch: int = field(default=0, init=False)
@@ -161,9 +161,8 @@ class TrainSession:
             if in_model:
                 raise
             raise torch_refuses("optimizer", type(self.optimizer).__name__, error) from error
-        if self.workers is not None and type(self.optimizer) not in ELEMENTWISE:
-            trained = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
-            self.workers.share(trained, "sharing the weights")
+        if type(self.optimizer) not in ELEMENTWISE:
+            self.team.share(self._trained(), "sharing the weights")
         return losses[0]
 
     def _loss_and_gradients(self, step: TrainStep, epoch: int) -> tuple[Tensor, float]:
@@ -200,27 +199,28 @@ class TrainSession:
                 ) from error
             raise
         if self.config.clip_norm is not None:
-            trained = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
+            trained = self._trained()
             norm = nn.utils.get_total_norm([each.grad for each in trained if each.grad is not None])
-            if self.workers is not None:
-                norm = norm.new_tensor(self._of_first(float(norm), self.workers))
+            norm = norm.new_tensor(self._of_first(float(norm)))
             nn.utils.clip_grads_with_norm_(trained, self.config.clip_norm, norm)
         return loss.detach(), value
 
-    def _of_first(self, numbers: Any, workers: Workers) -> Any:
+    def _trained(self) -> list[nn.Parameter]:
+        return [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
+
+    def _of_first(self, numbers: Any) -> Any:
         """JSON numbers as the first worker has found them: sums of other machines, or of other threads, may differ in their last bits."""
-        content = json.dumps(numbers).encode() if workers.is_first else None
-        return json.loads(workers.from_first(content, "sharing the first worker's numbers", timeout_s=None))
+        content = json.dumps(numbers).encode() if self.team.is_first else None
+        return json.loads(self.team.from_first(content, "sharing the first worker's numbers", timeout_s=None))
 
     def _evaluate(self, epoch: int) -> dict[str, Metrics]:
         # Only the cheap metrics and the monitored one: all metrics are measured at the end of the run.
         names = {"loss", KINDS[self.task].quick, self.tracker.metric}
         outputs = self.source.logits()
         metrics = evaluate_splits(
-            outputs, self.answers, task=self.task, loss=self.loss, splits=("train", "val"), names=names
+            outputs, self.answers, task=self.task, loss=self.loss, splits=WHILE_TRAINING, names=names
         )
-        if self.workers is not None:
-            metrics = self._of_first(metrics, self.workers)
+        metrics = self._of_first(metrics)
         for split, found in metrics.items():
             for name, value in found.items():
                 self._check_finite(value, f"{split}/{name} of epoch {epoch}")

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import statistics
 from collections.abc import Sequence
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,6 +23,7 @@ from sagann.errors import CheckpointError, require_type
 from sagann.graph import Graph
 from sagann.nn import ModelConfig
 from sagann.registry import default
+from sagann.runtime.team import SOLO
 from sagann.train.agreement import continue_together, require_same_run
 from sagann.train.assembly import assemble
 from sagann.train.best import copy_of
@@ -130,14 +131,15 @@ class Trainer:
         require_type(progress, bool, where="Trainer.progress", hint="Pass True or False.")
         require_maker(optimizer, "optimizer", "groups")
         require_maker(scheduler, "scheduler", "optimizer")
-        self._is_first = workers is None or workers.is_first
+        team = workers or SOLO
+        self._is_first = team.is_first
         self.run_dir = None if run_dir is None or not self._is_first else Path(run_dir)
         self._reporter: Reporter = (reporter or LogReporter()) if self._is_first else SilentReporter()
         self._say = self._reporter.on_message
         self._shows_progress = progress and reporter is None and self._is_first
         self._records: Sequence[EpochRecord] = ()
         self._is_stopping = False
-        with own_turn(workers):
+        with own_turn(team):
             self._parts = assemble(
                 model,
                 graph,
@@ -150,7 +152,7 @@ class Trainer:
                 scheduler=scheduler,
                 param_groups=param_groups,
                 validate=validate and self._is_first,
-                workers=workers,
+                team=team,
                 # All workers spill to the run folder, each on its own machine.
                 spill_dir=None if run_dir is None else Path(run_dir),
                 say=self._say,
@@ -205,30 +207,29 @@ class Trainer:
             CheckpointError: there is nothing to resume, or the run was started with another model, graph or configuration.
         """
         folder = self._run_folder(resume) if self._is_first else None
-        parts, workers = self._parts, self._parts.workers
+        parts, team = self._parts, self._parts.team
         with ExitStack() as stack:
             if folder is not None:
                 stack.enter_context(folder.locked())
             stack.callback(parts.predictor.release)
             stack.callback(self._let_go_on)
-            stack.enter_context(own_turn(workers))
+            stack.enter_context(own_turn(team))
             parts.stream_where_needed(folder, resume=resume)
             stack.enter_context(seeded(self.config.seed, self.device))
             stack.enter_context(reproducible(self.config.deterministic, self.device))
             unit = "batch" if parts.has_batches else "epoch"
             stack.enter_context(stop_on_interrupt(self.stop, self._say, after=unit))
-            if workers is not None:
-                require_same_run(workers, resume=resume)
+            require_same_run(team, resume=resume)
             session = parts.session()
             description = {} if folder is None else description_of(parts, session)
             run = ""
-            with nullcontext() if workers is None else workers.together("opening the run folder"):
+            with team.together("opening the run folder"):
                 if folder is not None and resume:
                     run = continue_run(session, folder, description, self._say)
                 elif folder is not None:
                     run = start_run(folder, description, overwrite=overwrite)
-            if resume and workers is not None:
-                continue_together(session, workers)
+            if resume and team.size > 1:
+                continue_together(session)
             self._records = session.history
             if session.balancer is not None:
                 session.balancer.begin()
@@ -269,7 +270,7 @@ class Trainer:
                 reporter.on_batch(progress)
             if saver is not None and saver.is_late:
                 saver.save()
-            return self._is_stopping
+            return self._all_stop()
 
         while not (session.finished or self._all_stop()):
             record = session.run_epoch(leave=between_batches)
@@ -291,10 +292,7 @@ class Trainer:
         self._is_stopping = True
 
     def _all_stop(self) -> bool:
-        workers = self._parts.workers
-        if workers is None:
-            return self._is_stopping
-        return workers.any(self._is_stopping, "agreeing on the next epoch")
+        return self._parts.team.any(self._is_stopping, "agreeing on the next epoch")
 
     def _let_go_on(self) -> None:
         self._is_stopping = False
@@ -312,7 +310,7 @@ class Trainer:
     ) -> Tensor:
         """Class ids, 0/1 per class, probabilities or values of every vertex, or graph: see :meth:`sagann.train.Predictor.predict`.
 
-        Where links are learned, ``links`` are the pairs to score: see :meth:`sagann.train.link_predictor.LinkPredictor.predict`.
+        Where links are learned, ``links`` are the pairs to score: see :meth:`sagann.train.Predictor.predict`.
         """
         given = self._parts.prepared if graph is None else graph
         return self._parts.predictor.predict(given, probabilities=probabilities, links=links)
@@ -334,7 +332,7 @@ class Trainer:
         # Imported here: most runs are not foretold, and it loads Numba.
         from sagann.train.rehearsals import foretell
 
-        with own_turn(self._parts.workers):
+        with own_turn(self._parts.team):
             return foretell(self._parts)
 
     def rehearse_trainers(self) -> RehearsedJob:
@@ -349,7 +347,7 @@ class Trainer:
         # Imported here: most runs are not foretold, and it loads Numba.
         from sagann.train.rehearsals import rehearse_trainers
 
-        with own_turn(self._parts.workers):
+        with own_turn(self._parts.team):
             return rehearse_trainers(self._parts)
 
     def _run_folder(self, resume: bool) -> RunFolder | None:

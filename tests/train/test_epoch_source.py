@@ -89,7 +89,7 @@ def session_at(workers: Workers, *, clip_norm: float | None = None) -> TrainSess
         model.weight.fill_(0.1).mul_(torch.arange(graph.num_classes).unsqueeze(1))
         model.bias.zero_()
     session = session_of(model, graph)
-    session.workers, session.config = workers, replace(session.config, clip_norm=clip_norm)
+    session.team, session.config = workers, replace(session.config, clip_norm=clip_norm)
     own_logits, own_steps = session.source.logits, session.source._loss
     factor = 1.5 if workers.rank else 1.0
     session.source.logits = lambda: factor * own_logits()

@@ -24,7 +24,7 @@ from sagann.tiering import hottest, score_vertices
 from sagann.train import TrainConfig, Trainer, link_metrics, load_run
 from sagann.train.contract import Contract
 from sagann.train.link_epochs import LinkEpochs, SampledLinkEpochs
-from sagann.train.link_predictor import LinkPredictor
+from sagann.train.predictor import Predictor
 from tests.graphs import labelled_graph
 from tests.tolerances import assert_close
 from tests.train.runs import CPU, dense_means, numbers_of
@@ -62,8 +62,8 @@ def trainer_of(
     )
 
 
-def predictor_of(model: nn.Module, graph: Graph) -> LinkPredictor:
-    return LinkPredictor(model, Contract.of(alone(graph)), device=CPU)
+def predictor_of(model: nn.Module, graph: Graph) -> Predictor:
+    return Predictor(model, Contract.of(alone(graph)), device=CPU)
 
 
 def plain_rows(model: LinkModel, graph: Graph) -> Tensor:
@@ -128,7 +128,6 @@ def test_mini_batches_of_all_neighbours_have_the_losses_and_gradients_of_the_who
     model = model_of(graph, model=name)
     trainer = trainer_of(model, graph, loss=loss, weights="last")
     predictor, prepared = trainer._parts.predictor, trainer._parts.prepared
-    assert isinstance(predictor, LinkPredictor)
     parameters = list(model.parameters())
     options: dict[str, Any] = {"task": LINK_TASK, "batch_size": 50, "negatives": 3}
     whole = LinkEpochs(predictor, prepared, TrainConfig(**options))
@@ -177,7 +176,6 @@ def test_no_message_tells_of_the_links_of_its_own_mini_batch(kind: str, fanouts:
     model = model_of(graph, model="rgcn" if kind == "typed" else "gcn", layers=len(fanouts))
     predictor = trainer_of(model, graph)._parts.predictor
     prepared = predictor.prepare(alone(graph))
-    assert isinstance(predictor, LinkPredictor)
     options: dict[str, Any] = {"task": LINK_TASK, "batch_size": 100, "sample": fanouts}
 
     def batches(**more: Any) -> list[MiniBatch]:
@@ -217,7 +215,7 @@ def test_scores_of_many_links_are_computed_slice_by_slice(monkeypatch: pytest.Mo
     source = LinkEpochs(predictor, prepared, TrainConfig(task=LINK_TASK))
     found = []
     for at_once in (1 << 22, 8 * 100):
-        monkeypatch.setattr("sagann.train.link_predictor.CHECKED_AT_ONCE", at_once)
+        monkeypatch.setattr("sagann.train.heads.CHECKED_AT_ONCE", at_once)
         (step,) = source.steps(1)
         loss = step.loss()
         found.append((loss.detach(), torch.autograd.grad(loss, parameters), predictor.logits(prepared)))
@@ -354,7 +352,7 @@ def test_a_score_may_overwrite_the_types_that_it_gets(monkeypatch: pytest.Monkey
     expected = trainer.evaluate()
     trainer.predict(links=(types, types - 1, types))
     # Slices of training are computed again in the backward pass.
-    monkeypatch.setattr("sagann.train.link_predictor.CHECKED_AT_ONCE", 8 * 10)
+    monkeypatch.setattr("sagann.train.heads.CHECKED_AT_ONCE", 8 * 10)
     (step,) = trainer._parts._epoch_source().steps(1)
     step.loss().backward()
     assert trainer.evaluate()["test"] == pytest.approx(expected["test"], rel=1e-5)

@@ -54,7 +54,7 @@ def test_a_model_with_a_batch_norm_can_be_evaluated_within_a_budget(tmp_path: Pa
     predictor = load_run(tmp_path / "run", model=seeded_model(), memory=TIGHT)
     prepared = predictor.prepare(graph)
     assert predictor.evaluate(prepared)["test"] == pytest.approx(expected, rel=1e-5)
-    streamed = predictor.passes.over(prepared)
+    streamed = predictor.runner(prepared).streamed()
     assert streamed.bounds[1] < 600
     predictor.model.eval()
     with pytest.raises(InputError, match="to be evaluated only"):
