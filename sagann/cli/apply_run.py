@@ -132,7 +132,9 @@ class TrainedRun:
         check_links(pairs, graph.num_vertices, num_edge_types, where=str(links))
         ends = (order[pairs["src"]], order[pairs["dst"]])
         types = (pairs["type"],) if "type" in pairs else ()
-        found = self.predictor.predict(graph, probabilities=True, links=(*ends, *types))
+        found = self.predictor.predict(self._divided(graph, "predict"), probabilities=True, links=(*ends, *types))
+        if not self.is_first:
+            return
         write_links(out, pairs, found.float())
         self.terminal.show(f"Probabilities of {len(found)} links written to {out}")
 
@@ -303,7 +305,7 @@ def _run_dir(opening: Opening) -> Path:
 def _require_divisible(run_dir: Path) -> None:
     """Refuse what several workers cannot do together."""
     contract = read_run(run_dir).contract
-    if contract.unit != "vertex":
+    if contract.unit == "graph":
         raise InputError(
             f"several workers divide one graph, and give its vertices rows: the task is {contract.task} (in "
             f"{run_dir})",

@@ -148,7 +148,9 @@ def show_streaming(
     # For a CUDA device, blocks go to the host's memory unless a folder is named.
     on_disk = device.type == "cpu" or spill is not None
     terminal.say("Planning ...")
-    planned = foretell(model, graph, budget_bytes=budget_bytes, device=device, on_disk=on_disk)
+    # A loss of links needs the rows of all vertices.
+    folded = settings.train.task != LINK_TASK
+    planned = foretell(model, graph, budget_bytes=budget_bytes, folded=folded, device=device, on_disk=on_disk)
     terminal.show(plan_text(planned, on_disk=on_disk))
     if loaded_bytes is not None and device.type == "cpu":
         expected_memory = expected_resident(

@@ -110,7 +110,7 @@ class RunParts:
 
     @property
     def _trains_links_whole(self) -> bool:
-        """Whether links are learned on the whole graph, which is in memory then."""
+        """Whether links are learned on the whole graph, which is streamed where a budget is stated, and not by itself."""
         return self.learns_links and self.config.sample is None
 
     def prepare(self) -> None:
@@ -138,7 +138,7 @@ class RunParts:
 
     def stream_where_needed(self, folder: RunFolder | None, *, resume: bool) -> None:
         """Stream the model where a budget is stated, or where memory is too small for the run."""
-        if self.learns_graphs or self._trains_links_whole:
+        if self.learns_graphs:
             return
         if self.team.size > 1:
             if self.predictor.streaming is not None:
@@ -146,7 +146,7 @@ class RunParts:
             return
         budget_bytes = None
         self._drop_changed_tiers()
-        if self.config.memory is None and self.device.type == "cpu":
+        if self.config.memory is None and self.device.type == "cpu" and not self._trains_links_whole:
             known = folder.read_run().get(AUTOMATIC) if folder is not None and folder.exists and resume else None
             budget_bytes = automatic_budget(
                 self.model,

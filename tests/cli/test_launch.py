@@ -330,13 +330,6 @@ def test_workers_that_disagree_are_refused(blocks: Path, tmp_path: Path, warm: W
     assert not (tmp_path / "run" / "metrics.jsonl").exists()
 
 
-def test_links_are_refused_before_torchruns_workers_load_the_graph(tmp_path: Path, warm: Warm) -> None:
-    command = ("train", "--data", tmp_path / "missing", "--task", "link-prediction", "--out", tmp_path / "run")
-    for code, out, err in by_hand(warm, commands=[command, command]):
-        assert (code, out) == (2, "")
-        assert "links are learned by one worker" in err
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
