@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
@@ -18,6 +19,7 @@ from torch import Tensor
 from sagann.train.heads import Batch
 from sagann.train.predictor import Predictor
 from sagann.train.preparation import PreparedGraph
+from sagann.train.run_folder import PROFILE_FILE
 from sagann.train.runner import Runner
 
 if TYPE_CHECKING:
@@ -50,15 +52,6 @@ class TrainStep:
 class EpochSource(Protocol):
     """Gives a session its work."""
 
-    timeline: Recorder | None
-    "The steps and copies of the last epoch as they ran; None where they are not recorded."
-    traffic: Traffic | None
-    "What each tier of features gave to the steps of the last epoch; None without tiers."
-    work: TrainerWork | None
-    "What each of several trainers did in the last epoch; None for one trainer."
-    trace: Trace | None
-    "What their stages did in the last epoch, if it is recorded; None for one trainer."
-
     @property
     def num_batches(self) -> int:
         """Number of steps in an epoch; each one trains a batch."""
@@ -72,6 +65,12 @@ class EpochSource(Protocol):
 
     def logits(self) -> Tensor:
         """The model's output for all vertices, without dropout and without gradient: [num_vertices, C]."""
+
+    def report(self) -> Mapping[str, Any]:
+        """What the last epoch was trained with, as :attr:`sagann.train.EpochRecord.extra` has it."""
+
+    def write_profile(self, folder: Path, say: Callable[[str], None]) -> None:
+        """Write what ran in the last epoch into a folder, if it was recorded."""
 
     def state_dict(self) -> dict[str, Any] | None:
         """What a checkpoint keeps of the source; None for nothing."""
@@ -97,10 +96,12 @@ class PredictorSource:
     def __init__(self, predictor: Predictor, prepared: PreparedGraph) -> None:
         self._predictor = predictor
         self._prepared = prepared
-        self.timeline: Recorder | None = None
         self.traffic: Traffic | None = None
+        "What each tier of features gave to the steps of the last epoch; None without tiers."
         self.work: TrainerWork | None = None
+        "What each of several trainers did in the last epoch; None for one trainer."
         self.trace: Trace | None = None
+        "What their stages did in the last epoch, if it is recorded."
 
     @property
     def _runner(self) -> Runner:
@@ -117,6 +118,13 @@ class PredictorSource:
 
     def logits(self) -> Tensor:
         return self._predictor.logits(self._prepared, splits=WHILE_TRAINING)
+
+    def report(self) -> Mapping[str, Any]:
+        return {name: value for each in (self.traffic, self.work) if each for name, value in each.to_json().items()}
+
+    def write_profile(self, folder: Path, say: Callable[[str], None]) -> None:
+        if self.trace is not None:
+            self.trace.write(folder / PROFILE_FILE)
 
     def state_dict(self) -> dict[str, Any] | None:
         return None
@@ -155,6 +163,7 @@ class WholeGraph(PredictorSource):
     def __init__(self, predictor: Predictor, prepared: PreparedGraph, *, profile: bool = False) -> None:
         super().__init__(predictor, prepared)
         self._profile = profile
+        self._timeline: Recorder | None = None
         known = prepared.graph.answers
         rows, answers = known.rows(known.splits["train"])
         self._rows, self._answers = rows.to(predictor.device), answers.to(predictor.device)
@@ -179,8 +188,15 @@ class WholeGraph(PredictorSource):
             # Imported here: most runs are not recorded.
             from sagann.runtime.recorder import Recorder
 
-            self.timeline = Recorder()
-        return self._runner.loss(self._loss_of, timeline=self.timeline)
+            self._timeline = Recorder()
+        return self._runner.loss(self._loss_of, timeline=self._timeline)
+
+    def write_profile(self, folder: Path, say: Callable[[str], None]) -> None:
+        if self._timeline is not None:
+            # Imported here: most runs do not stream, and it loads Numba.
+            from sagann.train.profile import write_profile
+
+            write_profile(folder, self._runner, self._timeline, say)
 
     def _loss_of(self, logits: Tensor, vertices: slice) -> Tensor:
         """The part of the training loss that a range of vertices adds."""

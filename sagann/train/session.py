@@ -92,18 +92,19 @@ class TrainSession:
             self.tracker.update(epoch, metrics, self.model)
         step_scheduler(self.scheduler, self.tracker.monitored(metrics) if is_due else None)
         epochs_left = 0 if self.tracker.exhausted else self.config.epochs - epoch
-        balance = None if self.balancer is None else self.balancer.settle(epochs_left)
+        extra = dict(self.source.report())
+        if self.config.sample is not None:
+            extra["mteps"] = 1e-6 * trained.num_edges / max(trained.train_s, 1e-9)
+        if self.balancer is not None:
+            extra |= self.balancer.settle(epochs_left)
         record = EpochRecord(
             epoch=epoch,
             loss=trained.loss,
             epoch_s=trained.train_s,
             lr=lr,
             num_edges=trained.num_edges,
-            mteps=None if self.config.sample is None else 1e-6 * trained.num_edges / max(trained.train_s, 1e-9),
             metrics=metrics,
-            traffic=self.source.traffic,
-            balance=balance,
-            trainers=self.source.work,
+            extra=extra,
         )
         self.epoch, self.progress = epoch, None
         self.history.append(record)

@@ -44,7 +44,7 @@ from sagann.train.reporter import (
     TrainResult,
 )
 from sagann.train.resources import own_turn, peak_rss_bytes, reproducible, seeded, stop_on_interrupt
-from sagann.train.run_folder import EVENTS, PROFILE_FILE, RunFolder
+from sagann.train.run_folder import EVENTS, RunFolder
 from sagann.train.saver import Saver
 from sagann.train.session import TrainSession
 from sagann.train.start import continue_run, start_run
@@ -393,12 +393,5 @@ class Trainer:
         )
         if folder is not None and not interrupted:
             folder.write_result(copy_of(self.model.state_dict()), summary_of(self._parts, result))
-            if session.source.trace is not None:
-                session.source.trace.write(folder.path / PROFILE_FILE)
-            if session.source.timeline is not None:
-                # Imported here: most runs do not stream, and it loads Numba.
-                from sagann.train.profile import write_profile
-
-                parts, measured = self._parts, session.source.timeline
-                write_profile(folder.path, parts.predictor, parts.prepared, measured, self._say)
+            session.source.write_profile(folder.path, self._say)
         return result

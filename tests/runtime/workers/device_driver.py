@@ -97,7 +97,7 @@ def balanced(workers: Workers, device: torch.device) -> list[Any]:
     found = []
     for epochs_left in (2, 1, 0):
         trained(predictor, prepared)
-        found.append(settles.settle(epochs_left).to_json())
+        found.append(settles.settle(epochs_left))
     return found
 
 
