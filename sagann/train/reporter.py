@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from sagann.did_you_mean import closest
-from sagann.errors import InputError, shown
 from sagann.train.epoch_progress import EpochProgress
 from sagann.train.metrics import Metrics
+
+if TYPE_CHECKING:
+    from sagann.train.history import History
 
 _NUMBERS = ("epoch", "loss", "epoch_s", "lr", "num_edges")
 
@@ -68,6 +69,10 @@ class EpochRecord:
         flat = {f"{split}/{name}": value for split, found in self.metrics.items() for name, value in found.items()}
         return {**{name: getattr(self, name) for name in _NUMBERS}, **self.extra, **flat}
 
+    def __getitem__(self, name: str) -> Any:
+        """A value of the line by its name."""
+        return self.to_json()[name]
+
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> EpochRecord:
         """The inverse of :meth:`to_json`; a KeyError where a value is missing."""
@@ -80,31 +85,6 @@ class EpochRecord:
             elif key not in _NUMBERS:
                 extra[key] = value
         return cls(**{name: values[name] for name in _NUMBERS}, metrics=metrics, extra=extra)
-
-
-class EpochRecords(tuple[EpochRecord, ...]):
-    """The records of epochs, in order; ``records["val/accuracy"]`` are the values of all epochs, as of :func:`values_of`."""
-
-    __slots__ = ()
-
-    def __getitem__(self, index: Any) -> Any:
-        return values_of(self, index) if isinstance(index, str) else super().__getitem__(index)
-
-
-def values_of(records: Sequence[EpochRecord], name: str) -> list[Any]:
-    """The values of a name in the lines of metrics.jsonl, one for each epoch; None where an epoch has none, as one that was not evaluated.
-
-    Raises:
-        InputError: no epoch has a value of that name.
-    """
-    rows = [record.to_json() for record in records]
-    names = dict.fromkeys(each for row in rows for each in row)
-    if name not in names:
-        raise InputError(
-            f"no epoch has a value of that name: {shown(name)} (in history)",
-            hint=closest(name, names) if names else "Call fit first: no epoch has ended.",
-        )
-    return [row.get(name) for row in rows]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -129,7 +109,7 @@ class TrainResult:
     "Largest resident memory of the process so far, in bytes."
     metrics: Mapping[str, Metrics]
     "Split to metric to value, for the weights that the run ended with."
-    history: EpochRecords
+    history: History
     """The records of all epochs. By the name of a value, as ``history["loss"]``, the values of all epochs."""
     run_dir: Path | None
     "The run folder, or None."

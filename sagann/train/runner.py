@@ -198,10 +198,15 @@ class Streamed(Runner):
     def __init__(self, *given: Any, **options: Any) -> None:
         super().__init__(*given, **options)
         assert self.streaming is not None
-        assert self.prepared.walked.features is not None
-        self.budget, self._features = self.streaming, self.prepared.walked.features
+        self.budget = self.streaming
         self._kept: StreamedModel | None = None
         self._lock = threading.Lock()
+
+    @property
+    def _features(self) -> Features:
+        features = self.prepared.walked.features
+        assert features is not None
+        return features
 
     def streamed(self) -> StreamedModel:
         """The streamed model."""

@@ -36,7 +36,6 @@ from sagann.train.own_metrics import OwnMetrics
 from sagann.train.policies import OptimizerFactory, ParamGroups, SchedulerFactory, require_maker
 from sagann.train.reporter import (
     EpochRecord,
-    EpochRecords,
     LogReporter,
     Reporter,
     SilentReporter,
@@ -190,7 +189,7 @@ class Trainer:
 
     @property
     def history(self) -> History:
-        """The epochs of the last :meth:`fit` as rows of metrics, with those before a resume; empty before the first one."""
+        """The epochs of the last :meth:`fit`, with those before a resume; empty before the first one."""
         return History(self._records)
 
     def fit(self, *, resume: bool = False, overwrite: bool = False) -> TrainResult:
@@ -388,7 +387,7 @@ class Trainer:
             epoch_s=statistics.median(record.epoch_s for record in session.history) if session.history else 0.0,
             peak_rss_bytes=peak_rss_bytes(),
             metrics={} if interrupted else self.evaluate(),
-            history=EpochRecords(session.history),
+            history=History(session.history),
             run_dir=self.run_dir,
         )
         if folder is not None and not interrupted:

@@ -92,7 +92,9 @@ def num_lost(run_dir: Path) -> int:
 
 def outcome(trainer: sagann.Trainer, result: Any) -> dict[str, Any]:
     """What no interruption may change."""
-    rows = [{name: row[name] for name in row if name in ("loss", "lr") or "/" in name} for row in trainer.history]
+    rows = [
+        {name: row[name] for name in row if name in ("loss", "lr") or "/" in name} for row in trainer.history.rows()
+    ]
     return {
         "weights": trainer.model.state_dict(),
         "metrics": result.metrics,

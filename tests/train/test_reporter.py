@@ -74,7 +74,7 @@ def test_by_default_messages_are_logged(caplog):
 
 def test_the_throughput_of_sampled_epochs_is_edges_over_seconds(tmp_path):
     trainer = trainer_of(epochs=2, run_dir=tmp_path / "run", sample=(4, 3), batch_size=12)
-    for record, line in zip(trainer.fit().history, trainer.history, strict=True):
+    for record, line in zip(trainer.fit().history, trainer.history.rows(), strict=True):
         assert record.extra["mteps"] == pytest.approx(1e-6 * record.num_edges / record.epoch_s)
         assert line["mteps"] == record.extra["mteps"]
         assert EpochRecord.from_json(json.loads(json.dumps(line))) == record
