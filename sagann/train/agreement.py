@@ -6,7 +6,7 @@ A difference is refused before the first epoch, with the values of both workers.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import astuple
 from typing import Any
 
@@ -49,7 +49,7 @@ def require_divisible(config: TrainConfig, *, balance: str) -> None:
     refuse(config, ["sample", "profile"], why, "train with one worker")
 
 
-def device_together(name: str, team: Team) -> torch.device:
+def device_together(name: str, team: Team, say: Callable[[str | None], None] = lambda text: None) -> torch.device:
     """The device that this process computes on; of several workers, connected with the others' devices. All call this at the same time.
 
     Where 'auto' is a processor on one machine, it is on all.
@@ -57,6 +57,7 @@ def device_together(name: str, team: Team) -> torch.device:
     Args:
         name: 'cpu', 'cuda', 'cuda:N' or 'auto', as the configuration has it.
         team: all workers.
+        say: is told why CUDA devices are left alone, if they are.
     Raises:
         InputError: a worker has no device of that name of its own, or workers have devices of several types.
     """
@@ -64,7 +65,7 @@ def device_together(name: str, team: Team) -> torch.device:
         return resolve_device(name)
     # Imported here: most runs have no workers, and it loads Numba.
     from sagann.runtime.workers import Workers
-    from sagann.runtime.workers.devices import device_of_worker, name_for_workers
+    from sagann.runtime.workers.devices import device_of_worker, left_alone, name_for_workers
     from sagann.runtime.workers.group import START_TIMEOUT_S
 
     assert isinstance(team, Workers)
@@ -78,6 +79,7 @@ def device_together(name: str, team: Team) -> torch.device:
         device = device_of_worker(chosen, local_rank=torchrun.local_rank(), num_local=num_local)
     require_same(team, {"device": device.type})
     team.compute_on(device)
+    say(left_alone(name, device))
     return device
 
 

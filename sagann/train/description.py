@@ -82,7 +82,7 @@ def trained_on(parts: RunParts) -> str:
         fanouts = ",".join(map(str, config.sample))
         by = "" if config.devices is None else f", by {config.devices}"
         return f"mini-batches of {config.seeds_per_batch} with {fanouts} neighbours{by}"
-    if parts.learns_graphs:
+    if parts.predictor.contract.unit == "graph":
         return f"batches of {config.graphs_per_batch} graphs"
     if parts.learns_links and config.batch_size is not None:
         return f"the whole graph, {config.batch_size} links at a time"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from functools import partial
 
 import torch
@@ -102,31 +102,18 @@ def _require_room(num_positive: int, negatives: int) -> None:
 
 
 class SampledLinkEpochs(SampledEpochs):
-    """The epoch source of links on mini-batches: the in-edges of their ends are sampled.
-
-    The arguments are those of :class:`SampledEpochs`.
-    """
-
-    def __init__(
-        self,
-        predictor: Predictor,
-        prepared: PreparedGraph,
-        config: TrainConfig,
-        *,
-        say: Callable[[str], None] = lambda text: None,
-    ) -> None:
-        _require_room(min(config.seeds_per_batch, prepared.opened.num_edges), config.negatives)
-        self._learned = prepared.opened.to("cpu")
-        super().__init__(predictor, prepared, config, say=say)
+    """The epoch source of links on mini-batches: the in-edges of their ends are sampled."""
 
     def _batches_of(
         self, graph: Graph, config: TrainConfig, *, ahead: int, sample_on: SampleOn = "cpu"
     ) -> LinkBatches:
         assert config.sample is not None
         assert graph.links is not None
+        learned = self._prepared.opened.to("cpu")
+        _require_room(min(config.seeds_per_batch, learned.num_edges), config.negatives)
         return LinkBatches(
             graph,
-            self._learned,
+            learned,
             fanouts=config.sample,
             batch_size=config.seeds_per_batch,
             negatives=config.negatives,

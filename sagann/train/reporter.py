@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from sagann.storage.json_fields import as_integer, as_number
 from sagann.train.epoch_progress import EpochProgress
 from sagann.train.metrics import Metrics
 
@@ -75,16 +76,20 @@ class EpochRecord:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> EpochRecord:
-        """The inverse of :meth:`to_json`; a KeyError where a value is missing."""
+        """The inverse of :meth:`to_json`; a KeyError or TypeError where a number is missing, or no finite number."""
         metrics: dict[str, Metrics] = {}
         extra: dict[str, Any] = {}
         for key, value in values.items():
             split, slash, name = key.partition("/")
             if slash:
-                metrics.setdefault(split, {})[name] = value
+                metrics.setdefault(split, {})[name] = as_number(value, key)
             elif key not in _NUMBERS:
                 extra[key] = value
-        return cls(**{name: values[name] for name in _NUMBERS}, metrics=metrics, extra=extra)
+        numbers: dict[str, Any] = {name: as_number(values[name], name) for name in ("loss", "epoch_s", "lr")}
+        counts = {
+            name: as_integer(values[name], of) for name, of in (("epoch", "epochs"), ("num_edges", "num_edges"))
+        }
+        return cls(**numbers, **counts, metrics=metrics, extra=extra)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

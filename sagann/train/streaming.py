@@ -52,7 +52,8 @@ class Streaming:
         automatic_bytes: int | None = None,
         trains: bool = True,
     ) -> Streaming | None:
-        """The streaming that a configuration asks for; None for everything in memory.
+        """The streaming that a configuration asks for, of whole epochs if ``trains``, unless it samples mini-batches, and of evaluations; None for
+        everything in memory.
 
         ``automatic_bytes`` is the budget where ``config`` names none. Where ``config`` names no spill folder, it lies in
         ``run_dir``, or is the system's folder for temporary files; beside a CUDA device blocks stay in the host's memory. Where
@@ -72,7 +73,7 @@ class Streaming:
             memory_bytes=memory_bytes,
             spill=named or own,
             is_automatic=config.memory is None,
-            trains=trains,
+            trains=trains and config.sample is None,
             is_half=is_half,
         )
 

@@ -25,7 +25,6 @@ from sagann.nn import ModelConfig
 from sagann.registry import default
 from sagann.runtime.team import SOLO
 from sagann.train.agreement import continue_together, require_same_run
-from sagann.train.assembly import assemble
 from sagann.train.best import copy_of
 from sagann.train.description import description_of, info_of, summary_of, trained_on
 from sagann.train.epoch_progress import EpochProgress
@@ -44,6 +43,7 @@ from sagann.train.reporter import (
 )
 from sagann.train.resources import own_turn, peak_rss_bytes, reproducible, seeded, stop_on_interrupt
 from sagann.train.run_folder import EVENTS, RunFolder
+from sagann.train.run_parts import RunParts
 from sagann.train.saver import Saver
 from sagann.train.session import TrainSession
 from sagann.train.start import continue_run, start_run
@@ -139,7 +139,7 @@ class Trainer:
         self._records: Sequence[EpochRecord] = ()
         self._is_stopping = False
         with own_turn(team):
-            self._parts = assemble(
+            self._parts = RunParts(
                 model,
                 graph,
                 config or TrainConfig(),
@@ -156,36 +156,19 @@ class Trainer:
                 spill_dir=None if run_dir is None else Path(run_dir),
                 say=self._say,
             )
-
-    @property
-    def config(self) -> TrainConfig:
-        """How to train."""
-        return self._parts.config
-
-    @property
-    def graph(self) -> Graph:
-        """The training graph, with the answers of the run's task alone."""
-        return self._parts.graph
-
-    @property
-    def monitor(self) -> str:
-        """The metric that early stopping and the best weights go by, as 'val/accuracy'."""
-        return self._parts.monitor
-
-    @property
-    def weights(self) -> str:
-        """Weights that the run ends with: 'best' or 'last'."""
-        return self._parts.weights
-
-    @property
-    def model(self) -> nn.Module:
-        """The model, with the weights it has now."""
-        return self._parts.model
-
-    @property
-    def device(self) -> torch.device:
-        """The device that computes."""
-        return self._parts.device
+        parts = self._parts
+        self.config: TrainConfig = parts.config
+        "How to train."
+        self.graph: Graph = parts.graph
+        "The training graph, with the answers of the run's task alone."
+        self.monitor: str = parts.monitor
+        "The metric that early stopping and the best weights go by, as 'val/accuracy'."
+        self.weights: str = parts.weights
+        "Weights that the run ends with: 'best' or 'last'."
+        self.model: nn.Module = parts.predictor.model
+        "The model, with the weights it has now."
+        self.device: torch.device = parts.device
+        "The device that computes."
 
     @property
     def history(self) -> History:
@@ -216,8 +199,6 @@ class Trainer:
             parts.stream_where_needed(folder, resume=resume)
             stack.enter_context(seeded(self.config.seed, self.device))
             stack.enter_context(reproducible(self.config.deterministic, self.device))
-            unit = "batch" if parts.has_batches else "epoch"
-            stack.enter_context(stop_on_interrupt(self.stop, self._say, after=unit))
             require_same_run(team, resume=resume)
             session = parts.session()
             description = {} if folder is None else description_of(parts, session)
@@ -232,6 +213,8 @@ class Trainer:
             self._records = session.history
             if session.balancer is not None:
                 session.balancer.begin()
+            unit = "batch" if session.source.num_batches > 1 else "epoch"
+            stack.enter_context(stop_on_interrupt(self.stop, self._say, after=unit))
             reporters = self._reporters(folder, session, stack)
             for reporter in reporters:
                 reporter.on_start(info_of(parts, session))
