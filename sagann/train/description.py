@@ -32,7 +32,7 @@ def description_of(parts: RunParts, session: TrainSession) -> dict[str, Any]:
         "contract": asdict(parts.predictor.contract),
         "loss": parts.predictor.mean_loss.to_json(),
         "versions": {**versions(), "workers": parts.team.size},
-        "identity": identity_of(session, parts.graph, parts.model_config),
+        "identity": identity_of(session, parts.predictor, parts.graph, parts.model_config),
         AUTOMATIC: automatic_bytes,
     }
 

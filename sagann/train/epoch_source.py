@@ -7,7 +7,7 @@ streamed, or by several workers, each of which computes its share;
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Collection, Generator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from sagann.train.heads import Batch
+from sagann.train.metrics import KINDS, Metrics, evaluate_splits
 from sagann.train.predictor import Predictor
 from sagann.train.preparation import PreparedGraph
 from sagann.train.run_folder import PROFILE_FILE
@@ -63,8 +64,11 @@ class EpochSource(Protocol):
         steps closes the generator.
         """
 
-    def logits(self) -> Tensor:
-        """The model's output for all vertices, without dropout and without gradient: [num_vertices, C]."""
+    def measure(self, names: Collection[str]) -> dict[str, Metrics]:
+        """Measure the model on the splits 'train' and 'val': the loss, the quick metric of its task, and the metrics of these names.
+
+        All metrics are measured at the end of a run.
+        """
 
     def report(self) -> Mapping[str, Any]:
         """What the last epoch was trained with, as :attr:`sagann.train.EpochRecord.extra` has it."""
@@ -117,7 +121,19 @@ class PredictorSource:
         )
 
     def logits(self) -> Tensor:
+        """What is measured while the model is trained (:meth:`Predictor.logits`)."""
         return self._predictor.logits(self._prepared, splits=WHILE_TRAINING)
+
+    def measure(self, names: Collection[str]) -> dict[str, Metrics]:
+        kind = self._predictor.contract.kind
+        return evaluate_splits(
+            self.logits(),
+            self._prepared.graph.answers,
+            task=kind,
+            loss=self._predictor.mean_loss,
+            splits=WHILE_TRAINING,
+            names={"loss", KINDS[kind].quick, *names},
+        )
 
     def report(self) -> Mapping[str, Any]:
         return {name: value for each in (self.traffic, self.work) if each for name, value in each.to_json().items()}

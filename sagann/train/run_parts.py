@@ -246,9 +246,6 @@ class RunParts:
         return TrainSession(
             model=predictor.model,
             source=source,
-            answers=self.prepared.graph.answers,
-            task=self.predictor.contract.kind,
-            loss=predictor.mean_loss,
             device=self.device,
             config=config,
             optimizer=optimizer,

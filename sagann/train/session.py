@@ -16,15 +16,13 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from sagann.config import TrainConfig
 from sagann.errors import InputError, LayerError
-from sagann.graph import Answers
 from sagann.nn.model_call import class_of
 from sagann.runtime.team import SOLO, Team
 from sagann.train.best import BestTracker
 from sagann.train.checkpoint import Checkpoint, Position
 from sagann.train.epoch_progress import EpochProgress
-from sagann.train.epoch_source import WHILE_TRAINING, EpochSource, TrainStep
-from sagann.train.losses import Loss
-from sagann.train.metrics import KINDS, Metrics, evaluate_splits
+from sagann.train.epoch_source import EpochSource, TrainStep
+from sagann.train.metrics import Metrics
 from sagann.train.policies import ELEMENTWISE, REFUSALS, check_rates, step_scheduler, torch_refuses
 from sagann.train.reporter import EpochRecord
 from sagann.train.resources import capture_rng, restore_rng
@@ -40,13 +38,7 @@ class TrainSession:
     model: nn.Module
     "The model that is trained."
     source: EpochSource
-    "Gives the work of each epoch."
-    answers: Answers
-    "What is learned, and the splits that the model is measured on."
-    task: str
-    "What is learned about each vertex, each graph, or each link: ``Contract.kind``."
-    loss: Loss
-    "The loss that is trained, and measured on the splits."
+    "Gives the work of each epoch, and measures the model."
     device: torch.device
     "Where the model computes."
     config: TrainConfig
@@ -215,13 +207,7 @@ class TrainSession:
         return json.loads(self.team.from_first(content, "sharing the first worker's numbers", timeout_s=None))
 
     def _evaluate(self, epoch: int) -> dict[str, Metrics]:
-        # Only the cheap metrics and the monitored one: all metrics are measured at the end of the run.
-        names = {"loss", KINDS[self.task].quick, self.tracker.metric}
-        outputs = self.source.logits()
-        metrics = evaluate_splits(
-            outputs, self.answers, task=self.task, loss=self.loss, splits=WHILE_TRAINING, names=names
-        )
-        metrics = self._of_first(metrics)
+        metrics: dict[str, Metrics] = self._of_first(self.source.measure({self.tracker.metric}))
         for split, found in metrics.items():
             for name, value in found.items():
                 self._check_finite(value, f"{split}/{name} of epoch {epoch}")

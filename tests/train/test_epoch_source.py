@@ -13,7 +13,7 @@ from sagann.runtime.workers import Workers
 from sagann.train import Contract, TrainConfig
 from sagann.train.best import BestTracker, resolve_monitor
 from sagann.train.epoch_source import TrainStep
-from sagann.train.losses import default_loss
+from sagann.train.metrics import evaluate_splits
 from sagann.train.session import TrainSession
 from tests.runtime.workers.threads import in_threads
 from tests.train.runs import community_graph
@@ -41,15 +41,15 @@ class Halves:
         with torch.no_grad():
             return self.model(self.graph.features)
 
+    def measure(self, names):
+        return evaluate_splits(self.logits(), self.graph.vertices, task="classification", names={"loss", *names})
+
 
 def session_of(model, graph):
     config = TrainConfig(epochs=4, device="cpu")
     return TrainSession(
         model=model,
         source=Halves(model, graph),
-        answers=graph.vertices,
-        task="classification",
-        loss=default_loss("classification"),
         device=torch.device("cpu"),
         config=config,
         optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
