@@ -44,6 +44,10 @@ class Team:
         """Whether ``flag`` is set at any process."""
         return flag
 
+    def forward(self) -> AbstractContextManager[None]:
+        """Measures the forward pass of a step inside the ``with`` block, and its backward pass until the gradients are added."""
+        return nullcontext()
+
     def total(self, part: Tensor, doing: str) -> Tensor:
         """The sum of one number of each process, with its gradient."""
         return part

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 from torch import Tensor
 
-from sagann.train.heads import Batch
 from sagann.train.metrics import KINDS, Metrics, evaluate_splits
 from sagann.train.predictor import Predictor
 from sagann.train.preparation import PreparedGraph
@@ -111,7 +110,7 @@ class PredictorSource:
     def _runner(self) -> Runner:
         return self._predictor.runner(self._prepared)
 
-    def step(self, batch: Batch) -> TrainStep:
+    def step(self, batch: Any) -> TrainStep:
         """The training step of a batch."""
         head = self._predictor.head
         return TrainStep(
@@ -167,7 +166,7 @@ class BatchEpochs(PredictorSource):
     def steps(self, epoch: int, *, first: int = 0) -> Generator[TrainStep, None, None]:
         with self._minibatches.batches(epoch, first=first) as batches:
             for batch in batches:
-                yield self.step(batch.to(self._predictor.device))
+                yield self.step(batch)
 
 
 class WholeGraph(PredictorSource):

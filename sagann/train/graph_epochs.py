@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from sagann.config import TrainConfig
-from sagann.runtime.loading import GraphBatches
+from sagann.runtime.loading import GraphBatch, GraphBatches
 from sagann.runtime.loading.minibatches import useful_ahead
 from sagann.saga.batch_norms import batch_size_without_rest
-from sagann.train.epoch_source import BatchEpochs
+from sagann.train.epoch_source import BatchEpochs, TrainStep
 from sagann.train.predictor import Predictor
 from sagann.train.preparation import PreparedGraph
 
@@ -35,3 +35,6 @@ class GraphEpochs(BatchEpochs):
         )
         batches = self._minibatches
         batches.batch_size = batch_size_without_rest(predictor.model, len(batches.graphs), batches.batch_size)
+
+    def step(self, batch: GraphBatch) -> TrainStep:
+        return super().step(batch.to(self._predictor.device))

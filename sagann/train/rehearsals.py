@@ -32,12 +32,9 @@ def foretell(parts: RunParts) -> SampledForecast:
             hint="Set TrainConfig.sample. `sagann plan --memory` foretells epochs of the whole graph.",
         )
     with _copied(parts) as predictor:
-        source = RehearsedEpochs(predictor, parts.prepared, parts.config, kept=parts.take_tiers())
+        source = RehearsedEpochs(predictor, parts.prepared, parts.config)
         source.try_out()
-        found = source.forecast(parts.session_of(predictor, source))
-        # After a failure, nobody may train.
-        parts.kept_tiers = source.tiers
-        return found
+        return source.forecast(parts.session_of(predictor, source))
 
 
 def rehearse_trainers(parts: RunParts, *, longest_s: float | None = None) -> RehearsedJob:

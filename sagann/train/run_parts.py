@@ -48,7 +48,6 @@ from sagann.train.trainable import check_sampled, check_trainable, learned_as_we
 
 if TYPE_CHECKING:
     from sagann.train.balancer import Balancer
-    from sagann.train.sampled_epochs import KeptTiers
 
 
 class RunParts:
@@ -127,8 +126,6 @@ class RunParts:
         if team.size > 1:
             require_divisible(config, balance=team.balance)
             require_agreement(team, config, graph, self.predictor, self.model_config)
-        self.kept_tiers: KeptTiers | None = None
-        "The tiers of a rehearsal, which the next session takes over; None for none."
         # Large arrays of the prepared graph lie in files where memory may be too small for both the arrays and the run.
         self._in_files_bytes = bytes_in_files(self.model, graph) if self._chooses_budget else 0
         self.prepared = self._prepare()
@@ -199,7 +196,6 @@ class RunParts:
     def stream_where_needed(self, folder: RunFolder | None, *, resume: bool) -> None:
         """Stream the model where a budget is stated, or where memory is too small for the run."""
         budget_bytes = None
-        self._drop_changed_tiers()
         if self._chooses_budget:
             known = folder.read_run().get(AUTOMATIC) if folder is not None and folder.exists and resume else None
             budget_bytes = automatic_budget(
@@ -215,17 +211,6 @@ class RunParts:
         if streaming is not None:
             streaming.warn(self.say)
         self.predictor.stream_within(streaming)
-
-    def take_tiers(self) -> KeptTiers | None:
-        """The tiers that a rehearsal has left, once; None where there are none, or where their file has changed."""
-        self._drop_changed_tiers()
-        kept, self.kept_tiers = self.kept_tiers, None
-        return kept
-
-    def _drop_changed_tiers(self) -> None:
-        """Give up the tiers that a rehearsal has left if their file has changed."""
-        if self.kept_tiers is not None and not self.kept_tiers.is_unchanged():
-            self.kept_tiers = None
 
     def session(self) -> TrainSession:
         """A session that trains the model from the weights it has now."""
@@ -275,11 +260,11 @@ class RunParts:
             return WholeGraph(self.predictor, self.prepared, profile=config.profile)
         else:
             from sagann.train.sampled_epochs import SampledEpochs as Sampled
-        return Sampled(self.predictor, self.prepared, config, say=self.say, kept=self.take_tiers())
+        return Sampled(self.predictor, self.prepared, config, say=self.say)
 
     def _hot_bytes(self) -> int:
-        """Bytes of the hot tier that the configuration states and that is not made yet."""
-        if self.config.hot is None or self.kept_tiers is not None:
+        """Bytes of the hot tier that the configuration states."""
+        if self.config.hot is None:
             return 0
         # Imported here: most runs have no tiers, and it loads Numba.
         from sagann.train.tiers import stated_hot_bytes

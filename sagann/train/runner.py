@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -108,16 +108,13 @@ class Runner:
 
     def _total(self, own_loss: Callable[[], Tensor]) -> Tensor:
         self.team.share_random_numbers(self.device)
-        with self._timed():
+        with self.team.forward():
             own = own_loss()
         return self.team.total(own, "adding the loss")
 
     def _own_loss(self, loss_of: LossOf, timeline: Recorder | None) -> Tensor:
         rows = self.rows()
         return loss_of(rows, slice(0, len(rows)))
-
-    def _timed(self) -> AbstractContextManager[None]:
-        return nullcontext()
 
     def add_gradients(self) -> None:
         """Add the gradients that other workers have found for the model's parameters."""
@@ -158,16 +155,6 @@ class OnPart(Runner):
         rows = self.rows()
         # A worker without training vertices takes part in the backward pass of the others.
         return loss_of(rows, slice(0, len(rows))) + rows[:0].sum()
-
-    @contextmanager
-    def _timed(self) -> Iterator[None]:
-        self._part.workers.stopwatch.start()
-        yield
-        self._part.workers.stopwatch.turn()
-
-    def add_gradients(self) -> None:
-        self._part.workers.stopwatch.stop()
-        super().add_gradients()
 
     def try_out(self) -> None:
         super().try_out()

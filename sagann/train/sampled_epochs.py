@@ -7,7 +7,7 @@ Evaluation walks all in-edges of the whole graph, in memory or streamed, and rea
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -15,7 +15,6 @@ from torch import Tensor
 from sagann.byte_size import format_bytes, parse_bytes
 from sagann.config import TrainConfig
 from sagann.graph import Graph
-from sagann.graph.feature_store import Features
 from sagann.kernels.memory import POOL
 from sagann.runtime.loading import MiniBatches
 from sagann.runtime.loading.minibatches import AHEAD, useful_ahead
@@ -23,7 +22,6 @@ from sagann.runtime.loading.sampling_place import SampleOn
 from sagann.runtime.tiered import DeviceFeatures, TieredFeatures
 from sagann.runtime.tiered.hot_size import HotSize
 from sagann.saga.batch_norms import batch_size_without_rest
-from sagann.storage.mapped import MappedRows, positioned
 from sagann.train.batch_memory import measure_batches
 from sagann.train.epoch_source import BatchEpochs, TrainStep
 from sagann.train.predictor import Predictor
@@ -39,29 +37,6 @@ from sagann.train.tiers import (
 )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class KeptTiers:
-    """The tiers of a graph for mini-batches."""
-
-    graph: Graph
-    "The graph as the model reads it, on the processor, with its features in tiers."
-    features: Features | None
-    "The features without tiers."
-    ahead: int
-    "Number of mini-batches that are made ahead."
-    messages: tuple[str, ...]
-    "What the user should know about the tiers."
-
-    def is_unchanged(self) -> bool:
-        """Whether there is a hot tier of rows that are known to be the same still: only a file that the features are mapped from tells this.
-
-        Features in memory may have been changed, and a feature store of the user's may give other rows.
-        """
-        store, features = self.graph.features, self.features
-        is_of_file = isinstance(features, Tensor) and isinstance(positioned(features), MappedRows)
-        return is_of_file and isinstance(store, TieredFeatures)
-
-
 class SampledEpochs(BatchEpochs):
     """The epoch source of ``TrainConfig.sample``: every labelled training vertex is in one mini-batch of an epoch.
 
@@ -73,7 +48,6 @@ class SampledEpochs(BatchEpochs):
         prepared: the graph as the model reads it.
         config: how to train; ``sample`` is set.
         say: is told what the memory budget leaves for the hot tier and the mini-batches.
-        kept: the tiers of an earlier source of the same graph and configuration, which are used again; None makes them.
     Raises:
         InputError: the hot tier has no room, or the features have no tiers.
         BudgetError: the memory budget has no room for a training step.
@@ -88,25 +62,19 @@ class SampledEpochs(BatchEpochs):
         config: TrainConfig,
         *,
         say: Callable[[str], None] = lambda text: None,
-        kept: KeptTiers | None = None,
     ) -> None:
         super().__init__(predictor, prepared)
         # Samplers read the host's memory, where a graph of a streamed evaluation lies already.
         graph = prepared.graph.to("cpu")
-        made = kept or self._tiers_of(graph, config)
-        for message in made.messages:
-            say(message)
-        graph, ahead = made.graph, made.ahead
+        graph, ahead = self._tiered(graph, config, say)
         self._store = graph.features if isinstance(graph.features, TieredFeatures | DeviceFeatures) else None
         # After the hot tier, whose size may be stated.
         sample_on = sampling_place(graph, config, predictor.device, say=say)
         self._minibatches = self._batches_of(graph, config, ahead=ahead, sample_on=sample_on)
-        self.tiers = made if made.is_unchanged() else None
-        "The tiers, for a later source; None where nobody could tell whether they are still right."
 
-    def _tiers_of(self, graph: Graph, config: TrainConfig) -> KeptTiers:
-        """Choose the tiers of the graph on the processor, and read what the hot tier begins with."""
-        predictor, messages, features = self._predictor, list[str](), graph.features
+    def _tiered(self, graph: Graph, config: TrainConfig, say: Callable[[str], None]) -> tuple[Graph, int]:
+        """The graph on the processor with its features in tiers, and the number of mini-batches that are made ahead."""
+        predictor = self._predictor
         ahead = _stated_ahead(graph, config, predictor)
         if config.has_tiers and graph.features is not None:
             has_window = looks_ahead(graph.features, config)
@@ -120,9 +88,7 @@ class SampledEpochs(BatchEpochs):
                 ),
             )
             if plan.ahead < ahead:
-                messages.append(
-                    f"The memory budget has room for a queue of {plan.ahead} mini-batches ahead, not of {ahead}."
-                )
+                say(f"The memory budget has room for a queue of {plan.ahead} mini-batches ahead, not of {ahead}.")
             # Features that lie on the device already have no need of a hot tier there.
             is_read_by_device = (
                 predictor.device.type == "cuda" and self._prepared.graph.topology.device.type == "cpu"
@@ -131,8 +97,8 @@ class SampledEpochs(BatchEpochs):
             ahead = plan.ahead
             if plan.hot is not None:
                 hottest = self._hottest(graph, config)
-                graph = _with_tiers(graph, plan.hot, hottest, config, messages.append, device)
-        return KeptTiers(graph=graph, features=features, ahead=ahead, messages=tuple(messages))
+                graph = _with_tiers(graph, plan.hot, hottest, config, say, device)
+        return graph, ahead
 
     def _batches_of(
         self, graph: Graph, config: TrainConfig, *, ahead: int, sample_on: SampleOn = "cpu"

@@ -304,9 +304,7 @@ class Trainer:
     def foretell(self) -> SampledForecast:
         """Foretell the seconds and bytes of an epoch of mini-batches: a few are sampled, loaded and trained, in about ten seconds.
 
-        A copy of the model is trained. Model and random numbers stay as they are. A hot tier in front of a file that features are mapped from stays in
-        memory until the next :meth:`fit`, which does not read its rows again unless file or features have changed. Without a :meth:`fit`, it
-        stays as long as the trainer.
+        A copy of the model is trained. Model and random numbers stay as they are.
 
         Raises:
             InputError: ``config.sample`` is not set, the model cannot be copied, or the loss of a rehearsed batch is NaN or infinite.

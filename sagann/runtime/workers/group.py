@@ -270,6 +270,12 @@ class Workers(Team):
         """Whether ``flag`` is set at any worker. ``timeout_s`` is that of :meth:`transfer`."""
         return bool(self.add_up(torch.tensor([int(flag)]), doing, timeout_s=timeout_s))
 
+    @contextmanager
+    def forward(self) -> Iterator[None]:
+        self.stopwatch.start()
+        yield
+        self.stopwatch.turn()
+
     def total(self, part: Tensor, doing: str) -> Tensor:
         """The sum of one number of each worker. A worker's gradient goes to its own number alone."""
         total: Tensor = _Total.apply(part, self, doing)  # type: ignore[no-untyped-call]
@@ -278,8 +284,9 @@ class Workers(Team):
     def add_gradients(self, parameters: Sequence[Parameter]) -> None:
         """Replace each parameter's gradient by the sum over all workers.
 
-        A parameter that has a gradient at no worker keeps none. Gradients become dense.
+        A parameter that has a gradient at no worker keeps none. Gradients become dense. A step that is measured has ended.
         """
+        self.stopwatch.stop()
         trained = [parameter for parameter in parameters if parameter.requires_grad]
         for dtype in dict.fromkeys(parameter.dtype for parameter in trained):
             of_dtype = [parameter for parameter in trained if parameter.dtype == dtype]
