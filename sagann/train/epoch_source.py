@@ -7,11 +7,12 @@ streamed, or by several workers, each of which computes its share;
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Generator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -49,47 +50,8 @@ class TrainStep:
     "What a progress bar says beside the numbers; empty for nothing."
 
 
-class EpochSource(Protocol):
-    """Gives a session its work."""
-
-    @property
-    def num_batches(self) -> int:
-        """Number of steps in an epoch; each one trains a batch."""
-
-    def steps(self, epoch: int, *, first: int = 0) -> Generator[TrainStep, None, None]:
-        """The steps of an epoch, in order, without the ``first`` ones, which were taken already.
-
-        A step depends on the epoch's number (from 1), its own number, the run's seed and the model alone. Whoever does not take all
-        steps closes the generator.
-        """
-
-    def measure(self, names: Collection[str]) -> dict[str, Metrics]:
-        """Measure the model on the splits 'train' and 'val': the loss, the quick metric of its task, and the metrics of these names.
-
-        All metrics are measured at the end of a run.
-        """
-
-    def report(self) -> Mapping[str, Any]:
-        """What the last epoch was trained with, as :attr:`sagann.train.EpochRecord.extra` has it."""
-
-    def write_profile(self, folder: Path, say: Callable[[str], None]) -> None:
-        """Write what ran in the last epoch into a folder, if it was recorded."""
-
-    def state_dict(self) -> dict[str, Any] | None:
-        """What a checkpoint keeps of the source; None for nothing."""
-
-    def load_state_dict(self, found: Mapping[str, Any]) -> None:
-        """Go on as the source did whose state it is, as far as that fits this one."""
-
-    def open(self) -> None:
-        """Start what the source needs besides this process."""
-
-    def close(self) -> None:
-        """End what :meth:`open` has started. A second call does nothing."""
-
-
-class PredictorSource:
-    """What sources have in common whose predictor evaluates the whole graph in this process: nothing is recorded, started or ended.
+class EpochSource(ABC):
+    """Gives a session its work, and measures the model on the whole graph. By default nothing is recorded, started or ended.
 
     Args:
         predictor: has the model.
@@ -105,6 +67,19 @@ class PredictorSource:
         "What each of several trainers did in the last epoch; None for one trainer."
         self.trace: Trace | None = None
         "What their stages did in the last epoch, if it is recorded."
+
+    @property
+    @abstractmethod
+    def num_batches(self) -> int:
+        """Number of steps in an epoch; each one trains a batch."""
+
+    @abstractmethod
+    def steps(self, epoch: int, *, first: int = 0) -> Generator[TrainStep, None, None]:
+        """The steps of an epoch, in order, without the ``first`` ones, which were taken already.
+
+        A step depends on the epoch's number (from 1), its own number, the run's seed and the model alone. Whoever does not take all
+        steps closes the generator.
+        """
 
     @property
     def _runner(self) -> Runner:
@@ -124,6 +99,10 @@ class PredictorSource:
         return self._predictor.logits(self._prepared, splits=WHILE_TRAINING)
 
     def measure(self, names: Collection[str]) -> dict[str, Metrics]:
+        """Measure the model on the splits 'train' and 'val': the loss, the quick metric of its task, and the metrics of these names.
+
+        All metrics are measured at the end of a run.
+        """
         kind = self._predictor.contract.kind
         return evaluate_splits(
             self.logits(),
@@ -135,26 +114,29 @@ class PredictorSource:
         )
 
     def report(self) -> Mapping[str, Any]:
+        """What the last epoch was trained with, as :attr:`sagann.train.EpochRecord.extra` has it."""
         return {name: value for each in (self.traffic, self.work) if each for name, value in each.to_json().items()}
 
     def write_profile(self, folder: Path, say: Callable[[str], None]) -> None:
+        """Write what ran in the last epoch into a folder, if it was recorded."""
         if self.trace is not None:
             self.trace.write(folder / PROFILE_FILE)
 
     def state_dict(self) -> dict[str, Any] | None:
+        """What a checkpoint keeps of the source; None for nothing."""
         return None
 
-    def load_state_dict(self, found: Mapping[str, Any]) -> None:
-        pass
+    def load_state_dict(self, found: Mapping[str, Any]) -> None:  # noqa: B027
+        """Go on as the source did whose state it is, as far as that fits this one."""
 
-    def open(self) -> None:
-        pass
+    def open(self) -> None:  # noqa: B027
+        """Start what the source needs besides this process."""
 
-    def close(self) -> None:
-        pass
+    def close(self) -> None:  # noqa: B027
+        """End what :meth:`open` has started. A second call does nothing."""
 
 
-class BatchEpochs(PredictorSource):
+class BatchEpochs(EpochSource):
     """An epoch source whose steps are batches that a pipeline makes ahead."""
 
     _minibatches: MiniBatches | GraphBatches
@@ -169,7 +151,7 @@ class BatchEpochs(PredictorSource):
                 yield self.step(batch)
 
 
-class WholeGraph(PredictorSource):
+class WholeGraph(EpochSource):
     """The epoch source whose one step is the whole graph, in memory, streamed, or divided among workers.
 
     With ``profile``, each epoch is recorded.

@@ -38,7 +38,7 @@ from sagann.runtime.loading import MiniBatches
 from sagann.saga.batch_norms import batch_norms_over_rows
 from sagann.saga.engine import current_engine, set_engine
 from sagann.train.contract import Contract
-from sagann.train.epoch_source import PredictorSource, TrainStep
+from sagann.train.epoch_source import EpochSource, TrainStep
 from sagann.train.losses import Loss
 from sagann.train.predictor import Predictor
 from sagann.train.preparation import PreparedGraph
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from sagann.nn import ModelConfig
 
 
-class HybridEpochs(PredictorSource):
+class HybridEpochs(EpochSource):
     """The epoch source of ``TrainConfig.devices``.
 
     Args:

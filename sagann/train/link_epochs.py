@@ -17,7 +17,7 @@ from sagann.sampling import LinkSampler
 from sagann.sampling.batches import cut_seeds
 from sagann.sampling.hold_out import link_types, proper_edges
 from sagann.sampling.links import beside
-from sagann.train.epoch_source import PredictorSource, TrainStep
+from sagann.train.epoch_source import EpochSource, TrainStep
 from sagann.train.heads import LinkHead
 from sagann.train.predictor import Predictor
 from sagann.train.preparation import PreparedGraph
@@ -28,7 +28,7 @@ _LINK_BYTES = 40
 "Least bytes that a step takes for each of its links: the ids of both ends, as they are drawn and side by side, a score and its gradient."
 
 
-class LinkEpochs(PredictorSource):
+class LinkEpochs(EpochSource):
     """The epoch source of links whose model runs on the whole graph in every step.
 
     Args:

@@ -65,11 +65,8 @@ class Runner:
 
     def rows(self) -> Tensor:
         """The model's rows of this process's own vertices (or graphs) in its current mode, with their gradient."""
-        return self._checked(self._run(self.model))
-
-    def _checked(self, rows: Tensor) -> Tensor:
         own, walked = self.prepared.vertices, self.prepared.walked
-        return self._head.check(rows, own.stop - own.start, walked.topology.device)
+        return self._head.check(self._run(self.model), own.stop - own.start, walked.topology.device)
 
     def all_rows(self) -> Tensor:
         """The rows of all vertices at every worker, with their gradient."""
