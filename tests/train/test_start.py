@@ -110,7 +110,7 @@ def test_links_under_temporary_names_are_removed_and_not_followed(tmp_path):
     mine.mkdir()
     (mine / "precious").touch()
     run.mkdir()
-    for name in (".tmp-run.json", ".tmp-model.safetensors", ".tmp-removed-checkpoints"):
+    for name in (".tmp-run.json", ".tmp-model.safetensors"):
         (run / name).symlink_to(mine)
     with RunFolder(run).locked():
         assert [path.name for path in run.iterdir()] == [".lock"]
