@@ -67,6 +67,7 @@ SOURCES = {
     "graphs": Source(rings_and_stars, {"batch_size": 4}, {"batches_ahead": [0, 3]}),
     "workers": Source(labelled_graph, {}, workers=2),
     "streamed workers": Source(labelled_graph, {"memory": "64KiB"}, workers=2),
+    "links by workers": Source(_links, {"task": "link-prediction", "batch_size": 64}, workers=2),
 }
 
 
