@@ -470,6 +470,10 @@ def test_an_own_loss_and_own_metrics_get_a_row_for_each_true_link() -> None:
     ("options", "message"),
     [
         ({"sample": (3, 3), "devices": "host:1,accelerator:1"}, "devices is refused.*None where links are learned"),
+        (
+            {"memory": "1GiB", "profile": True},
+            "profile is refused.*False where links are learned and sample is not set",
+        ),
         ({"task": "classification", "negatives": 2}, "negatives is refused.*1 where links are not learned"),
         (
             {"keep_positives": True},
