@@ -251,16 +251,15 @@ class RunParts:
             from sagann.train.hybrid_epochs import HybridEpochs
 
             return HybridEpochs(self.predictor, self.prepared, config, model_config=self.model_config, say=self.say)
-        if unit == "link":
-            from sagann.train.link_epochs import LinkEpochs, SampledLinkEpochs as Sampled
-
-            if config.sample is None:
-                return LinkEpochs(self.predictor, self.prepared, config)
-        elif config.sample is None:
+        if unit == "vertex" and config.sample is None:
             return WholeGraph(self.predictor, self.prepared, profile=config.profile)
-        else:
-            from sagann.train.sampled_epochs import SampledEpochs as Sampled
-        return Sampled(self.predictor, self.prepared, config, say=self.say)
+        from sagann.train.link_epochs import LinkEpochs, SampledLinkEpochs
+        from sagann.train.sampled_epochs import SampledEpochs
+
+        if config.sample is None:
+            return LinkEpochs(self.predictor, self.prepared, config)
+        kind = SampledLinkEpochs if unit == "link" else SampledEpochs
+        return kind(self.predictor, self.prepared, config, say=self.say)
 
     def _hot_bytes(self) -> int:
         """Bytes of the hot tier that the configuration states."""
