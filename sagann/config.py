@@ -327,7 +327,7 @@ class TrainConfig:
         if of_links:
             refuse(self, ["devices"], "links are learned, which one trainer does")
             if self.sample is None:
-                names = ("batches_ahead", "memory", "keep_positives")
+                names = ("batches_ahead", "keep_positives", "profile")
                 refuse(self, names, "links are learned and sample is not set", _SET_SAMPLE)
             return
         learn_links = f"learn links (--task {LINK_TASK})"

@@ -144,7 +144,7 @@ class Training:
         for _ in range(count):
             seconds = self.epoch_s()
             # As in a run that goes on for long.
-            found.append({"epoch_s": seconds, **self.balancer.settle(REPAY_EPOCHS).to_json()})
+            found.append({"epoch_s": seconds, **self.balancer.settle(REPAY_EPOCHS)})
         return found
 
 

@@ -144,7 +144,10 @@ class TrainedRun:
         order = original_order(graph)
         ends = (order[pairs["src"]], order[pairs["dst"]])
         types = (pairs["type"],) if "type" in pairs else ()
-        found = self.predictor.predict(graph, probabilities=True, links=(*ends, *types)).float()
+        given = self._divided(graph, "predict")
+        found = self.predictor.predict(given, probabilities=True, links=(*ends, *types)).float()
+        if not self.is_first:
+            return
         columns = {name: each.numpy() for name, each in {**pairs, "probability": found}.items()}
         write_columns(out, columns, found)
         self.terminal.show(f"Probabilities of {len(found)} links written to {out}")
@@ -316,7 +319,7 @@ def _run_dir(opening: Opening) -> Path:
 def _require_divisible(run_dir: Path) -> None:
     """Refuse what several workers cannot do together."""
     contract = read_run(run_dir).contract
-    if contract.unit != "vertex":
+    if contract.unit == "graph":
         raise InputError(
             f"several workers divide one graph, and give its vertices rows: the task is {contract.task} (in "
             f"{run_dir})",

@@ -159,7 +159,11 @@ class PlannedRun:
         streaming = Streaming.of(trainer.config, self.folder, device=self.device)
         assert streaming is not None
         budget_bytes = streaming.memory_bytes
-        planned = foretell(model, graph, budget_bytes=budget_bytes, device=self.device, on_disk=on_disk)
+        # A loss of links needs the rows of all vertices.
+        folded = graph.answers.unit == "vertex"
+        planned = foretell(
+            model, graph, budget_bytes=budget_bytes, folded=folded, device=self.device, on_disk=on_disk
+        )
         show(plan_text(planned, on_disk=on_disk))
         if loaded_bytes is not None and self.device.type == "cpu":
             resident = expected_resident(

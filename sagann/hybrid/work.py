@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from sagann.hybrid.assignment import Assignment, StageTimes
-from sagann.storage.json_fields import as_integer, as_list, as_number, as_texts
 
 _NAMES = "trainers"
 
@@ -69,12 +68,6 @@ class TrainerWork:
         )
 
     @property
-    def shares(self) -> tuple[float, ...]:
-        """Share of the seeds of each trainer."""
-        total = sum(self.seeds)
-        return tuple(count / total if total else 0.0 for count in self.seeds)
-
-    @property
     def without_seeds(self) -> tuple[str, ...]:
         """Names of the trainers that trained nothing."""
         return tuple(name for name, count in zip(self.names, self.seeds, strict=True) if not count)
@@ -92,32 +85,3 @@ class TrainerWork:
             "trainer_moves": self.num_moves,
             "trainer_why": self.why,
         }
-
-    @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> TrainerWork | None:
-        """The inverse of :meth:`to_json`; None for a line of a run with one trainer.
-
-        A KeyError, TypeError or ValueError where a value is missing, or no number of its kind.
-        """
-        if _NAMES not in values:
-            return None
-
-        def seconds(name: str) -> tuple[float, ...]:
-            return tuple(as_number(each, name) for each in as_list(values[name]))
-
-        found = cls(
-            names=as_texts(values[_NAMES]),
-            seeds=tuple(as_integer(each, "num_vertices") for each in as_list(values["trainer_seeds"])),
-            train_s=seconds("trainer_s"),
-            idle_s=seconds("trainer_idle_s"),
-            transfer_s=seconds("transfer_s"),
-            sample_s=as_number(values["sample_s"], "sample_s"),
-            load_s=as_number(values["load_s"], "load_s"),
-            num_moves=as_integer(values["trainer_moves"], "num_vertices"),
-            why=as_texts([values["trainer_why"]])[0],
-        )
-        if {len(each) for each in (found.seeds, found.train_s, found.idle_s, found.transfer_s)} != {
-            len(found.names)
-        }:
-            raise ValueError(f"numbers of other trainers than the {len(found.names)} that {_NAMES} states")
-        return found

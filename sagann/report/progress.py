@@ -6,10 +6,10 @@ import statistics
 import textwrap
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.progress import (
@@ -141,7 +141,7 @@ class ProgressReporter:
         self._progress.update(
             self._epochs,
             completed=record.epoch,
-            state=f"{state}{_tiers(record)}{_parts(record)}{_trainers(record)}",
+            state=f"{state}{_tiers(record.extra)}{_parts(record.extra)}{_trainers(record.extra)}",
         )
         self._log(f"epoch {record.epoch}/{self._info.epochs}  {state}".replace("\n", "  "))
 
@@ -191,44 +191,45 @@ def import_progress(terminal: Terminal) -> Iterator[ImportProgress]:
         yield draw
 
 
-def _tiers(record: EpochRecord) -> str:
+def _tiers(extra: Mapping[str, Any]) -> str:
     """A line with what the tiers gave to an epoch; empty without tiers."""
-    if (traffic := record.traffic) is None:
+    if "hot_rows" not in extra:
         return ""
-    hot, cold = format_bytes(traffic.hot.num_bytes), format_bytes(traffic.cold.num_bytes)
-    return f"\n{_short(traffic.rows)} rows  hits {traffic.hit_rate:.1%}  hot {hot}  cold {cold}"
+    num_rows = extra["hot_rows"] + extra["cold_rows"]
+    hot, cold = format_bytes(extra["hot_bytes"]), format_bytes(extra["cold_bytes"])
+    return f"\n{_short(num_rows)} rows  hits {extra['hot_rows'] / max(1, num_rows):.1%}  hot {hot}  cold {cold}"
 
 
-def _parts(record: EpochRecord) -> str:
+def _parts(extra: Mapping[str, Any]) -> str:
     """A line with the parts of the workers in an epoch, and their seconds; empty unless they are balanced by cost."""
-    if (balance := record.balance) is None:
+    if "worker_s" not in extra:
         return ""
-    moved = "" if balance.moved_to is None else "  vertices move"
-    if len(balance.seconds) > _MOST_WORKERS:
-        shares = f"{min(balance.shares):.1%} to {max(balance.shares):.1%}"
-        ends = (min(balance.seconds), max(balance.seconds))
-        predicted = (
-            "" if balance.predicted_s is None else f"  at most {short_seconds(max(balance.predicted_s))} predicted"
-        )
-        return f"\n{len(balance.seconds)} workers  edges {shares}  {' to '.join(map(short_seconds, ends))}{predicted}{moved}"
-    shares = " ".join(f"{share:.1%}" for share in balance.shares)
-    seconds = ", ".join(map(short_seconds, balance.seconds))
-    predicted = (
-        "" if balance.predicted_s is None else f"  predicted {', '.join(map(short_seconds, balance.predicted_s))}"
-    )
-    return f"\nworkers  edges {shares}  {seconds}{predicted}{moved}"
+    seconds, predicted_s, shares = extra["worker_s"], extra["predicted_worker_s"], _shares(extra["worker_edges"])
+    moved = "" if extra["moved_to"] is None else "  vertices move"
+    if len(seconds) > _MOST_WORKERS:
+        predicted = "" if predicted_s is None else f"  at most {short_seconds(max(predicted_s))} predicted"
+        ends = " to ".join(map(short_seconds, (min(seconds), max(seconds))))
+        return f"\n{len(seconds)} workers  edges {min(shares):.1%} to {max(shares):.1%}  {ends}{predicted}{moved}"
+    predicted = "" if predicted_s is None else f"  predicted {', '.join(map(short_seconds, predicted_s))}"
+    edges = " ".join(f"{share:.1%}" for share in shares)
+    return f"\nworkers  edges {edges}  {', '.join(map(short_seconds, seconds))}{predicted}{moved}"
 
 
-def _trainers(record: EpochRecord) -> str:
+def _trainers(extra: Mapping[str, Any]) -> str:
     """A line with the shares of the trainers in an epoch, how long each one propagated and waited, and the throughput; empty for one trainer."""
-    if (work := record.trainers) is None:
+    if "trainers" not in extra:
         return ""
+    columns = (extra["trainers"], _shares(extra["trainer_seeds"]), extra["trainer_s"], extra["trainer_idle_s"])
     parts = [
         f"{name} {share:.1%} of the seeds, {short_seconds(train_s)} and {short_seconds(idle_s)} idle"
-        for name, share, train_s, idle_s in zip(work.names, work.shares, work.train_s, work.idle_s, strict=True)
+        for name, share, train_s, idle_s in zip(*columns, strict=True)
     ]
-    throughput = [] if record.mteps is None else [f"{record.mteps:.3g} MTEPS"]
-    return "\n" + "  ".join(parts[:_MOST_WORKERS] + throughput) + _note(work.why)
+    throughput = [f"{extra['mteps']:.3g} MTEPS"] if "mteps" in extra else []
+    return "\n" + "  ".join(parts[:_MOST_WORKERS] + throughput) + _note(extra["trainer_why"])
+
+
+def _shares(counts: Sequence[int]) -> list[float]:
+    return [count / max(1, sum(counts)) for count in counts]
 
 
 def _note(text: str) -> str:

@@ -155,7 +155,7 @@ class _Tables:
     def edges(self, *, may_be_empty: bool) -> Edges:
         """The edges in the order of the files. Their number is exact for Parquet, estimated for plain CSV, unknown for compressed CSV."""
         counts = [table.estimate_rows() for table in self.tables]
-        columns = {}
+        columns: dict[str, np.dtype] = {}
         if self._form.weight is not None:
             columns["weight"] = np.dtype("float32")
         if self._form.edge_type is not None:

@@ -13,7 +13,6 @@ from sagann.train.predictor import Predictor
 from sagann.train.reporter import EpochRecord, LogReporter, Reporter, RunInfo, TrainResult
 from sagann.train.run import Run, load_run, read_run
 from sagann.train.trainer import Trainer
-from sagann.train.worker_balance import WorkerBalance
 
 __all__ = [
     "DECAY_POLICIES",
@@ -35,7 +34,6 @@ __all__ = [
     "TrainConfig",
     "TrainResult",
     "Trainer",
-    "WorkerBalance",
     "filtered_ranks",
     "link_metrics",
     "link_ranks",

@@ -6,8 +6,9 @@ A difference is refused before the first epoch, with the values of both workers.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from dataclasses import astuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,10 +17,11 @@ from torch.nn.parameter import is_lazy
 from sagann import torchrun
 from sagann.config import TrainConfig
 from sagann.errors import InputError
-from sagann.graph import LINK_TASK, Graph
+from sagann.graph import Graph
 from sagann.nn import ModelConfig
 from sagann.nn.model_call import class_of
 from sagann.options import refuse
+from sagann.runtime.team import Team
 from sagann.saga.engine import current_engine
 from sagann.storage.array_checksums import array_checksums
 from sagann.train.atomic import digest
@@ -28,11 +30,8 @@ from sagann.train.identity import config_identity, differences, graph_identity
 from sagann.train.plain_state import pack, unpack
 from sagann.train.predictor import Predictor
 from sagann.train.reporter import EpochRecord
-from sagann.train.resources import versions
+from sagann.train.resources import resolve_device, versions
 from sagann.train.session import TrainSession
-
-if TYPE_CHECKING:
-    from sagann.runtime.workers import Workers
 
 _OF_MACHINE = ("threads",)
 "Versions that may differ between workers: every worker adds the same gradients."
@@ -40,12 +39,6 @@ _OF_MACHINE = ("threads",)
 
 def require_divisible(config: TrainConfig, *, balance: str) -> None:
     """Refuse what several workers, whose parts are balanced by a policy, cannot train yet."""
-    if config.task == LINK_TASK:
-        raise InputError(
-            f"links are learned by one worker: task is '{LINK_TASK}', and there are several workers (in "
-            "TrainConfig.task)",
-            hint="Leave workers out (--workers 1). Mini-batches take little memory: --sample 10,10.",
-        )
     if balance == "cost" and config.memory is not None:
         raise InputError(
             f"vertices do not move between workers that stream: balance is 'cost', memory is {config.memory!r} "
@@ -56,36 +49,42 @@ def require_divisible(config: TrainConfig, *, balance: str) -> None:
     refuse(config, ["sample", "profile"], why, "train with one worker")
 
 
-def device_together(name: str, workers: Workers) -> torch.device:
-    """The device that this worker computes on, connected with the others' devices. All workers call this at the same time.
+def device_together(name: str, team: Team, say: Callable[[str | None], None] = lambda text: None) -> torch.device:
+    """The device that this process computes on; of several workers, connected with the others' devices. All call this at the same time.
 
     Where 'auto' is a processor on one machine, it is on all.
 
     Args:
         name: 'cpu', 'cuda', 'cuda:N' or 'auto', as the configuration has it.
-        workers: all workers.
+        team: all workers.
+        say: is told why CUDA devices are left alone, if they are.
     Raises:
         InputError: a worker has no device of that name of its own, or workers have devices of several types.
     """
-    # Imported here: most runs have no workers, and it loads torch.distributed.
-    from sagann.runtime.workers.devices import device_of_worker, name_for_workers
+    if team.size == 1:
+        return resolve_device(name)
+    # Imported here: most runs have no workers, and it loads Numba.
+    from sagann.runtime.workers import Workers
+    from sagann.runtime.workers.devices import device_of_worker, left_alone, name_for_workers
     from sagann.runtime.workers.group import START_TIMEOUT_S
 
+    assert isinstance(team, Workers)
     num_local = torchrun.num_local_workers()
     chosen = name_for_workers(name, num_local=num_local)
     doing = "choosing a device"
     # The first worker may be checking a large graph.
-    if workers.any(name == "auto" and chosen == "cpu", doing, timeout_s=START_TIMEOUT_S) and name == "auto":
+    if team.any(name == "auto" and chosen == "cpu", doing, timeout_s=START_TIMEOUT_S) and name == "auto":
         chosen = "cpu"
-    with workers.together(doing):
+    with team.together(doing):
         device = device_of_worker(chosen, local_rank=torchrun.local_rank(), num_local=num_local)
-    require_same(workers, {"device": device.type})
-    workers.compute_on(device)
+    require_same(team, {"device": device.type})
+    team.compute_on(device)
+    say(left_alone(name, device))
     return device
 
 
 def require_agreement(
-    workers: Workers, config: TrainConfig, graph: Graph, predictor: Predictor, model_config: ModelConfig | None
+    team: Team, config: TrainConfig, graph: Graph, predictor: Predictor, model_config: ModelConfig | None
 ) -> None:
     """Require that all workers have the same versions, options, graph, loss, model and weights. All workers call this at the same time.
 
@@ -102,47 +101,47 @@ def require_agreement(
         "versions": {name: value for name, value in versions().items() if name not in may_differ},
         "train": config.to_json(),
         "loss": predictor.mean_loss.to_json(),
-        "workers": {"timeout_s": workers.timeout_s, "balance": workers.balance},
-        "graph": graph_identity(graph, as_stated=not workers.is_first),
+        "workers": {"timeout_s": team.timeout_s, "balance": team.balance},
+        "graph": graph_identity(graph, as_stated=not team.is_first),
         "model": {
             "class": class_of(model).__qualname__,
             **config_identity(model_config),
             "weights": {name: _digest(value) for name, value in weights.items()},
         },
     }
-    require_same(workers, values)
+    require_same(team, values)
 
 
-def require_same_run(workers: Workers, *, resume: bool) -> None:
+def require_same_run(team: Team, *, resume: bool) -> None:
     """Require that all workers start, or resume, a run by the same engine: others exchange other rows."""
     engine = current_engine()
     options = {"lean": getattr(engine, "lean", None), "options": repr(getattr(engine, "options", None))}
-    require_same(workers, {"engine": {"name": type(engine).__name__, **options}, "resume": resume})
+    require_same(team, {"engine": {"name": type(engine).__name__, **options}, "resume": resume})
 
 
-def require_same(workers: Workers, values: Mapping[str, Any]) -> None:
+def require_same(team: Team, values: Mapping[str, Any]) -> None:
     """Require that all workers call this with the same JSON values; an InputError names the first difference from worker 0."""
-    found = [json.loads(text) for text in workers.texts(json.dumps(values), "comparing versions, data and options")]
+    found = [json.loads(text) for text in team.texts(json.dumps(values), "comparing versions, data and options")]
     for rank, theirs in enumerate(found):
         for name, first, other in differences(found[0], theirs):
             raise InputError(
                 f"the workers disagree: {name} is {first} at worker 0, and {other} at worker {rank} (in worker "
-                f"{workers.rank} of {workers.size})",
+                f"{team.rank} of {team.size})",
                 hint="Start every worker with the same versions, data, model and options.",
             )
 
 
-def continue_together(session: TrainSession, workers: Workers) -> None:
+def continue_together(session: TrainSession) -> None:
     """Bring every worker's session to the state of the first worker's. No other worker reads the run folder."""
-    content = None
-    if workers.is_first:
+    content, team = None, session.team
+    if team.is_first:
         checkpoint = session.checkpoint(run="", history_bytes=0)
         history = [record.to_json() for record in session.history]
-        content = pack({"epoch": checkpoint.position.epoch, "state": checkpoint.state, "history": history})
-    content = workers.from_first(content, "sharing the checkpoint")
-    if not workers.is_first:
+        content = pack({"position": astuple(checkpoint.position), "state": checkpoint.state, "history": history})
+    content = team.from_first(content, "sharing the checkpoint")
+    if not team.is_first:
         found = unpack(content)
-        checkpoint = Checkpoint(position=Position(found["epoch"]), state=found["state"])
+        checkpoint = Checkpoint(position=Position(*found["position"]), state=found["state"])
         session.restore(checkpoint, [EpochRecord.from_json(line) for line in found["history"]])
 
 

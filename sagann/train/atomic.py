@@ -1,13 +1,11 @@
-"""Files of a run folder: whole or absent, also while they are written or removed; with digests and explained errors."""
+"""Files of a run folder: whole or absent, also while they are written; with digests and explained errors."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import os
-import shutil
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +13,6 @@ from torch import Tensor
 
 from sagann.errors import CheckpointError
 from sagann.storage.durable import TEMPORARY_PREFIX, sync_file, write_whole
-
-REMOVED = "removed-"
-"Follows TEMPORARY_PREFIX in the name of a file or folder that is being removed."
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -80,29 +75,12 @@ def disk_errors(folder: Path) -> Iterator[None]:
         ) from error
 
 
-def remove_folder(path: Path) -> None:
-    """Remove a folder, so that a part of it never stands under its name. The folder may be absent; of a link, only the link is removed."""
-    aside = path.with_name(f"{TEMPORARY_PREFIX}{REMOVED}{path.name}")
-    with suppress(OSError):
-        _remove(aside)
-    if os.path.lexists(path):
-        path.rename(aside)
-        _remove(aside)
-
-
 def leftovers(names: Iterable[str]) -> set[str]:
-    """The names under which a killed process may leave files and folders of ``names`` unfinished."""
-    return {f"{TEMPORARY_PREFIX}{part}{name}" for name in names for part in ("", REMOVED)}
+    """The names under which a killed process may leave files of ``names`` unfinished."""
+    return {f"{TEMPORARY_PREFIX}{name}" for name in names}
 
 
 def remove_leftovers(folder: Path, names: Iterable[str]) -> None:
     """Remove the :func:`leftovers` of ``names`` from ``folder``."""
     for name in leftovers(names):
-        _remove(folder / name)
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
+        (folder / name).unlink(missing_ok=True)

@@ -21,8 +21,6 @@ from sagann.train.plain_state import pack
 
 FORMAT = 2
 _NAME = re.compile(r"epoch-(\d{6,})(?:-batch-(\d{6,}))?\.pt")
-_EARLIER = re.compile(r"epoch-\d+(-batch-\d+)?")
-"Names of the folders that checkpoints of format 1 were."
 
 
 @dataclass(frozen=True, order=True, slots=True)
@@ -104,7 +102,7 @@ class CheckpointFolder:
         return Checkpoint(position=position, state=state)
 
     def newest(self, *, on_damaged: Callable[[str], None]) -> Checkpoint | None:
-        """The newest whole checkpoint; None where there is none, a CheckpointError where every one is damaged, or of an earlier format.
+        """The newest whole checkpoint; None where there is none, a CheckpointError where every one is damaged.
 
         ``on_damaged`` is told of each damaged checkpoint that is passed over.
         """
@@ -123,12 +121,6 @@ class CheckpointFolder:
         if last is not None:
             raise CheckpointError(
                 f"every checkpoint is damaged: {len(tried)} tried (in {self.path}); the last: {last.message}",
-                hint=anew,
-            )
-        if earlier := sorted(filter(_EARLIER.fullmatch, self._names())):
-            raise CheckpointError(
-                f"the checkpoints are of an earlier format: {earlier[-1]} is a folder, expected "
-                f"{earlier[-1]}.pt (in {self.path})",
                 hint=anew,
             )
         return None

@@ -31,8 +31,8 @@ def description_of(parts: RunParts, session: TrainSession) -> dict[str, Any]:
         "weights": parts.weights,
         "contract": asdict(parts.predictor.contract),
         "loss": parts.predictor.mean_loss.to_json(),
-        "versions": {**versions(), "workers": 1 if parts.workers is None else parts.workers.size},
-        "identity": identity_of(session, parts.graph, parts.model_config),
+        "versions": {**versions(), "workers": parts.team.size},
+        "identity": identity_of(session, parts.predictor, parts.graph, parts.model_config),
         AUTOMATIC: automatic_bytes,
     }
 
@@ -82,10 +82,10 @@ def trained_on(parts: RunParts) -> str:
         fanouts = ",".join(map(str, config.sample))
         by = "" if config.devices is None else f", by {config.devices}"
         return f"mini-batches of {config.seeds_per_batch} with {fanouts} neighbours{by}"
-    if parts.learns_graphs:
+    if parts.predictor.contract.unit == "graph":
         return f"batches of {config.graphs_per_batch} graphs"
     if parts.learns_links and config.batch_size is not None:
         return f"the whole graph, {config.batch_size} links at a time"
-    streaming, workers = parts.predictor.streaming, parts.workers
+    streaming, team = parts.predictor.streaming, parts.team
     within = "" if streaming is None else f", streamed within {format_bytes(streaming.memory_bytes)}"
-    return f"the whole graph{within}" + ("" if workers is None else f", by {workers.size} workers")
+    return f"the whole graph{within}" + (f", by {team.size} workers" if team.size > 1 else "")

@@ -7,21 +7,31 @@ streamed, or by several workers, each of which computes its share;
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Generator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
+from sagann.train.metrics import KINDS, Metrics, evaluate_splits
 from sagann.train.predictor import Predictor
 from sagann.train.preparation import PreparedGraph
+from sagann.train.run_folder import PROFILE_FILE
+from sagann.train.runner import Runner
 
 if TYPE_CHECKING:
     from sagann.hybrid.trace import Trace
     from sagann.hybrid.work import TrainerWork
+    from sagann.runtime.loading import GraphBatches, MiniBatches
     from sagann.runtime.recorder import Recorder
     from sagann.runtime.tiered import Traffic
+
+WHILE_TRAINING = ("train", "val")
+"The splits that are measured while a model is trained."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,22 +50,30 @@ class TrainStep:
     "What a progress bar says beside the numbers; empty for nothing."
 
 
-class EpochSource(Protocol):
-    """Gives a session its work."""
+class EpochSource(ABC):
+    """Gives a session its work, and measures the model on the whole graph. By default nothing is recorded, started or ended.
 
-    timeline: Recorder | None
-    "The steps and copies of the last epoch as they ran; None where they are not recorded."
-    traffic: Traffic | None
-    "What each tier of features gave to the steps of the last epoch; None without tiers."
-    work: TrainerWork | None
-    "What each of several trainers did in the last epoch; None for one trainer."
-    trace: Trace | None
-    "What their stages did in the last epoch, if it is recorded; None for one trainer."
+    Args:
+        predictor: has the model.
+        prepared: the graph as the model reads it.
+    """
+
+    def __init__(self, predictor: Predictor, prepared: PreparedGraph) -> None:
+        self._predictor = predictor
+        self._prepared = prepared
+        self.traffic: Traffic | None = None
+        "What each tier of features gave to the steps of the last epoch; None without tiers."
+        self.work: TrainerWork | None = None
+        "What each of several trainers did in the last epoch; None for one trainer."
+        self.trace: Trace | None = None
+        "What their stages did in the last epoch, if it is recorded."
 
     @property
+    @abstractmethod
     def num_batches(self) -> int:
         """Number of steps in an epoch; each one trains a batch."""
 
+    @abstractmethod
     def steps(self, epoch: int, *, first: int = 0) -> Generator[TrainStep, None, None]:
         """The steps of an epoch, in order, without the ``first`` ones, which were taken already.
 
@@ -63,58 +81,77 @@ class EpochSource(Protocol):
         steps closes the generator.
         """
 
+    @property
+    def _runner(self) -> Runner:
+        return self._predictor.runner(self._prepared)
+
+    def step(self, batch: Any) -> TrainStep:
+        """The training step of a batch."""
+        head = self._predictor.head
+        return TrainStep(
+            loss=partial(self._predictor.loss_of_batch, batch),
+            num_labelled=head.num_answers(batch),
+            num_edges=head.num_edges(batch),
+        )
+
     def logits(self) -> Tensor:
-        """The model's output for all vertices, without dropout and without gradient: [num_vertices, C]."""
+        """What is measured while the model is trained (:meth:`Predictor.logits`)."""
+        return self._predictor.logits(self._prepared, splits=WHILE_TRAINING)
+
+    def measure(self, names: Collection[str]) -> dict[str, Metrics]:
+        """Measure the model on the splits 'train' and 'val': the loss, the quick metric of its task, and the metrics of these names.
+
+        All metrics are measured at the end of a run.
+        """
+        kind = self._predictor.contract.kind
+        return evaluate_splits(
+            self.logits(),
+            self._prepared.graph.answers,
+            task=kind,
+            loss=self._predictor.mean_loss,
+            splits=WHILE_TRAINING,
+            names={"loss", KINDS[kind].quick, *names},
+        )
+
+    def report(self) -> Mapping[str, Any]:
+        """What the last epoch was trained with, as :attr:`sagann.train.EpochRecord.extra` has it."""
+        return {name: value for each in (self.traffic, self.work) if each for name, value in each.to_json().items()}
+
+    def write_profile(self, folder: Path, say: Callable[[str], None]) -> None:
+        """Write what ran in the last epoch into a folder, if it was recorded."""
+        if self.trace is not None:
+            self.trace.write(folder / PROFILE_FILE)
 
     def state_dict(self) -> dict[str, Any] | None:
         """What a checkpoint keeps of the source; None for nothing."""
+        return None
 
-    def load_state_dict(self, found: Mapping[str, Any]) -> None:
+    def load_state_dict(self, found: Mapping[str, Any]) -> None:  # noqa: B027
         """Go on as the source did whose state it is, as far as that fits this one."""
 
-    def open(self) -> None:
+    def open(self) -> None:  # noqa: B027
         """Start what the source needs besides this process."""
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027
         """End what :meth:`open` has started. A second call does nothing."""
 
 
-P = TypeVar("P", bound=Predictor)
+class BatchEpochs(EpochSource):
+    """An epoch source whose steps are batches that a pipeline makes ahead."""
+
+    minibatches: MiniBatches | GraphBatches
+
+    @property
+    def num_batches(self) -> int:
+        return len(self.minibatches)
+
+    def steps(self, epoch: int, *, first: int = 0) -> Generator[TrainStep, None, None]:
+        with self.minibatches.batches(epoch, first=first) as batches:
+            for batch in batches:
+                yield self.step(batch)
 
 
-class PredictorSource(Generic[P]):
-    """What sources have in common whose predictor evaluates the whole graph in this process: nothing is recorded, started or ended.
-
-    Args:
-        predictor: has the model.
-        prepared: the graph as the model reads it.
-    """
-
-    def __init__(self, predictor: P, prepared: PreparedGraph) -> None:
-        self._predictor = predictor
-        self._prepared = prepared
-        self.timeline: Recorder | None = None
-        self.traffic: Traffic | None = None
-        self.work: TrainerWork | None = None
-        self.trace: Trace | None = None
-
-    def logits(self) -> Tensor:
-        return self._predictor.logits(self._prepared)
-
-    def state_dict(self) -> dict[str, Any] | None:
-        return None
-
-    def load_state_dict(self, found: Mapping[str, Any]) -> None:
-        pass
-
-    def open(self) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
-
-
-class WholeGraph(PredictorSource[Predictor]):
+class WholeGraph(EpochSource):
     """The epoch source whose one step is the whole graph, in memory, streamed, or divided among workers.
 
     With ``profile``, each epoch is recorded.
@@ -122,8 +159,8 @@ class WholeGraph(PredictorSource[Predictor]):
 
     def __init__(self, predictor: Predictor, prepared: PreparedGraph, *, profile: bool = False) -> None:
         super().__init__(predictor, prepared)
-        self._graph = prepared.graph
         self._profile = profile
+        self._timeline: Recorder | None = None
         known = prepared.graph.answers
         rows, answers = known.rows(known.splits["train"])
         self._rows, self._answers = rows.to(predictor.device), answers.to(predictor.device)
@@ -140,7 +177,7 @@ class WholeGraph(PredictorSource[Predictor]):
                 loss=self._loss,
                 num_labelled=len(self._rows),
                 num_edges=self._prepared.num_edges * self._predictor.num_hops,
-                complete_gradients=self._predictor.add_gradients,
+                complete_gradients=self._runner.add_gradients,
             )
 
     def _loss(self) -> Tensor:
@@ -148,8 +185,15 @@ class WholeGraph(PredictorSource[Predictor]):
             # Imported here: most runs are not recorded.
             from sagann.runtime.recorder import Recorder
 
-            self.timeline = Recorder()
-        return self._predictor.loss(self._prepared, self._loss_of, timeline=self.timeline)
+            self._timeline = Recorder()
+        return self._runner.loss(self._loss_of, timeline=self._timeline)
+
+    def write_profile(self, folder: Path, say: Callable[[str], None]) -> None:
+        if self._timeline is not None:
+            # Imported here: most runs do not stream, and it loads Numba.
+            from sagann.train.profile import write_profile
+
+            write_profile(folder, self._runner, self._timeline, say)
 
     def _loss_of(self, logits: Tensor, vertices: slice) -> Tensor:
         """The part of the training loss that a range of vertices adds."""

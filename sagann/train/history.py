@@ -8,19 +8,19 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, overload
 
-from sagann.errors import InputError, MissingDependencyError, require_type
+from sagann.did_you_mean import closest
+from sagann.errors import InputError, MissingDependencyError, require_type, shown
 from sagann.storage.picture import new_figure, write_figure
-from sagann.train.reporter import EpochRecord, values_of
+from sagann.train.reporter import EpochRecord
 
 _DASHES = {"val": "--", "test": ":"}
 "Lines of the splits that a model is not trained on."
 
 
-class History(Sequence[dict[str, Any]]):
-    """The epochs of a run: for each one a dict of the values that its line of metrics.jsonl has.
+class History(Sequence[EpochRecord]):
+    """The epochs of a run: their records. By the name of a value in their lines of metrics.jsonl, as ``history["loss"]``, the values of all epochs.
 
-    Metrics have names such as 'val/accuracy', and are absent where the epoch was not evaluated. ``history["loss"]`` are the values of all epochs,
-    with None for an epoch without one.
+    Metrics have names such as 'val/accuracy', and are absent where the epoch was not evaluated.
 
     Args:
         records: the epochs, in order. A list that grows is a history that grows.
@@ -28,8 +28,8 @@ class History(Sequence[dict[str, Any]]):
     Example:
         >>> record = EpochRecord(epoch=1, loss=0.5, epoch_s=0.1, lr=0.01, metrics={"val": {"accuracy": 0.75}})
         >>> history = History([record])
-        >>> history[-1]["val/accuracy"], history["loss"]
-        (0.75, [0.5])
+        >>> history[-1]["val/accuracy"], history[-1].loss, history["loss"]
+        (0.75, 0.5, [0.5])
         >>> history
         History(1 epoch: loss, epoch_s, lr, num_edges, val/accuracy)
     """
@@ -37,24 +37,43 @@ class History(Sequence[dict[str, Any]]):
     def __init__(self, records: Sequence[EpochRecord]) -> None:
         self._records = records
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, History) and list(self) == list(other)
+
     def __len__(self) -> int:
         return len(self._records)
 
     @overload
-    def __getitem__(self, index: int) -> dict[str, Any]: ...
+    def __getitem__(self, index: int) -> EpochRecord: ...
     @overload
-    def __getitem__(self, index: slice) -> list[dict[str, Any]]: ...
+    def __getitem__(self, index: slice) -> History: ...
     @overload
     def __getitem__(self, index: str) -> list[Any]: ...
-    def __getitem__(self, index: int | slice | str) -> dict[str, Any] | list[dict[str, Any]] | list[Any]:
-        if isinstance(index, str):
-            return values_of(self._records, index)
+    def __getitem__(self, index: int | slice | str) -> EpochRecord | History | list[Any]:
+        """An epoch, some of them, or the values of a name, with None for an epoch that has none.
+
+        Raises:
+            InputError: no epoch has a value of that name.
+        """
+        if isinstance(index, int):
+            return self._records[index]
         if isinstance(index, slice):
-            return [record.to_json() for record in self._records[index]]
-        return self._records[index].to_json()
+            return History(self._records[index])
+        rows = self.rows()
+        names = dict.fromkeys(name for row in rows for name in row)
+        if index not in names:
+            raise InputError(
+                f"no epoch has a value of that name: {shown(index)} (in history)",
+                hint=closest(index, names) if names else "Call fit first: no epoch has ended.",
+            )
+        return [row.get(index) for row in rows]
+
+    def rows(self) -> list[dict[str, Any]]:
+        """A dict for each epoch, of the values that its line of metrics.jsonl has."""
+        return [record.to_json() for record in self._records]
 
     def __repr__(self) -> str:
-        names = ", ".join(_names(list(self)))
+        names = ", ".join(_names(self.rows()))
         noun = "epoch" if len(self) == 1 else "epochs"
         return f"History({len(self)} {noun}{': ' if names else ''}{names})"
 
@@ -62,13 +81,13 @@ class History(Sequence[dict[str, Any]]):
         """A DataFrame of pandas with a row for each epoch and a column for each value; the index is the epoch's number.
 
         Raises:
-            MissingDependencyError: pandas is not installed. ``list(history)`` is the same table without it.
+            MissingDependencyError: pandas is not installed. ``history.rows()`` is the same table without it.
         """
         if find_spec("pandas") is None:
             raise MissingDependencyError("pandas", extra="pandas", feature="History.to_pandas")
         import pandas
 
-        rows = list(self)
+        rows = self.rows()
         return pandas.DataFrame(rows, columns=["epoch", *_names(rows)]).set_index("epoch")
 
     def plot(self, target: Any = None) -> Any:
@@ -82,7 +101,7 @@ class History(Sequence[dict[str, Any]]):
             InputError: there is no epoch yet, or ``target`` is something else.
             MissingDependencyError: matplotlib is not installed.
         """
-        rows = list(self)
+        rows = self.rows()
         if not rows:
             raise InputError(
                 "there is nothing to draw: no epoch has ended (in History.plot)", hint="Call fit first."

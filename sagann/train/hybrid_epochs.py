@@ -41,7 +41,7 @@ from sagann.train.epoch_source import TrainStep
 from sagann.train.losses import Loss
 from sagann.train.predictor import Predictor
 from sagann.train.preparation import PreparedGraph
-from sagann.train.sampled_epochs import KeptTiers, SampledEpochs
+from sagann.train.sampled_epochs import SampledEpochs
 from sagann.train.trainable import copy_of_model
 
 if TYPE_CHECKING:
@@ -57,7 +57,6 @@ class HybridEpochs(SampledEpochs):
         config: how to train; ``sample`` and ``devices`` are set.
         model_config: names the file of a user's model, which accelerators load; None for a module that was passed.
         say: is told who trains.
-        kept: as for :class:`SampledEpochs`.
     Raises:
         InputError: the model cannot be sent to another process, or the graph cannot be shared out.
         TrainerError: an accelerator does not start.
@@ -71,11 +70,10 @@ class HybridEpochs(SampledEpochs):
         *,
         model_config: ModelConfig | None = None,
         say: Callable[[str], None] = lambda text: None,
-        kept: KeptTiers | None = None,
     ) -> None:
         assert config.devices is not None
         _require_shareable(predictor.model, prepared)
-        super().__init__(predictor, prepared, config, say=say, kept=kept)
+        super().__init__(predictor, prepared, config, say=say)
         self._config = config
         self._model_file = None if model_config is None else class_in_file(model_config.model)
         self._say = say

@@ -25,13 +25,16 @@ from sagann.nn.user_model import imported_files
 from sagann.saga.engine import current_engine
 from sagann.storage.array_checksums import array_checksums
 from sagann.train.atomic import digest
+from sagann.train.predictor import Predictor
 from sagann.train.session import TrainSession
 
 _OF_LOSS = ("task", "loss", "class_weights")
 "Training options that the task and the loss of a run are made of, which the identity has instead."
 
 
-def identity_of(session: TrainSession, graph: Graph, model_config: ModelConfig | None) -> dict[str, Any]:
+def identity_of(
+    session: TrainSession, predictor: Predictor, graph: Graph, model_config: ModelConfig | None
+) -> dict[str, Any]:
     """The identity of a run as nested JSON values.
 
     Reads the arrays of ``graph``, which is the graph before it was prepared, unless their files have been verified.
@@ -58,8 +61,8 @@ def identity_of(session: TrainSession, graph: Graph, model_config: ModelConfig |
         "scheduler": {"class": None if scheduler is None else type(scheduler).__name__},
         "train": {**options, "device": session.device.type},
         "param_groups": {at: _numbers_of(group) for at, group in enumerate(session.optimizer.param_groups)},
-        "task": session.task,
-        "loss": session.loss.to_json(),
+        "task": predictor.contract.kind,
+        "loss": predictor.mean_loss.to_json(),
         # Engines add in different orders. The options of an engine do not matter.
         "engine": type(current_engine()).__name__,
     }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from functools import partial
 
 import torch
@@ -11,26 +11,24 @@ from torch import Tensor
 from sagann.config import TrainConfig
 from sagann.free_space import require_memory
 from sagann.graph import Graph
-from sagann.runtime.loading import MiniBatch
 from sagann.runtime.loading.link_batches import LinkBatches
 from sagann.runtime.loading.sampling_place import SampleOn
 from sagann.sampling import LinkSampler
 from sagann.sampling.batches import cut_seeds
 from sagann.sampling.hold_out import link_types, proper_edges
 from sagann.sampling.links import beside
-from sagann.train.epoch_source import PredictorSource, TrainStep
-from sagann.train.link_predictor import LinkPredictor
+from sagann.train.epoch_source import EpochSource, TrainStep
+from sagann.train.heads import LinkHead
+from sagann.train.predictor import Predictor
 from sagann.train.preparation import PreparedGraph
 from sagann.train.sampled_epochs import SampledEpochs
 from sagann.train.tiers import hottest_rows
 
-WHILE_TRAINING = ("train", "val")
-"The splits that are measured while a model is trained."
 _LINK_BYTES = 40
 "Least bytes that a step takes for each of its links: the ids of both ends, as they are drawn and side by side, a score and its gradient."
 
 
-class LinkEpochs(PredictorSource[LinkPredictor]):
+class LinkEpochs(EpochSource):
     """The epoch source of links whose model runs on the whole graph in every step.
 
     Args:
@@ -39,11 +37,12 @@ class LinkEpochs(PredictorSource[LinkPredictor]):
         config: how to train. With ``batch_size`` None one step has all edges.
     """
 
-    def __init__(self, predictor: LinkPredictor, prepared: PreparedGraph, config: TrainConfig) -> None:
+    def __init__(self, predictor: Predictor, prepared: PreparedGraph, config: TrainConfig) -> None:
         super().__init__(predictor, prepared)
-        assert prepared.learned is not None
+        assert isinstance(predictor.head, LinkHead)
+        self._head = predictor.head
         assert prepared.graph.links is not None
-        self._learned, self._seed = prepared.learned.to("cpu"), config.seed
+        self._learned, self._seed = prepared.opened.to("cpu"), config.seed
         self._links = LinkSampler(
             self._learned, negatives=config.negatives, undirected=prepared.graph.links.undirected, seed=config.seed
         )
@@ -56,9 +55,6 @@ class LinkEpochs(PredictorSource[LinkPredictor]):
     def num_batches(self) -> int:
         return -(-len(self._edges) // self._batch_size)
 
-    def logits(self) -> Tensor:
-        return self._predictor.logits(self._prepared, splits=WHILE_TRAINING)
-
     def steps(self, epoch: int, *, first: int = 0) -> Generator[TrainStep, None, None]:
         batches = self._batches_of(epoch)
         for number in range(first, len(batches)):
@@ -67,6 +63,7 @@ class LinkEpochs(PredictorSource[LinkPredictor]):
                 loss=partial(self._loss, edges, epoch, number),
                 num_labelled=len(edges),
                 num_edges=self._prepared.num_edges * self._predictor.num_hops,
+                complete_gradients=self._runner.add_gradients,
             )
 
     def _batches_of(self, epoch: int) -> Sequence[Tensor]:
@@ -81,7 +78,18 @@ class LinkEpochs(PredictorSource[LinkPredictor]):
         types = None if self._types is None else self._types[edges]
         negative = self._links.negatives_of(src, epoch=epoch, batch=number)
         src, dst = (beside(torch.cat(pair), len(edges)) for pair in zip((src, dst), negative, strict=True))
-        return self._predictor.loss_of_links(self._prepared, src, dst, types)
+        head, count = self._head, len(edges)
+
+        def loss_of(rows: Tensor, share: slice) -> Tensor:
+            """The part of the loss that a worker's share of the links adds."""
+            if share.start == share.stop:
+                # A worker without links takes part in the backward pass of the others.
+                return rows[:0].sum()
+            own_types = None if types is None else types[share]
+            mean = head.loss_of_links(rows, src[share], dst[share], own_types)
+            return mean * ((share.stop - share.start) / count)
+
+        return self._runner.loss_of_all(loss_of, count)
 
 
 def _require_room(num_positive: int, negatives: int) -> None:
@@ -94,35 +102,18 @@ def _require_room(num_positive: int, negatives: int) -> None:
 
 
 class SampledLinkEpochs(SampledEpochs):
-    """The epoch source of links on mini-batches: the in-edges of their ends are sampled.
-
-    The arguments are those of :class:`SampledEpochs`.
-    """
-
-    def __init__(
-        self,
-        predictor: LinkPredictor,
-        prepared: PreparedGraph,
-        config: TrainConfig,
-        *,
-        say: Callable[[str], None] = lambda text: None,
-    ) -> None:
-        assert prepared.learned is not None
-        _require_room(min(config.seeds_per_batch, prepared.learned.num_edges), config.negatives)
-        self._learned, self._of_links = prepared.learned.to("cpu"), predictor
-        super().__init__(predictor, prepared, config, say=say)
-
-    def logits(self) -> Tensor:
-        return self._of_links.logits(self._prepared, splits=WHILE_TRAINING)
+    """The epoch source of links on mini-batches: the in-edges of their ends are sampled."""
 
     def _batches_of(
         self, graph: Graph, config: TrainConfig, *, ahead: int, sample_on: SampleOn = "cpu"
     ) -> LinkBatches:
         assert config.sample is not None
         assert graph.links is not None
+        learned = self._prepared.opened.to("cpu")
+        _require_room(min(config.seeds_per_batch, learned.num_edges), config.negatives)
         return LinkBatches(
             graph,
-            self._learned,
+            learned,
             fanouts=config.sample,
             batch_size=config.seeds_per_batch,
             negatives=config.negatives,
@@ -140,11 +131,3 @@ class SampledLinkEpochs(SampledEpochs):
         seeds = torch.ones(graph.num_vertices, dtype=torch.bool)
         num_ends = 2 * (1 + config.negatives) * config.seeds_per_batch
         return hottest_rows(graph, config, seeds=seeds, batch_size=min(num_ends, graph.num_vertices))
-
-    def step(self, batch: MiniBatch) -> TrainStep:
-        assert batch.links is not None
-        return TrainStep(
-            loss=partial(self._predictor.loss_of_batch, batch),
-            num_labelled=batch.links.num_positive,
-            num_edges=batch.num_edges,
-        )

@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Collection
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from sagann.errors import InputError, require_type
-from sagann.graph import Graph
-from sagann.graph.checks import CHECKED_AT_ONCE
+from sagann.errors import InputError, LayerError, require_type
+from sagann.graph import SPLIT_NAMES, Graph
 from sagann.graph.task import without_others
+from sagann.nn.model_call import class_of
+from sagann.runtime.team import SOLO, Team
 from sagann.storage.verify import check_graph
+from sagann.train.contract import Contract
 from sagann.train.evaluating import evaluating
-from sagann.train.last_input import LastInput
-from sagann.train.metrics import Metrics, Rows, evaluate_splits, finite, measured_splits, predict_classes
-from sagann.train.model_passes import ModelPasses
-from sagann.train.own_metrics import measure_own
+from sagann.train.heads import HEADS, Batch
+from sagann.train.losses import Loss, default_loss
+from sagann.train.metrics import Metrics, Rows, evaluate_splits, finite, measured_splits
+from sagann.train.own_metrics import OwnMetrics, check_own_metrics, measure_own
 from sagann.train.preparation import PreparedGraph, features_as, parameter_dtype, prepared_by
+from sagann.train.runner import Runner, rows_of_batch, runner_of
+from sagann.train.streaming import Streaming
 from sagann.train.trainable import require_features
 
 if TYPE_CHECKING:
@@ -27,12 +33,13 @@ if TYPE_CHECKING:
     from sagann.train.learned import Learned
 
 
-class Predictor(ModelPasses):
-    """Runs a model in evaluation mode on whole graphs.
+class Predictor:
+    """Runs a model on graphs: prepares them, and makes results of the model's rows.
 
     Args:
-        model: any module called as ``model(hops, x)``; moved to ``device``.
-        contract: the sizes that the model expects of a graph.
+        model: any module called as ``model(hops, x)``, or where whole graphs are learned as ``model(hops, x, graph_ptr)``; moved to ``device``.
+            Of links, it gives each vertex a row; the product of two rows scores a link, or ``model.score(src, dst, types)``.
+        contract: the task, and the sizes that the model expects of a graph.
         device: where to compute.
         loss: the loss that the model was trained with, for evaluations; None for the default of its task.
         metrics: further metrics of evaluations, by name: see :class:`sagann.train.Trainer`.
@@ -44,8 +51,63 @@ class Predictor(ModelPasses):
             gets the results of the whole graph.
 
     Raises:
-        InputError: the model cannot be called so; a graph does not keep the contract, or its values are bad (ids, NaN, labels, splits).
+        InputError: the model cannot be called so; a graph does not keep the contract, or its values are bad (ids, NaN, labels, splits); a model of
+            whole graphs is to be streamed or divided among workers.
     """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        contract: Contract,
+        *,
+        device: torch.device,
+        loss: Loss | None = None,
+        metrics: OwnMetrics | None = None,
+        streaming: Streaming | None = None,
+        workers: Team | None = None,
+        learned: Learned | None = None,
+        for_first: bool = False,
+    ) -> None:
+        require_type(model, nn.Module, where="Predictor.model", hint="Pass a torch.nn.Module.")
+        require_type(contract, Contract, where="Predictor.contract", hint="Pass Contract.of(graph).")
+        require_type(device, torch.device, where="Predictor.device", hint="Pass torch.device('cpu'), for one.")
+        _check_has_data(model)
+        self.contract, self.device = contract, device
+        self.mean_loss = loss or default_loss(contract.kind)
+        self.head = HEADS[contract.unit](model, contract, self.mean_loss, device)
+        self.model = model.to(device)
+        self.own_metrics = metrics or {}
+        check_own_metrics(self.own_metrics, where="Predictor.metrics")
+        self.num_hops = self.head.num_hops
+        self.team, self.learned, self.streaming = workers or SOLO, learned, streaming
+        self._for_first = for_first
+        self._kept: Runner | None = None
+        "The runner of the last graph; all threads share it."
+        self._lock = threading.Lock()
+        if contract.unit == "graph" and (streaming is not None or self.team.size > 1):
+            raise _undivided(model, self.team)
+
+    def stream_within(self, streaming: Streaming | None) -> None:
+        """Stream the model from now on within ``streaming``; None for everything in memory."""
+        self.streaming, self._kept = streaming, None
+
+    def large_arrays(self) -> AbstractContextManager[None]:
+        """See :meth:`sagann.train.streaming.Streaming.large_arrays`; changes nothing where the model is not streamed."""
+        return nullcontext() if self.streaming is None else self.streaming.large_arrays()
+
+    def runner(self, prepared: PreparedGraph) -> Runner:
+        """How the model runs over a prepared graph."""
+        with self._lock:
+            if self._kept is None or self._kept.prepared.graph is not prepared.graph:
+                self._kept = runner_of(
+                    self.model,
+                    prepared,
+                    self.head,
+                    device=self.device,
+                    streaming=self.streaming,
+                    for_first=self._for_first,
+                )
+            return self._kept
 
     def prepare(self, graph: Graph, *, validate: bool = True) -> PreparedGraph:
         """Check ``graph``, let the model prepare it (self-loops, normalisation), and move it to the device.
@@ -63,29 +125,57 @@ class Predictor(ModelPasses):
         graph = without_others(graph, self.contract.task)
         if validate:
             check_graph(graph)
-        return self._prepare(graph)
-
-    def _prepared_by_model(self, graph: Graph) -> Graph:
-        """The graph as the model reads it, after a check of its sizes."""
         self.contract.check(graph)
-        if 0 < graph.num_edge_types < self.contract.num_edge_types:
-            # Edges that the model adds, such as loops of a type of their own, get the same type as in training.
-            graph = replace(graph, num_edge_types=self.contract.num_edge_types)
+        num_types = graph.num_edge_types and self.contract.num_edge_types
         with self.large_arrays():
-            graph = features_as(graph, parameter_dtype(self.model))
-            return prepared_by(self.model, graph)
+            # Edges that the model adds, such as loops of a type of their own, get the same type as in training.
+            typed = replace(graph, num_edge_types=num_types) if num_types != graph.num_edge_types else graph
+            prepared = prepared_by(self.model, features_as(typed, parameter_dtype(self.model)))
+            if prepared.num_graphs != graph.num_graphs and self.contract.unit == "graph":
+                raise LayerError(
+                    f"prepare must keep the graphs: {prepared.num_graphs} graphs, {graph.num_graphs} were passed "
+                    f"(in {self.head.name}.prepare)",
+                    hint="Return the same graphs, with graph_ptr; their edges and features may be others.",
+                )
+            # Batches of graphs, and blocks of a model that is streamed, are cut on the host and copied to the device when they are needed.
+            stays = self.streaming is not None or self.contract.unit == "graph"
+            device = torch.device("cpu") if stays else self.device
+            if self.team.size > 1:
+                return _divided(prepared, graph, self.team, device, self.learned)  # type: ignore[arg-type]
+        return PreparedGraph(
+            graph=prepared.to("cpu") if stays else prepared.in_memory().to(device), opened=graph.topology
+        )
 
-    def _prepare(self, graph: Graph) -> PreparedGraph:
-        prepared = self._prepared_by_model(graph)
-        if self.workers is not None:
-            with self.large_arrays():
-                # Blocks of a part that is streamed are copied to the device when they are needed.
-                device = self.device if self.streaming is None else torch.device("cpu")
-                return _divided(prepared, graph, self.workers, device, self.learned)
-        if self.streaming is None:
-            return PreparedGraph(graph=prepared.in_memory().to(self.device))
-        # Blocks are copied to the device when they are needed.
-        return PreparedGraph(graph=prepared.to("cpu"))
+    def try_out(self, prepared: PreparedGraph) -> None:
+        """Make lazy parameters, and find errors of the model, the budget and the disk before anything is trained.
+
+        In memory that takes one pass. For a streamed model, an evaluation is planned, and an epoch if it is streamed too.
+        """
+        self.runner(prepared).try_out()
+
+    def forward_batch(self, batch: Batch) -> Tensor:
+        """The model's rows in its current mode, with their gradient, for the seeds of a mini-batch, or for some graphs."""
+        return rows_of_batch(self.model, self.head, batch)
+
+    def loss_of_batch(self, batch: Batch) -> Tensor:
+        """The mean loss of a batch, with its gradient."""
+        return self.head.loss(self.forward_batch(batch), batch)
+
+    def logits(self, prepared: PreparedGraph, *, splits: Collection[str] = SPLIT_NAMES) -> Tensor:
+        """What is measured, without dropout: outputs [num_vertices, C], or [num_graphs, C]; scores of the links of some splits.
+
+        They lie on the device; on the CPU, where workers divide the graph.
+        """
+        with evaluating(self.model):
+            rows = self._gathered(self.runner(prepared))
+            return self.head.outputs(rows, prepared.graph, splits) if self._gets_results else rows
+
+    def _gathered(self, runner: Runner) -> Tensor:
+        return runner.gathered(runner.rows(), "gathering the model's output")
+
+    @property
+    def _gets_results(self) -> bool:
+        return self.team.is_first or not self._for_first
 
     def evaluate(self, graph: Graph | PreparedGraph) -> dict[str, Metrics]:
         """Measure the model on each split of ``graph``: split to metric to value.
@@ -93,11 +183,12 @@ class Predictor(ModelPasses):
         A graph without splits counts as one split, 'all'. Vertices, or graphs, without a label are left out, and so are metrics that are NaN or infinite.
         """
         _require_graph(graph)
-        self.contract.check_labels(graph_of(graph))
+        self.contract.check_labels(graph.graph if isinstance(graph, PreparedGraph) else graph)
         prepared = self._prepared(graph)
-        outputs, measured = self._finite_logits(prepared), prepared.graph.answers
-        if self.workers is not None and self._for_first and not self.workers.is_first:
+        outputs, measured = self.logits(prepared), prepared.graph.answers
+        if not self._gets_results:
             return {}
+        self.head.require_finite(outputs, prepared.graph)
         found = finite(evaluate_splits(outputs, measured, task=self.contract.kind, loss=self.mean_loss))
         for name, mask in measured_splits(measured).items() if self.own_metrics else ():
             rows, answers = measured.rows(mask)
@@ -112,43 +203,30 @@ class Predictor(ModelPasses):
         probabilities: bool = False,
         links: tuple[Tensor, ...] | None = None,
     ) -> Tensor:
-        """Predict every vertex of ``graph``, or every graph of several in one, without reading labels or targets.
+        """Predict every vertex of ``graph``, or every graph of several in one, without reading labels or targets; or score pairs of vertices.
 
         Args:
             graph: the training graph or a new one.
-            probabilities: return probabilities of classes instead of decisions.
-            links: None; pairs of vertices are scored by a model of links (:class:`sagann.train.link_predictor.LinkPredictor`).
+            probabilities: return probabilities of classes, or of links, instead of decisions.
+            links: where links are learned, the pairs of vertices to score, with messages along all edges of ``graph``: sources and destinations,
+                int64 [n] each; of a graph with edge types also the types, int64 [n]. Else None.
         Returns:
             int64 [num_vertices] class ids (of a task on whole graphs [num_graphs], as below), or uint8 [num_vertices, C] of 0/1 for multi-label; with
             ``probabilities`` floats [num_vertices, C]. For a regression floats [num_vertices], or [num_vertices, T] for T targets of 2 or
-            more. On the CPU.
+            more. For links floats [n] of probabilities, or uint8 [n]: 1 where an edge is expected (probability above 0.5). On the CPU.
         Raises:
-            InputError: probabilities of a regression.
+            InputError: probabilities of a regression; links are missing, have an id out of range, or are not learned.
         """
         _require_graph(graph)
-        if links is not None:
-            raise InputError(
-                "only a model of links scores pairs of vertices: links are passed, the task is "
-                f"{self.contract.task} (in predict)",
-                hint="Leave links out.",
-            )
-        task = self.contract.kind
-        if probabilities and task == "regression":
-            raise InputError(
-                "a regression has no probabilities: probabilities=True (in predict)",
-                hint="Leave it out: the predictions are values.",
-            )
-        logits = self._finite_logits(self._prepared(graph))
-        if task == "regression":
-            # A copy, because the outputs of a streamed model lie in a file.
-            return (logits[:, 0] if self.contract.num_outputs == 1 else logits).to("cpu", copy=True)
-        multi_label = task == "multi-label"
-        if probabilities:
-            return (logits.sigmoid() if multi_label else logits.softmax(dim=1)).cpu()
-        return predict_classes(logits, multi_label=multi_label).cpu()
+        known = graph.graph if isinstance(graph, PreparedGraph) else graph
+        pairs = self.head.check_request(known, probabilities=probabilities, links=links)
+        prepared = self._prepared(graph)
+        with evaluating(self.model):
+            rows = self._gathered(self.runner(prepared))
+            return self.head.predict(rows, prepared.graph, probabilities=probabilities, links=pairs)
 
     def embed(self, graph: Graph | PreparedGraph) -> Tensor:
-        """The input of the last SAGA layer: dense float [num_vertices, F], one row per vertex, on the CPU.
+        """The input of the last SAGA layer; where links are learned, the rows that they are scored by. Dense float [num_vertices, F], on the CPU.
 
         A streamed model runs up to that layer within the same budget, and the result lies in its spill folder.
 
@@ -158,59 +236,54 @@ class Predictor(ModelPasses):
             SpillError: there is too little room to spill.
         """
         _require_graph(graph)
-        return self._embed(self._prepared(graph))
-
-    @cached_property
-    def _last_input(self) -> LastInput:
-        """The model up to the input of its last layer; kept, because what it is traced to is kept with it."""
-        return LastInput(self.model, self.num_hops)
-
-    def _embed(self, prepared: PreparedGraph) -> Tensor:
-        model, part = self._last_input, prepared.part
+        runner = self.runner(self._prepared(graph))
         with evaluating(self.model):
-            if self.passes is not None:
-                rows = self.passes.rows_of(model, prepared)
-            elif part is not None:
-                rows = self._on_part(model, part)
-            else:
-                rows = self._on_graph(model, prepared.graph).to("cpu", copy=True)
-            return rows if part is None else self._gathered(part, rows, "gathering embeddings")
+            return runner.gathered(runner.rows_of(self.head.embedder), "gathering embeddings")
 
     def _prepared(self, graph: Graph | PreparedGraph) -> PreparedGraph:
         prepared = graph if isinstance(graph, PreparedGraph) else self.prepare(graph)
         with evaluating(self.model):
-            self.require_row_wise(prepared)
+            self.runner(prepared).require_row_wise()
         return prepared
 
-    def _finite_logits(self, prepared: PreparedGraph) -> Tensor:
-        logits = self.logits(prepared)
-        step = max(1, CHECKED_AT_ONCE // max(1, logits.shape[1]))
-        wrong = torch.cat([~rows.isfinite().all(dim=1) for rows in logits.split(step)])
-        if wrong.any():
-            raise InputError(
-                f"the model's output is not finite: {self.contract.unit} {int(wrong.nonzero()[0])} and "
-                f"{int(wrong.sum()) - 1} more (in graph '{prepared.graph.name}')",
-                hint="Look for features far larger than in training; a model that diverged wants a lower lr.",
-            )
-        return logits
+    def release(self) -> None:
+        """Remove spilled blocks. The next call makes them again."""
+        with self._lock:
+            if self._kept is not None:
+                self._kept.close()
 
 
 def _divided(
     prepared: Graph, opened: Graph, workers: Workers, device: torch.device, learned: Learned | None
 ) -> PreparedGraph:
     """A worker's part of a prepared graph. What the model has made of the whole graph's edges and features is freed."""
-    # Imported here: most runs have no workers, and it loads torch.distributed.
+    # Imported here: most runs have no workers, and it loads Numba.
     from sagann.runtime.workers import worker_part
 
     require_features(prepared, "workers", hint="Use one worker, or give the graph features.")
     bounds = None if learned is None else learned.cut(prepared.topology, workers)
     part = worker_part(prepared, workers, opened=opened, device=device, bounds=bounds)
-    return PreparedGraph(graph=replace(prepared, topology=opened.topology, features=opened.features), part=part)
+    known = replace(prepared, topology=opened.topology, features=opened.features)
+    return PreparedGraph(graph=known, opened=opened.topology, part=part)
 
 
-def graph_of(graph: Graph | PreparedGraph) -> Graph:
-    """The graph itself, or the one that was prepared."""
-    return graph.graph if isinstance(graph, PreparedGraph) else graph
+def _check_has_data(model: nn.Module) -> None:
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        if tensor.is_meta:
+            raise InputError(
+                f"the model's parameters have no values: '{name}' is on the device 'meta' (in model "
+                f"{class_of(model).__name__})",
+                hint="Build the model without device='meta', or give it memory and values: model.to_empty(device='cpu').",
+            )
+
+
+def _undivided(model: nn.Module, team: Team) -> InputError:
+    option = "memory (--memory)" if team.size == 1 else "workers (--workers)"
+    found = "a memory budget" if team.size == 1 else f"{team.size} workers"
+    return InputError(
+        f"a model of whole graphs is neither streamed nor divided among workers: {found} (in model {class_of(model).__name__})",
+        hint=f"Leave {option} out: the graphs are computed in batches, of which one is in memory at a time.",
+    )
 
 
 def _require_graph(graph: object) -> None:

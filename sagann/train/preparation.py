@@ -12,9 +12,10 @@ from torch import nn
 from sagann.errors import InputError, LayerError
 from sagann.graph import Graph, Topology
 from sagann.graph.checks import slices
-from sagann.graph.feature_store import Features, feature_store, read_slice
+from sagann.graph.feature_store import feature_store, read_slice
 from sagann.graph.large_arrays import empty_array
 from sagann.graph.rows import csr_tensor, is_sparse, made_dense
+from sagann.runtime.team import SOLO, Team
 
 if TYPE_CHECKING:
     from sagann.runtime.workers import WorkerPart
@@ -26,20 +27,30 @@ class PreparedGraph:
 
     graph: Graph
     "The graph that the layers walk. Where workers divide it, its labels and splits alone are as prepared."
+    opened: Topology
+    "The edges before the model has prepared them, such as without loops that it has added."
     part: WorkerPart | None = None
-    "The worker's part of the prepared graph, which the layers walk instead; None without workers."
-    learned: Topology | None = None
-    "The edges to learn, without those that the model has added; None where links are not learned."
+    "The worker's part of the prepared graph, which the layers walk instead; None for the whole graph."
 
     @property
-    def features(self) -> Features | None:
-        """The features that the layers read: the graph's, or those of the worker's part."""
-        return self.graph.features if self.part is None else self.part.features
+    def walked(self) -> Graph | WorkerPart:
+        """What the layers walk: the whole graph, or the worker's part."""
+        return self.part or self.graph
 
     @property
     def num_edges(self) -> int:
         """Number of edges of the whole prepared graph."""
-        return self.graph.num_edges if self.part is None else self.part.num_edges
+        return self.walked.num_edges
+
+    @property
+    def vertices(self) -> slice:
+        """Ids of the vertices whose rows this process computes."""
+        return slice(0, self.graph.num_vertices) if self.part is None else self.part.vertices
+
+    @property
+    def team(self) -> Team:
+        """The workers that divide the graph."""
+        return SOLO if self.part is None else self.part.workers
 
 
 def prepared_by(model: nn.Module, graph: Graph) -> Graph:

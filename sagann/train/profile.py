@@ -14,33 +14,26 @@ from sagann.runtime.forecasting.probe import probe
 from sagann.runtime.forecasting.timeline_files import write_picture, write_trace
 from sagann.runtime.recorder import Recorder
 from sagann.storage.picture import can_draw
-from sagann.train.predictor import Predictor
-from sagann.train.preparation import PreparedGraph
 from sagann.train.run_folder import PICTURE_FILE, PROFILE_FILE
+from sagann.train.runner import Runner, Streamed
 
 
-def write_profile(
-    folder: Path,
-    predictor: Predictor,
-    prepared: PreparedGraph,
-    measured: Recorder,
-    on_message: Callable[[str], None],
-) -> None:
+def write_profile(folder: Path, runner: Runner, measured: Recorder, on_message: Callable[[str], None]) -> None:
     """Write a trace of the last epoch into the run folder, and a picture where matplotlib is installed.
 
-    ``predictor`` has streamed its model over ``prepared``. ``measured`` is the last epoch.
+    ``runner`` has streamed its model. ``measured`` is the last epoch.
     """
-    passes, graph = predictor.passes, prepared.graph
+    graph = runner.prepared.graph
     assert graph.features is not None
-    assert passes is not None
-    streamed, streaming = passes.over(prepared), passes.streaming
+    assert isinstance(runner, Streamed)
+    streamed, streaming = runner.streamed(), runner.budget
     timelines: dict[str, Timeline] = {"measured": measured}
-    title = f"{type(predictor.model).__name__} on {graph.name}: budget {format_bytes(streaming.memory_bytes)}"
+    title = f"{type(runner.model).__name__} on {graph.name}: budget {format_bytes(streaming.memory_bytes)}"
     try:
         planned = streamed.plan(graph.features, folded=True)
-        machine = probe(streaming.spill or Path(tempfile.gettempdir()), predictor.device)
+        machine = probe(streaming.spill or Path(tempfile.gettempdir()), runner.device)
         on_disk = streaming.spill is not None
-        expected = forecast(planned, machine, on_disk=on_disk, rehearsal=(predictor.model, graph))
+        expected = forecast(planned, machine, on_disk=on_disk, rehearsal=(runner.model, graph))
         timelines = {"planned": expected.timeline, **timelines}
         title += f", P = {planned.plan.num_intervals}"
     except SagannError as error:

@@ -42,13 +42,10 @@ def foretell(parts: RunParts) -> SampledForecast:
             hint="Set TrainConfig.sample. `sagann plan --memory` foretells epochs of the whole graph.",
         )
     with _copied(parts) as predictor:
-        source = SampledEpochs(predictor, parts.prepared, parts.config, kept=parts.take_tiers())
+        source = SampledEpochs(predictor, parts.prepared, parts.config)
         source.try_out()
         session = parts.session_of(predictor, source)
-        found = forecast_of(source, rehearsed(session, source, longest_s=LONGEST_S, most_rounds=ROUNDS))
-        # After a failure, nobody may train.
-        parts.kept_tiers = source.tiers
-        return found
+        return forecast_of(source, rehearsed(session, source, longest_s=LONGEST_S, most_rounds=ROUNDS))
 
 
 def foretell_trainers(parts: RunParts, *, longest_s: float | None = None) -> tuple[Prediction, Prediction | None]:
@@ -63,9 +60,7 @@ def foretell_trainers(parts: RunParts, *, longest_s: float | None = None) -> tup
     # Whatever the run does, its best shares are searched.
     config = replace(config, sharing="joint", profile=False)
     with _copied(parts) as predictor:
-        source = HybridEpochs(
-            predictor, parts.prepared, config, model_config=parts.model_config, kept=parts.take_tiers()
-        )
+        source = HybridEpochs(predictor, parts.prepared, config, model_config=parts.model_config)
         source.try_out()
         with closing(source):
             source.open()
@@ -73,7 +68,6 @@ def foretell_trainers(parts: RunParts, *, longest_s: float | None = None) -> tup
             most_s = LONGEST_S if longest_s is None else longest_s
             rounds = rehearsed(session, source, longest_s=most_s, most_rounds=SETTLING_ROUNDS, warm_up=WARM_UP + 1)
             found = prediction_of(source, rounds)
-            parts.kept_tiers = source.tiers
             return found, with_one_more(source, found)
 
 

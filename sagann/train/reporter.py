@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from sagann.did_you_mean import closest
-from sagann.errors import InputError, shown
-from sagann.hybrid.work import TrainerWork
 from sagann.storage.json_fields import as_integer, as_number
 from sagann.train.epoch_progress import EpochProgress
 from sagann.train.metrics import Metrics
-from sagann.train.worker_balance import WorkerBalance
 
 if TYPE_CHECKING:
-    from sagann.runtime.tiered import Traffic
+    from sagann.train.history import History
+
+_NUMBERS = ("epoch", "loss", "epoch_s", "lr", "num_edges")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,87 +58,38 @@ class EpochRecord:
     "Learning rate of the first parameter group."
     num_edges: int = 0
     "Number of edges that the forward passes of training walked, of all hops together."
-    mteps: float | None = None
-    """Of an epoch of sampled mini-batches: million traversed edges per second, that is ``num_edges`` over ``epoch_s`` (HyScale-GNN, equation 5).
-    None for an epoch on the whole graph."""
     metrics: Mapping[str, Metrics] = field(default_factory=dict)
     "Split to metric to value; empty where the epoch was not evaluated."
-    traffic: Traffic | None = None
-    """Rows and bytes that each tier gave to the epoch's mini-batches, or after a resume within the epoch to the batches since then;
-    None for a run without tiers."""
-    balance: WorkerBalance | None = None
-    "Parts and seconds of the workers; None unless they are balanced by cost."
-    trainers: TrainerWork | None = None
-    "Shares and seconds of the trainers; None unless there are several."
+    extra: Mapping[str, Any] = field(default_factory=dict)
+    """Numbers, and lists of them, of what the epoch was trained with, by name: rows and bytes of tiers ('hot_rows'), parts and seconds of workers that
+    are balanced by cost ('worker_s'), shares and seconds of several trainers ('trainer_s'); of sampled mini-batches 'mteps', million traversed
+    edges per second, that is ``num_edges`` over ``epoch_s`` (HyScale-GNN, equation 5)."""
 
     def to_json(self) -> dict[str, Any]:
-        """The line as JSON values: metrics have names such as 'val/accuracy', counts of tiers names such as 'hot_rows', and numbers of
-        workers are lists."""
+        """The line as JSON values: metrics have names such as 'val/accuracy'."""
         flat = {f"{split}/{name}": value for split, found in self.metrics.items() for name, value in found.items()}
-        own = {name: getattr(self, name) for name in ("epoch", "loss", "epoch_s", "lr", "num_edges")}
-        if self.mteps is not None:
-            own["mteps"] = self.mteps
-        counts = {} if self.traffic is None else self.traffic.to_json()
-        balance = {} if self.balance is None else self.balance.to_json()
-        trainers = {} if self.trainers is None else self.trainers.to_json()
-        return {**own, **counts, **balance, **trainers, **flat}
+        return {**{name: getattr(self, name) for name in _NUMBERS}, **self.extra, **flat}
+
+    def __getitem__(self, name: str) -> Any:
+        """A value of the line by its name."""
+        return self.to_json()[name]
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> EpochRecord:
-        """The inverse of :meth:`to_json`; a KeyError, TypeError or ValueError where a value is missing or no finite number."""
+        """The inverse of :meth:`to_json`; a KeyError or TypeError where a number is missing, or no finite number."""
         metrics: dict[str, Metrics] = {}
+        extra: dict[str, Any] = {}
         for key, value in values.items():
             split, slash, name = key.partition("/")
             if slash:
                 metrics.setdefault(split, {})[name] = as_number(value, key)
-        own = {name: as_number(values[name], name) for name in ("loss", "epoch_s", "lr")}
-        # A line of a run that was begun before edges were counted has none.
-        num_edges = as_integer(values.get("num_edges", 0), "num_edges")
-        return cls(
-            epoch=as_integer(values["epoch"], "epochs"),
-            **own,
-            num_edges=num_edges,
-            mteps=as_number(values["mteps"], "mteps") if "mteps" in values else None,
-            metrics=metrics,
-            traffic=_traffic_in(values),
-            balance=WorkerBalance.from_json(values),
-            trainers=TrainerWork.from_json(values),
-        )
-
-
-class EpochRecords(tuple[EpochRecord, ...]):
-    """The records of epochs, in order; ``records["val/accuracy"]`` are the values of all epochs, as of :func:`values_of`."""
-
-    __slots__ = ()
-
-    def __getitem__(self, index: Any) -> Any:
-        return values_of(self, index) if isinstance(index, str) else super().__getitem__(index)
-
-
-def values_of(records: Sequence[EpochRecord], name: str) -> list[Any]:
-    """The values of a name in the lines of metrics.jsonl, one for each epoch; None where an epoch has none, as one that was not evaluated.
-
-    Raises:
-        InputError: no epoch has a value of that name.
-    """
-    rows = [record.to_json() for record in records]
-    names = dict.fromkeys(each for row in rows for each in row)
-    if name not in names:
-        raise InputError(
-            f"no epoch has a value of that name: {shown(name)} (in history)",
-            hint=closest(name, names) if names else "Call fit first: no epoch has ended.",
-        )
-    return [row.get(name) for row in rows]
-
-
-def _traffic_in(values: Mapping[str, Any]) -> Traffic | None:
-    """The counts of tiers in a line; None for a line of a run without tiers."""
-    if "hot_rows" not in values:
-        return None
-    # Imported here: most runs have no tiers, and it loads Numba.
-    from sagann.runtime.tiered import Traffic
-
-    return Traffic.from_json(values)
+            elif key not in _NUMBERS:
+                extra[key] = value
+        numbers: dict[str, Any] = {name: as_number(values[name], name) for name in ("loss", "epoch_s", "lr")}
+        counts = {
+            name: as_integer(values[name], of) for name, of in (("epoch", "epochs"), ("num_edges", "num_edges"))
+        }
+        return cls(**numbers, **counts, metrics=metrics, extra=extra)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -165,7 +114,7 @@ class TrainResult:
     "Largest resident memory of the process so far, in bytes."
     metrics: Mapping[str, Metrics]
     "Split to metric to value, for the weights that the run ended with."
-    history: EpochRecords
+    history: History
     """The records of all epochs. By the name of a value, as ``history["loss"]``, the values of all epochs."""
     run_dir: Path | None
     "The run folder, or None."

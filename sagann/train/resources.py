@@ -23,6 +23,7 @@ import torch.utils.deterministic
 import sagann
 from sagann.kernels.seeds import generators_of
 from sagann.runtime.places import device_named, num_cuda_devices
+from sagann.runtime.team import Team
 
 # Typed by hand: the stubs do not know the properties of this module.
 _deterministic: Any = torch.utils.deterministic
@@ -127,12 +128,12 @@ _TRAINS = threading.RLock()
 os.register_at_fork(after_in_child=_TRAINS._at_fork_reinit)  # type: ignore[attr-defined]
 
 
-def own_turn(workers: object | None = None) -> AbstractContextManager[object]:
+def own_turn(team: Team) -> AbstractContextManager[object]:
     """Inside the block, no other thread is in such a block. Workers, which wait for each other, are not held up.
 
     PyTorch, NumPy and Python have one generator for all threads of a process.
     """
-    return _TRAINS if workers is None else nullcontext()
+    return _TRAINS if team.size == 1 else nullcontext()
 
 
 @contextmanager

@@ -17,13 +17,13 @@ from sagann.interop.pyg_call import is_written_for_pyg
 from sagann.interop.pyg_model import from_pyg_model
 from sagann.nn import ModelConfig, build_model
 from sagann.nn.user_model import require_named
+from sagann.runtime.team import SOLO
 from sagann.storage.json_fields import as_mapping, as_text, as_texts
+from sagann.train.agreement import device_together
 from sagann.train.contract import Contract, require_names
-from sagann.train.graph_predictor import predictor_of
 from sagann.train.losses import LOSSES, Loss, LossFunction
 from sagann.train.own_metrics import OwnMetrics
 from sagann.train.predictor import Predictor
-from sagann.train.resources import resolve_device
 from sagann.train.run_folder import AUTOMATIC, RunFolder
 from sagann.train.streaming import Streaming
 
@@ -157,15 +157,10 @@ def load_run(
         memory=trained.memory if memory is None else memory,
         spill=trained.spill if spill is None else os.fspath(spill),
     )
-    if workers is None:
-        where = resolve_device(device)
-    else:
-        # Imported here: most runs have no workers.
-        from sagann.train.agreement import device_together
-
-        where = device_together(device, workers)
+    team = workers or SOLO
+    where = device_together(device, team)
     # An automatic budget comes from the host's free memory, for one process.
-    automatic_bytes = run.automatic_bytes if where.type == "cpu" and workers is None else None
+    automatic_bytes = run.automatic_bytes if where.type == "cpu" and team.size == 1 else None
     streaming = Streaming.of(config, None, device=where, automatic_bytes=automatic_bytes, trains=False)
     if streaming is not None and memory is not None:
         # Nothing else needs a part of it, whatever the run was.
@@ -183,19 +178,19 @@ def load_run(
         )
     mean_loss = run.loss if run.loss.is_known else replace(run.loss, function=loss)
     learned = None
-    if workers is not None and workers.balance == "cost":
-        # Imported here: most runs have no workers, and it loads torch.distributed.
+    if team.size > 1 and team.balance == "cost":
+        # Imported here: most runs have no workers, and it loads Numba.
         from sagann.train.learned import learned_costs
 
         learned = learned_costs(run_dir).forward
-    return predictor_of(
+    return Predictor(
         model,
         run.contract,
         device=where,
         loss=mean_loss,
         metrics=metrics,
         streaming=streaming,
-        workers=workers,
+        workers=team,
         learned=learned,
         for_first=True,
     )

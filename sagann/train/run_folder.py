@@ -22,6 +22,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -38,7 +39,6 @@ from sagann.train.atomic import (
     disk_errors,
     file_digest,
     parse_tensors,
-    remove_folder,
     remove_leftovers,
     write_json,
     write_tensors,
@@ -61,8 +61,8 @@ PROFILE_FILE, PICTURE_FILE = "profile.json", "profile.png"
 EVENTS, _CHECKPOINTS = "events", "checkpoints"
 _SUMMARY_FILE, _WEIGHTS_FILE = "metrics.json", "model.safetensors"
 _RESULT_FILES = (_SUMMARY_FILE, _WEIGHTS_FILE)
-WRITTEN_ASIDE = (RUN_FILE, *_RESULT_FILES, PROFILE_FILE, PICTURE_FILE, CONFIG_FILE, _CHECKPOINTS, EVENTS)
-"Names of files and folders that are written, or removed, under a temporary name."
+WRITTEN_ASIDE = (RUN_FILE, *_RESULT_FILES, PROFILE_FILE, PICTURE_FILE, CONFIG_FILE)
+"Names of files that are written under a temporary name."
 _EXTRA_STATE = "$extra_state"
 "Name of a tensor in model.safetensors that no parameter has: the bytes of the values of a state_dict that are no tensors."
 _DESCRIPTION = ("model", "train", "contract", "versions", "identity")
@@ -148,8 +148,9 @@ class RunFolder:
 
     def clear(self) -> None:
         """Remove the files of a run. Checkpoints go first, so that after a kill no wrong run is resumed."""
-        remove_folder(self.checkpoints.path)
-        remove_folder(self.path / EVENTS)
+        for folder in (self.checkpoints.path, self.path / EVENTS):
+            if folder.exists():
+                shutil.rmtree(folder)
         self._remove(*_RESULT_FILES, PROFILE_FILE, PICTURE_FILE, HISTORY_FILE, RUN_FILE)
 
     def clear_result(self) -> None:

@@ -1,81 +1,171 @@
-"""RunParts: what a run is made of, and the sessions that are made of it."""
+"""RunParts: what a run is made of, checked and put together, and the sessions that are made of it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
-from torch.optim.lr_scheduler import LRScheduler
 
 from sagann.config import TrainConfig
-from sagann.graph import Graph
-from sagann.nn import ModelConfig
+from sagann.errors import MissingDependencyError
+from sagann.graph import Graph, for_task
+from sagann.graph.task import left_out, task_of
+from sagann.graph.validate import validate_labels
+from sagann.interop.pyg_model import from_pyg_model, is_written_for_pyg
+from sagann.nn import ModelConfig, build_model
 from sagann.nn.model_call import class_of
+from sagann.runtime.team import Team
+from sagann.storage.verify import check_graph
+from sagann.train.agreement import device_together, require_agreement, require_divisible
 from sagann.train.automatic import automatic_budget, bytes_in_files
-from sagann.train.best import BestTracker
+from sagann.train.best import BestTracker, resolve_monitor
+from sagann.train.contract import Contract, require_names
 from sagann.train.epoch_source import EpochSource, WholeGraph
-from sagann.train.graph_predictor import GraphPredictor
+from sagann.train.losses import Loss, LossFunction, build_loss
+from sagann.train.own_metrics import OwnMetrics
 from sagann.train.policies import (
+    DECAY_POLICIES,
     OptimizerFactory,
     ParamGroups,
     SchedulerFactory,
     build_optimizer,
     build_scheduler,
+    try_policies,
 )
 from sagann.train.predictor import Predictor
 from sagann.train.preparation import PreparedGraph
+from sagann.train.resources import seeded
 from sagann.train.run_folder import AUTOMATIC, RunFolder
 from sagann.train.session import TrainSession
 from sagann.train.streaming import Streaming
+from sagann.train.trainable import check_sampled, check_trainable, learned_as_well, require_seeds_apart
 
 if TYPE_CHECKING:
-    from sagann.runtime.workers import Workers
     from sagann.train.balancer import Balancer
-    from sagann.train.sampled_epochs import KeptTiers
 
 
-@dataclass(kw_only=True, eq=False)
 class RunParts:
-    """A model, a graph and a configuration that fit each other, checked by :class:`sagann.train.Trainer`."""
+    """A model, a graph and a configuration that are checked against each other, and the sessions that are made of them.
 
-    config: TrainConfig
-    "How to train."
-    graph: Graph
-    "The training graph with the answers of the run's task alone, before it is prepared."
-    predictor: Predictor
-    "Has the model and its loss."
-    model_config: ModelConfig | None
-    "What the model was built from; None for a module of the user's own."
-    monitor: str
-    "The monitored metric, as 'val/accuracy'."
-    weights: str
-    "Weights that the run ends with: 'best' or 'last'."
-    source: str
-    "Name of the data."
-    class_names: tuple[str, ...]
-    "Names of the classes; empty where none were given."
-    optimizer: OptimizerFactory | None
-    "Makes the optimizer; None for that of the configuration."
-    scheduler: SchedulerFactory | None
-    "Makes the scheduler; None for that of the configuration."
-    param_groups: ParamGroups
-    "Splits the parameters into groups."
-    workers: Workers | None
-    "The workers that train together; None for this process alone."
-    spill_dir: Path | None
-    "The run folder that spilled blocks go to, where the configuration names no other; None for a run without one."
-    say: Callable[[str], None]
-    "Is told what the user should know."
-    prepared: PreparedGraph = field(init=False)
-    "The graph as the model reads it, after :meth:`prepare`."
-    kept_tiers: KeptTiers | None = field(default=None, init=False)
-    "The tiers of a rehearsal, which the next session takes over; None for none."
-    _in_files_bytes: int = field(default=0, init=False)
-    "Bytes of the prepared graph that lie in files, to leave memory to the run."
+    The arguments are those of :class:`sagann.train.Trainer`.
+
+    Args:
+        team: the workers that train together.
+        spill_dir: the run folder that spilled blocks go to, where the configuration names no other; None for a run without one.
+        say: is told what the user should know.
+    Raises:
+        InputError: the graph, the model or the configuration cannot be trained as it is.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module | ModelConfig,
+        graph: Graph,
+        config: TrainConfig,
+        *,
+        source: str | None,
+        class_names: Sequence[str],
+        loss: LossFunction | None,
+        metrics: OwnMetrics | None,
+        optimizer: OptimizerFactory | None,
+        scheduler: SchedulerFactory | None,
+        param_groups: ParamGroups | None,
+        validate: bool,
+        team: Team,
+        spill_dir: Path | None,
+        say: Callable[[str], None],
+    ) -> None:
+        everything, graph = graph, for_task(graph, config.task, where="TrainConfig.task")
+        self.config, self.graph, self.team, self.spill_dir, self.say = config, graph, team, spill_dir, say
+        self.source = source or graph.name
+        "Name of the data."
+        self._tell(left_out(everything, task_of(graph)))
+        contract = Contract.of(graph)
+        names = class_names or graph.class_names[: contract.num_classes]
+        self.class_names = require_names(names, contract.num_classes, where="Trainer.class_names")
+        if optimizer is None and scheduler is None:
+            try_policies(config)
+        # The first of several workers checks every value, and the others wait for what it finds.
+        with team.together("checking the graph"):
+            if validate:
+                check_graph(graph)
+            else:
+                validate_labels(graph)
+        check_trainable(graph)
+        self._tell(learned_as_well(graph))
+        config.require_effect(of_graphs=contract.unit == "graph", of_links=contract.unit == "link")
+        if config.tensorboard and find_spec("tensorboard") is None:
+            raise MissingDependencyError("tensorboard", extra="tensorboard", feature="TrainConfig.tensorboard")
+        device = device_together("cpu" if config.devices else config.device, team, self._tell)
+        self.model_config = model if isinstance(model, ModelConfig) else None
+        "What the model was built from; None for a module of the user's own."
+        with seeded(config.seed, device):
+            mean_loss = self._loss(contract, loss, device)
+        self.monitor = resolve_monitor(config, contract, graph.answers.splits)
+        "The monitored metric, as 'val/accuracy'."
+        self.weights = config.weights or ("best" if self.monitor.startswith("val/") else "last")
+        "Weights that the run ends with: 'best' or 'last'."
+        module = self._built(model, contract, device)
+        self.predictor = Predictor(
+            module,
+            contract,
+            device=device,
+            loss=mean_loss,
+            metrics=metrics,
+            streaming=Streaming.of(config, spill_dir, device=device),
+            workers=team,
+        )
+        self._make_optimizer, self._make_scheduler = optimizer, scheduler
+        self._param_groups = param_groups or DECAY_POLICIES[config.decay]
+        if team.size > 1:
+            require_divisible(config, balance=team.balance)
+            require_agreement(team, config, graph, self.predictor, self.model_config)
+        # Large arrays of the prepared graph lie in files where memory may be too small for both the arrays and the run.
+        self._in_files_bytes = bytes_in_files(self.model, graph) if self._chooses_budget else 0
+        self.prepared = self._prepare()
+        "The graph as the model reads it."
+
+    def _tell(self, text: str | None) -> None:
+        if text:
+            self.say(text)
+
+    def _loss(self, contract: Contract, function: LossFunction | None, device: torch.device) -> Loss:
+        config, answers = self.config, self.graph.answers
+        loss = build_loss(
+            contract.kind, answers, name=config.loss, class_weights=config.class_weights, function=function
+        )
+        loss.try_out(answers, 1 + config.negatives if contract.unit == "link" else contract.num_outputs, device)
+        return loss
+
+    def _built(self, model: nn.Module | ModelConfig, contract: Contract, device: torch.device) -> nn.Module:
+        if isinstance(model, ModelConfig):
+            self._tell(model.without_effect(of_graphs=contract.unit == "graph"))
+            with seeded(self.config.seed, device):
+                model = build_model(model, self.graph)
+        if is_written_for_pyg(model):
+            model = from_pyg_model(model, self.graph)
+            self._tell(model.left_out(self.graph))
+        if self.config.sample is not None:
+            check_sampled(model, self.graph, self.config.sample)
+        return model
+
+    def _prepare(self) -> PreparedGraph:
+        features, predictor = self.graph.features, self.predictor
+        is_store = not isinstance(features, Tensor | None)
+        if self.config.sample is not None and predictor.streaming is None and is_store:
+            self.say(
+                f"All rows of the {type(features).__name__} are read into memory, where an evaluation takes them: mini-batches do not "
+                "read the store. With a memory budget (--memory, TrainConfig.memory) they do, and evaluations are streamed."
+            )
+        files = Streaming.of(self.config, self.spill_dir, device=self.device, automatic_bytes=1)
+        with files.large_arrays() if files is not None and self._in_files_bytes else nullcontext():
+            return predictor.prepare(self.graph, validate=False)
 
     @property
     def model(self) -> nn.Module:
@@ -93,60 +183,20 @@ class RunParts:
         return self.predictor.device
 
     @property
-    def learns_graphs(self) -> bool:
-        """Whether whole graphs are learned."""
-        return self.predictor.contract.unit == "graph"
-
-    @property
     def learns_links(self) -> bool:
         """Whether links are learned."""
         return self.predictor.contract.unit == "link"
 
     @property
-    def has_batches(self) -> bool:
-        """Whether an epoch has several steps."""
-        by_links = self.learns_links and self.config.batch_size is not None
-        return self.config.sample is not None or self.learns_graphs or by_links
-
-    @property
-    def _trains_links_whole(self) -> bool:
-        """Whether links are learned on the whole graph, which is in memory then."""
-        return self.learns_links and self.config.sample is None
-
-    def prepare(self) -> None:
-        """Prepare the graph, with large arrays in files where memory may be too small for both the arrays and the run."""
-        features = self.graph.features
-        if (
-            self.config.sample is not None
-            and self.predictor.streaming is None
-            and not isinstance(features, Tensor | None)
-        ):
-            self.say(
-                f"All rows of the {type(features).__name__} are read into memory, where an evaluation takes them: mini-batches do not "
-                "read the store. With a memory budget (--memory, TrainConfig.memory) they do, and evaluations are streamed."
-            )
-        is_in_memory = self.predictor.streaming is None and self.device.type == "cpu" and self.workers is None
-        if is_in_memory and not self.learns_graphs and not self._trains_links_whole:
-            self._in_files_bytes = bytes_in_files(self.model, self.graph)
-        if not self._in_files_bytes:
-            self.prepared = self.predictor.prepare(self.graph, validate=False)
-            return
-        files = streaming_of(self.config, self.spill_dir, self.device, automatic_bytes=1)
-        assert files is not None
-        with files.large_arrays():
-            self.prepared = self.predictor.prepare(self.graph, validate=False)
+    def _chooses_budget(self) -> bool:
+        """Whether the whole graph is streamed where memory is too small for it, although no budget is stated."""
+        is_alone = self.config.memory is None and self.device.type == "cpu" and self.team.size == 1
+        return is_alone and (self.predictor.contract.unit == "vertex" or self.config.sample is not None)
 
     def stream_where_needed(self, folder: RunFolder | None, *, resume: bool) -> None:
         """Stream the model where a budget is stated, or where memory is too small for the run."""
-        if self.learns_graphs or self._trains_links_whole:
-            return
-        if self.workers is not None:
-            if self.predictor.streaming is not None:
-                self.predictor.streaming.warn(self.say)
-            return
         budget_bytes = None
-        self._drop_changed_tiers()
-        if self.config.memory is None and self.device.type == "cpu":
+        if self._chooses_budget:
             known = folder.read_run().get(AUTOMATIC) if folder is not None and folder.exists and resume else None
             budget_bytes = automatic_budget(
                 self.model,
@@ -157,27 +207,16 @@ class RunParts:
                 hot_bytes=self._hot_bytes(),
                 trains=self.config.sample is None,
             )
-        streaming = streaming_of(self.config, self.spill_dir, self.device, automatic_bytes=budget_bytes)
+        streaming = Streaming.of(self.config, self.spill_dir, device=self.device, automatic_bytes=budget_bytes)
         if streaming is not None:
             streaming.warn(self.say)
         self.predictor.stream_within(streaming)
-
-    def take_tiers(self) -> KeptTiers | None:
-        """The tiers that a rehearsal has left, once; None where there are none, or where their file has changed."""
-        self._drop_changed_tiers()
-        kept, self.kept_tiers = self.kept_tiers, None
-        return kept
-
-    def _drop_changed_tiers(self) -> None:
-        """Give up the tiers that a rehearsal has left if their file has changed."""
-        if self.kept_tiers is not None and not self.kept_tiers.is_unchanged():
-            self.kept_tiers = None
 
     def session(self) -> TrainSession:
         """A session that trains the model from the weights it has now."""
         self.predictor.try_out(self.prepared)
         if self.config.sample is not None:
-            self.predictor.require_row_wise(self.prepared, fanouts=self.config.sample)
+            require_seeds_apart(self.predictor, self.prepared.graph.to("cpu"), self.config.sample)
         return self.session_of(self.predictor, self._epoch_source())
 
     def session_of(self, predictor: Predictor, source: EpochSource) -> TrainSession:
@@ -186,65 +225,45 @@ class RunParts:
         tracker = BestTracker(self.monitor, keep_weights=self.weights == "best", patience=config.patience)
         # TrainConfig has put a number in place of None.
         assert config.weight_decay is not None
-        groups = self.param_groups(predictor.model, config.weight_decay)
-        optimizer = self.optimizer(groups) if self.optimizer else build_optimizer(config, groups)
-        if self.scheduler:
-            scheduler: LRScheduler | None = self.scheduler(optimizer)
-        else:
-            scheduler = build_scheduler(config, optimizer, maximise=tracker.maximise)
+        groups = self._param_groups(predictor.model, config.weight_decay)
+        optimizer = (self._make_optimizer or partial(build_optimizer, config))(groups)
+        make_scheduler = self._make_scheduler or partial(build_scheduler, config, maximise=tracker.maximise)
         return TrainSession(
             model=predictor.model,
             source=source,
-            answers=self.prepared.graph.answers,
-            task=self.predictor.contract.kind,
-            loss=predictor.mean_loss,
             device=self.device,
             config=config,
             optimizer=optimizer,
-            scheduler=scheduler,
+            scheduler=make_scheduler(optimizer),
             tracker=tracker,
-            workers=self.workers,
+            team=self.team,
             balancer=self._balancer(),
         )
 
     def _epoch_source(self) -> EpochSource:
         # Imported below: most runs take one kind of step, and others load Numba, or start processes.
-        if isinstance(self.predictor, GraphPredictor):
+        config, unit = self.config, self.predictor.contract.unit
+        if unit == "graph":
             from sagann.train.graph_epochs import GraphEpochs
 
-            return GraphEpochs(self.predictor, self.prepared, self.config)
-        if self.learns_links:
-            return self._link_source()
-        if self.config.sample is None:
-            return WholeGraph(self.predictor, self.prepared, profile=self.config.profile)
-        if self.config.devices is None:
-            from sagann.train.sampled_epochs import SampledEpochs
+            return GraphEpochs(self.predictor, self.prepared, config)
+        if config.devices is not None:
+            from sagann.train.hybrid_epochs import HybridEpochs
 
-            return SampledEpochs(self.predictor, self.prepared, self.config, say=self.say, kept=self.take_tiers())
-        from sagann.train.hybrid_epochs import HybridEpochs
-
-        return HybridEpochs(
-            self.predictor,
-            self.prepared,
-            self.config,
-            model_config=self.model_config,
-            say=self.say,
-            kept=self.take_tiers(),
-        )
-
-    def _link_source(self) -> EpochSource:
-        # Imported here: most runs do not learn links, and these load Numba.
+            return HybridEpochs(self.predictor, self.prepared, config, model_config=self.model_config, say=self.say)
+        if unit == "vertex" and config.sample is None:
+            return WholeGraph(self.predictor, self.prepared, profile=config.profile)
         from sagann.train.link_epochs import LinkEpochs, SampledLinkEpochs
-        from sagann.train.link_predictor import LinkPredictor
+        from sagann.train.sampled_epochs import SampledEpochs
 
-        assert isinstance(self.predictor, LinkPredictor)
-        if self.config.sample is None:
-            return LinkEpochs(self.predictor, self.prepared, self.config)
-        return SampledLinkEpochs(self.predictor, self.prepared, self.config, say=self.say)
+        if config.sample is None:
+            return LinkEpochs(self.predictor, self.prepared, config)
+        kind = SampledLinkEpochs if unit == "link" else SampledEpochs
+        return kind(self.predictor, self.prepared, config, say=self.say)
 
     def _hot_bytes(self) -> int:
-        """Bytes of the hot tier that the configuration states and that is not made yet."""
-        if self.config.hot is None or self.kept_tiers is not None:
+        """Bytes of the hot tier that the configuration states."""
+        if self.config.hot is None:
             return 0
         # Imported here: most runs have no tiers, and it loads Numba.
         from sagann.train.tiers import stated_hot_bytes
@@ -260,11 +279,3 @@ class RunParts:
         from sagann.train.balancer import Balancer
 
         return Balancer(part, say=self.say)
-
-
-def streaming_of(
-    config: TrainConfig, spill_dir: Path | None, device: torch.device, *, automatic_bytes: int | None = None
-) -> Streaming | None:
-    """How the whole graph is streamed, if it is: in training and evaluation, or where batches are sampled in evaluation alone."""
-    trains = config.sample is None
-    return Streaming.of(config, spill_dir, device=device, automatic_bytes=automatic_bytes, trains=trains)

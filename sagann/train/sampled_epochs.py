@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import replace
 from typing import TypeVar
 
 import torch
@@ -18,17 +17,15 @@ from torch import Tensor
 from sagann.byte_size import format_bytes, parse_bytes
 from sagann.config import TrainConfig
 from sagann.graph import Graph
-from sagann.graph.feature_store import Features
 from sagann.kernels.memory import POOL
-from sagann.runtime.loading import MiniBatch, MiniBatches, Pipeline, StageCounters
+from sagann.runtime.loading import MiniBatches, Pipeline, StageCounters
 from sagann.runtime.loading.batches import AHEAD, useful_ahead
 from sagann.runtime.loading.sampling_place import SampleOn
 from sagann.runtime.tiered import DeviceFeatures, TieredFeatures
 from sagann.runtime.tiered.hot_size import HotSize
 from sagann.saga.batch_norms import batch_size_without_rest
-from sagann.storage.mapped import MappedRows, positioned
 from sagann.train.batch_memory import measure_batches
-from sagann.train.epoch_source import PredictorSource, TrainStep
+from sagann.train.epoch_source import BatchEpochs, TrainStep
 from sagann.train.predictor import Predictor
 from sagann.train.preparation import PreparedGraph
 from sagann.train.tiers import (
@@ -44,30 +41,7 @@ from sagann.train.tiers import (
 R = TypeVar("R")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class KeptTiers:
-    """The tiers of a graph for mini-batches."""
-
-    graph: Graph
-    "The graph as the model reads it, on the processor, with its features in tiers."
-    features: Features | None
-    "The features without tiers."
-    ahead: int
-    "Number of mini-batches that are made ahead."
-    messages: tuple[str, ...]
-    "What the user should know about the tiers."
-
-    def is_unchanged(self) -> bool:
-        """Whether there is a hot tier of rows that are known to be the same still: only a file that the features are mapped from tells this.
-
-        Features in memory may have been changed, and a feature store of the user's may give other rows.
-        """
-        store, features = self.graph.features, self.features
-        is_of_file = isinstance(features, Tensor) and isinstance(positioned(features), MappedRows)
-        return is_of_file and isinstance(store, TieredFeatures)
-
-
-class SampledEpochs(PredictorSource[Predictor]):
+class SampledEpochs(BatchEpochs):
     """The epoch source of ``TrainConfig.sample``: every labelled training vertex is in one mini-batch of an epoch.
 
     Batches depend on the run's seed, the epoch and their number. Dropout draws its seeds from PyTorch's generator in the training
@@ -78,11 +52,12 @@ class SampledEpochs(PredictorSource[Predictor]):
         prepared: the graph as the model reads it.
         config: how to train; ``sample`` is set.
         say: is told what the memory budget leaves for the hot tier and the mini-batches.
-        kept: the tiers of an earlier source of the same graph and configuration, which are used again; None makes them.
     Raises:
         InputError: the hot tier has no room, or the features have no tiers.
         BudgetError: the memory budget has no room for a training step.
     """
+
+    minibatches: MiniBatches
 
     def __init__(
         self,
@@ -91,28 +66,21 @@ class SampledEpochs(PredictorSource[Predictor]):
         config: TrainConfig,
         *,
         say: Callable[[str], None] = lambda text: None,
-        kept: KeptTiers | None = None,
     ) -> None:
         super().__init__(predictor, prepared)
         # Samplers read the host's memory, where a graph of a streamed evaluation lies already.
         graph = prepared.graph.to("cpu")
-        made = kept or self._tiers_of(graph, config)
-        for message in made.messages:
-            say(message)
-        graph, ahead = made.graph, made.ahead
+        graph, ahead = self._tiered(graph, config, say)
         self._store = graph.features if isinstance(graph.features, TieredFeatures | DeviceFeatures) else None
         # After the hot tier, whose size may be stated.
         sample_on = sampling_place(graph, config, predictor.device, say=say)
         self.minibatches = self._batches_of(graph, config, ahead=ahead, sample_on=sample_on)
-        "Makes the batches."
-        self.tiers = made if made.is_unchanged() else None
-        "The tiers, for a later source; None where nobody could tell whether they are still right."
         self.counters: tuple[StageCounters, ...] = ()
         "The work of each stage for the steps that were taken last, and of the caller."
 
-    def _tiers_of(self, graph: Graph, config: TrainConfig) -> KeptTiers:
-        """Choose the tiers of the graph on the processor, and read what the hot tier begins with."""
-        predictor, messages, features = self._predictor, list[str](), graph.features
+    def _tiered(self, graph: Graph, config: TrainConfig, say: Callable[[str], None]) -> tuple[Graph, int]:
+        """The graph on the processor with its features in tiers, and the number of mini-batches that are made ahead."""
+        predictor = self._predictor
         ahead = _stated_ahead(graph, config, predictor)
         if config.has_tiers and graph.features is not None:
             has_window = looks_ahead(graph.features, config)
@@ -126,9 +94,7 @@ class SampledEpochs(PredictorSource[Predictor]):
                 ),
             )
             if plan.ahead < ahead:
-                messages.append(
-                    f"The memory budget has room for a queue of {plan.ahead} mini-batches ahead, not of {ahead}."
-                )
+                say(f"The memory budget has room for a queue of {plan.ahead} mini-batches ahead, not of {ahead}.")
             # Features that lie on the device already have no need of a hot tier there.
             is_read_by_device = (
                 predictor.device.type == "cuda" and self._prepared.graph.topology.device.type == "cpu"
@@ -137,8 +103,8 @@ class SampledEpochs(PredictorSource[Predictor]):
             ahead = plan.ahead
             if plan.hot is not None:
                 hottest = self._hottest(graph, config)
-                graph = _with_tiers(graph, plan.hot, hottest, config, messages.append, device)
-        return KeptTiers(graph=graph, features=features, ahead=ahead, messages=tuple(messages))
+                graph = _with_tiers(graph, plan.hot, hottest, config, say, device)
+        return graph, ahead
 
     def _batches_of(
         self, graph: Graph, config: TrainConfig, *, ahead: int, sample_on: SampleOn = "cpu"
@@ -168,10 +134,6 @@ class SampledEpochs(PredictorSource[Predictor]):
         """Where the model computes."""
         return self._predictor.device
 
-    @property
-    def num_batches(self) -> int:
-        return len(self.minibatches)
-
     def try_out(self) -> None:
         """Make the lazy parameters of the model."""
         with self.minibatches.batches(0) as batches, torch.no_grad():
@@ -196,14 +158,6 @@ class SampledEpochs(PredictorSource[Predictor]):
             self.counters = batches.counters
             if self._store is not None and before is not None:
                 self.traffic = self._store.traffic() - before
-
-    def step(self, batch: MiniBatch) -> TrainStep:
-        """The training step of a batch."""
-        return TrainStep(
-            loss=partial(self._predictor.loss_of_batch, batch),
-            num_labelled=len(batch.seeds),
-            num_edges=batch.num_edges,
-        )
 
 
 def _stated_ahead(graph: Graph, config: TrainConfig, predictor: Predictor) -> int:

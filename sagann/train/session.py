@@ -16,20 +16,18 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from sagann.config import TrainConfig
 from sagann.errors import InputError, LayerError
-from sagann.graph import Answers
 from sagann.nn.model_call import class_of
+from sagann.runtime.team import SOLO, Team
 from sagann.train.best import BestTracker
 from sagann.train.checkpoint import Checkpoint, Position
 from sagann.train.epoch_progress import EpochProgress
 from sagann.train.epoch_source import EpochSource, TrainStep
-from sagann.train.losses import Loss
-from sagann.train.metrics import KINDS, Metrics, evaluate_splits
+from sagann.train.metrics import Metrics
 from sagann.train.policies import ELEMENTWISE, REFUSALS, check_rates, step_scheduler, torch_refuses
 from sagann.train.reporter import EpochRecord
 from sagann.train.resources import capture_rng, restore_rng
 
 if TYPE_CHECKING:
-    from sagann.runtime.workers import Workers
     from sagann.train.balancer import Balancer
 
 
@@ -40,13 +38,7 @@ class TrainSession:
     model: nn.Module
     "The model that is trained."
     source: EpochSource
-    "Gives the work of each epoch."
-    answers: Answers
-    "What is learned, and the splits that the model is measured on."
-    task: str
-    "What is learned about each vertex, each graph, or each link: ``Contract.kind``."
-    loss: Loss
-    "The loss that is trained, and measured on the splits."
+    "Gives the work of each epoch, and measures the model."
     device: torch.device
     "Where the model computes."
     config: TrainConfig
@@ -57,8 +49,8 @@ class TrainSession:
     "Sets the optimizer's learning rates; None keeps them."
     tracker: BestTracker
     "Remembers the best epoch."
-    workers: Workers | None = None
-    "The workers that train together; None for this process alone."
+    team: Team = SOLO
+    "The workers that train together."
     balancer: Balancer | None = None
     "Moves vertices between the workers; None where parts stay."
     epoch: int = field(default=0, init=False)
@@ -92,18 +84,19 @@ class TrainSession:
             self.tracker.update(epoch, metrics, self.model)
         step_scheduler(self.scheduler, self.tracker.monitored(metrics) if is_due else None)
         epochs_left = 0 if self.tracker.exhausted else self.config.epochs - epoch
-        balance = None if self.balancer is None else self.balancer.settle(epochs_left)
+        extra = dict(self.source.report())
+        if self.config.sample is not None:
+            extra["mteps"] = 1e-6 * trained.num_edges / max(trained.train_s, 1e-9)
+        if self.balancer is not None:
+            extra |= self.balancer.settle(epochs_left)
         record = EpochRecord(
             epoch=epoch,
             loss=trained.loss,
             epoch_s=trained.train_s,
             lr=lr,
             num_edges=trained.num_edges,
-            mteps=None if self.config.sample is None else 1e-6 * trained.num_edges / max(trained.train_s, 1e-9),
             metrics=metrics,
-            traffic=self.source.traffic,
-            balance=balance,
-            trainers=self.source.work,
+            extra=extra,
         )
         self.epoch, self.progress = epoch, None
         self.history.append(record)
@@ -161,9 +154,8 @@ class TrainSession:
             if in_model:
                 raise
             raise torch_refuses("optimizer", type(self.optimizer).__name__, error) from error
-        if self.workers is not None and type(self.optimizer) not in ELEMENTWISE:
-            trained = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
-            self.workers.share(trained, "sharing the weights")
+        if type(self.optimizer) not in ELEMENTWISE:
+            self.team.share(self._trained(), "sharing the weights")
         return losses[0]
 
     def _loss_and_gradients(self, step: TrainStep, epoch: int) -> tuple[Tensor, float]:
@@ -200,27 +192,22 @@ class TrainSession:
                 ) from error
             raise
         if self.config.clip_norm is not None:
-            trained = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
+            trained = self._trained()
             norm = nn.utils.get_total_norm([each.grad for each in trained if each.grad is not None])
-            if self.workers is not None:
-                norm = norm.new_tensor(self._of_first(float(norm), self.workers))
+            norm = norm.new_tensor(self._of_first(float(norm)))
             nn.utils.clip_grads_with_norm_(trained, self.config.clip_norm, norm)
         return loss.detach(), value
 
-    def _of_first(self, numbers: Any, workers: Workers) -> Any:
+    def _trained(self) -> list[nn.Parameter]:
+        return [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
+
+    def _of_first(self, numbers: Any) -> Any:
         """JSON numbers as the first worker has found them: sums of other machines, or of other threads, may differ in their last bits."""
-        content = json.dumps(numbers).encode() if workers.is_first else None
-        return json.loads(workers.from_first(content, "sharing the first worker's numbers", timeout_s=None))
+        content = json.dumps(numbers).encode() if self.team.is_first else None
+        return json.loads(self.team.from_first(content, "sharing the first worker's numbers", timeout_s=None))
 
     def _evaluate(self, epoch: int) -> dict[str, Metrics]:
-        # Only the cheap metrics and the monitored one: all metrics are measured at the end of the run.
-        names = {"loss", KINDS[self.task].quick, self.tracker.metric}
-        outputs = self.source.logits()
-        metrics = evaluate_splits(
-            outputs, self.answers, task=self.task, loss=self.loss, splits=("train", "val"), names=names
-        )
-        if self.workers is not None:
-            metrics = self._of_first(metrics, self.workers)
+        metrics: dict[str, Metrics] = self._of_first(self.source.measure({self.tracker.metric}))
         for split, found in metrics.items():
             for name, value in found.items():
                 self._check_finite(value, f"{split}/{name} of epoch {epoch}")

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -18,13 +18,13 @@ from sagann.byte_size import format_bytes, parse_bytes, with_exact
 from sagann.config import TrainConfig
 from sagann.errors import InputError
 from sagann.free_space import disk_of, free_disk_bytes, is_memory
-from sagann.graph import Graph
 from sagann.graph.large_arrays import made_by
+from sagann.runtime.team import Team
 
 if TYPE_CHECKING:
     from sagann.plan.epoch import Planned
     from sagann.runtime.streaming.streamed import StreamedModel
-    from sagann.runtime.workers import WorkerPart, Workers
+    from sagann.train.preparation import PreparedGraph
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,7 +52,8 @@ class Streaming:
         automatic_bytes: int | None = None,
         trains: bool = True,
     ) -> Streaming | None:
-        """The streaming that a configuration asks for; None for everything in memory.
+        """The streaming that a configuration asks for, of whole epochs if ``trains``, unless it samples mini-batches, and of evaluations; None for
+        everything in memory.
 
         ``automatic_bytes`` is the budget where ``config`` names none. Where ``config`` names no spill folder, it lies in
         ``run_dir``, or is the system's folder for temporary files; beside a CUDA device blocks stay in the host's memory. Where
@@ -72,18 +73,12 @@ class Streaming:
             memory_bytes=memory_bytes,
             spill=named or own,
             is_automatic=config.memory is None,
-            trains=trains,
+            trains=trains and config.sample is None,
             is_half=is_half,
         )
 
     def stream(
-        self,
-        model: nn.Module,
-        graph: Graph,
-        device: torch.device,
-        *,
-        trains: bool,
-        part: WorkerPart | None = None,
+        self, model: nn.Module, prepared: PreparedGraph, device: torch.device, *, trains: bool
     ) -> StreamedModel:
         """The model over a prepared graph, or over a worker's part of it, inside the budget.
 
@@ -93,19 +88,16 @@ class Streaming:
         from sagann.plan.residency import BudgetError
         from sagann.runtime.streaming.stream import stream, stream_part
 
+        graph, part = prepared.graph, prepared.part
+        within: dict[str, Any] = {
+            "budget_bytes": self.memory_bytes,
+            "spill": self.spill,
+            "trains": trains,
+            "device": device,
+        }
         try:
-            if part is not None:
-                return stream_part(
-                    model,
-                    part,
-                    part.blocks,
-                    budget_bytes=self.memory_bytes,
-                    spill=self.spill,
-                    trains=trains,
-                    device=device,
-                )
-            return stream(
-                model, graph, budget_bytes=self.memory_bytes, spill=self.spill, trains=trains, device=device
+            return (
+                stream(model, graph, **within) if part is None else stream_part(model, part, part.blocks, **within)
             )
         except BudgetError as error:
             if self.is_half:
@@ -133,7 +125,7 @@ class Streaming:
         *,
         epoch: Planned | None = None,
         num_rows: int,
-        workers: Workers | None = None,
+        team: Team,
     ) -> None:
         """Raise SpillError where the disk lacks room for the blocks that an evaluation, or an epoch, spills, and for the evaluation's result.
 
@@ -144,7 +136,7 @@ class Streaming:
             device: computes.
             epoch: what it spills in an epoch of training; None where no epoch is streamed.
             num_rows: number of rows of the result that this process writes, those that it gathers from other workers included.
-            workers: the workers; None for this process alone.
+            team: the workers.
         """
         if self.spill is None or device.type != "cpu":
             return
@@ -154,14 +146,12 @@ class Streaming:
         form = evaluation.program.forms[evaluation.program.output]
         result_bytes = num_rows * math.prod(form.shape) * form.dtype.itemsize
         needed_bytes = max(evaluation.disk_bytes + result_bytes, 0 if epoch is None else epoch.disk_bytes)
-        free_bytes, sharing = free_disk_bytes(self.spill), ""
-        if workers is not None:
-            mine = json.dumps([disk_of(self.spill), needed_bytes, free_bytes, result_bytes])
-            on_disk = [json.loads(text) for text in workers.texts(mine, "finding room to spill")]
-            on_disk = [each for each in on_disk if each[0] == disk_of(self.spill)]
-            needed_bytes, result_bytes = (sum(each[number] for each in on_disk) for number in (1, 3))
-            free_bytes = min(each[2] for each in on_disk)
-            sharing = f" by the {len(on_disk)} workers on this disk" if len(on_disk) > 1 else ""
+        mine = json.dumps([disk_of(self.spill), needed_bytes, free_disk_bytes(self.spill), result_bytes])
+        on_disk = [json.loads(text) for text in team.texts(mine, "finding room to spill")]
+        on_disk = [each for each in on_disk if each[0] == disk_of(self.spill)]
+        needed_bytes, result_bytes = (sum(each[number] for each in on_disk) for number in (1, 3))
+        free_bytes = min(each[2] for each in on_disk)
+        sharing = f" by the {len(on_disk)} workers on this disk" if len(on_disk) > 1 else ""
         if free_bytes < needed_bytes:
             raise SpillError(
                 f"too little room to spill blocks: {with_exact(free_bytes)} are free, "

@@ -4,16 +4,26 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
-from sagann.errors import InputError, first_line
+from sagann.errors import InputError, LayerError, first_line
 from sagann.graph import Graph
 from sagann.graph.answers import SPLITTERS
 from sagann.graph.task import answers_of
 from sagann.interop.pyg_model import PygModel
 from sagann.saga.layer import count_hops
+from sagann.saga.row_runs import tolerance_of
 from sagann.train.metrics import present_splits
+
+if TYPE_CHECKING:
+    from sagann.train.predictor import Predictor
+
+_TRIED_SEEDS = 8
+"Seeds on which it is tried whether the row of one depends on the others."
 
 
 def require_features(graph: Graph, what: str, *, hint: str) -> None:
@@ -53,6 +63,33 @@ def check_sampled(model: nn.Module, graph: Graph, fanouts: Sequence[int]) -> Non
             hint=f"Name {num_hops} fanouts, as --sample {','.join(['10'] * num_hops)}."
             if num_hops
             else "Train it on the whole graph; it reads no edge.",
+        )
+
+
+def require_seeds_apart(predictor: Predictor, graph: Graph, fanouts: Sequence[int]) -> None:
+    """Refuse a model that gives a seed of a mini-batch another row alone than beside others."""
+    # Imported here: most runs sample nothing, and it loads Numba.
+    from sagann.interop.pyg_example import undisturbed
+    from sagann.runtime.loading import MiniBatches
+
+    def row_of_last(seeds: Tensor) -> Tensor:
+        batches = MiniBatches(graph, fanouts=fanouts, seeds=seeds, shuffle=False, ahead=0, device=predictor.device)
+        return predictor.forward_batch(next(iter(batches)))[-1]
+
+    seeds = torch.arange(min(_TRIED_SEEDS, graph.num_vertices))
+    # Other parameters than those that begin as zeros, which would hide what they are multiplied with.
+    with undisturbed(predictor.model):
+        together, again, alone = row_of_last(seeds), row_of_last(seeds), row_of_last(seeds[-1:])
+    # Sums in another order differ by less.
+    tolerance = max(1e-3, tolerance_of(together.dtype)) * float(together.nan_to_num(0, 0, 0).abs().max())
+    is_close = partial(torch.allclose, together, rtol=0.0, atol=tolerance, equal_nan=True)
+    # A model that draws random numbers in evaluation is not judged.
+    if not is_close(alone) and is_close(again):
+        raise LayerError(
+            "a model that is trained on mini-batches must treat vertices independently between its layers: "
+            f"it gives a seed another row alone than beside {len(seeds) - 1} others (in model {predictor.head.name})",
+            hint="Leave out what depends on other vertices than neighbours, or on numbers and order of vertices, such as GraphNorm and "
+            "torch.arange(len(x)); or train on the whole graph (without --sample and --devices).",
         )
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import statistics
 from collections.abc import Sequence
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,8 +23,8 @@ from sagann.errors import CheckpointError, require_type
 from sagann.graph import Graph
 from sagann.nn import ModelConfig
 from sagann.registry import default
+from sagann.runtime.team import SOLO
 from sagann.train.agreement import continue_together, require_same_run
-from sagann.train.assembly import assemble
 from sagann.train.best import copy_of
 from sagann.train.description import description_of, info_of, summary_of, trained_on
 from sagann.train.epoch_progress import EpochProgress
@@ -35,7 +35,6 @@ from sagann.train.own_metrics import OwnMetrics
 from sagann.train.policies import OptimizerFactory, ParamGroups, SchedulerFactory, require_maker
 from sagann.train.reporter import (
     EpochRecord,
-    EpochRecords,
     LogReporter,
     Reporter,
     SilentReporter,
@@ -43,7 +42,8 @@ from sagann.train.reporter import (
     TrainResult,
 )
 from sagann.train.resources import own_turn, peak_rss_bytes, reproducible, seeded, stop_on_interrupt
-from sagann.train.run_folder import EVENTS, PROFILE_FILE, RunFolder
+from sagann.train.run_folder import EVENTS, RunFolder
+from sagann.train.run_parts import RunParts
 from sagann.train.saver import Saver
 from sagann.train.session import TrainSession
 from sagann.train.start import continue_run, start_run
@@ -131,15 +131,16 @@ class Trainer:
         require_type(progress, bool, where="Trainer.progress", hint="Pass True or False.")
         require_maker(optimizer, "optimizer", "groups")
         require_maker(scheduler, "scheduler", "optimizer")
-        self._is_first = workers is None or workers.is_first
+        team = workers or SOLO
+        self._is_first = team.is_first
         self.run_dir = None if run_dir is None or not self._is_first else Path(run_dir)
         self._reporter: Reporter = (reporter or LogReporter()) if self._is_first else SilentReporter()
         self._say = self._reporter.on_message
         self._shows_progress = progress and reporter is None and self._is_first
         self._records: Sequence[EpochRecord] = ()
         self._is_stopping = False
-        with own_turn(workers):
-            self._parts = assemble(
+        with own_turn(team):
+            self._parts = RunParts(
                 model,
                 graph,
                 config or TrainConfig(),
@@ -151,50 +152,30 @@ class Trainer:
                 scheduler=scheduler,
                 param_groups=param_groups,
                 validate=validate and self._is_first,
-                workers=workers,
+                team=team,
                 # All workers spill to the run folder, each on its own machine.
                 spill_dir=None if run_dir is None else Path(run_dir),
                 say=self._say,
             )
-
-    @property
-    def config(self) -> TrainConfig:
-        """How to train."""
-        return self._parts.config
-
-    @property
-    def graph(self) -> Graph:
-        """The training graph, with the answers of the run's task alone."""
-        return self._parts.graph
-
-    @property
-    def prepared(self) -> PreparedGraph:
-        """The graph as the model reads it."""
-        return self._parts.prepared
-
-    @property
-    def monitor(self) -> str:
-        """The metric that early stopping and the best weights go by, as 'val/accuracy'."""
-        return self._parts.monitor
-
-    @property
-    def weights(self) -> str:
-        """Weights that the run ends with: 'best' or 'last'."""
-        return self._parts.weights
-
-    @property
-    def model(self) -> nn.Module:
-        """The model, with the weights it has now."""
-        return self._parts.model
-
-    @property
-    def device(self) -> torch.device:
-        """The device that computes."""
-        return self._parts.device
+        parts = self._parts
+        self.config: TrainConfig = parts.config
+        "How to train."
+        self.graph: Graph = parts.graph
+        "The training graph, with the answers of the run's task alone."
+        self.prepared: PreparedGraph = parts.prepared
+        "The graph as the model reads it."
+        self.monitor: str = parts.monitor
+        "The metric that early stopping and the best weights go by, as 'val/accuracy'."
+        self.weights: str = parts.weights
+        "Weights that the run ends with: 'best' or 'last'."
+        self.model: nn.Module = parts.predictor.model
+        "The model, with the weights it has now."
+        self.device: torch.device = parts.device
+        "The device that computes."
 
     @property
     def history(self) -> History:
-        """The epochs of the last :meth:`fit` as rows of metrics, with those before a resume; empty before the first one."""
+        """The epochs of the last :meth:`fit`, with those before a resume; empty before the first one."""
         return History(self._records)
 
     def fit(self, *, resume: bool = False, overwrite: bool = False) -> TrainResult:
@@ -211,33 +192,32 @@ class Trainer:
             CheckpointError: there is nothing to resume, or the run was started with another model, graph or configuration.
         """
         folder = self._run_folder(resume) if self._is_first else None
-        parts, workers = self._parts, self._parts.workers
+        parts, team = self._parts, self._parts.team
         with ExitStack() as stack:
             if folder is not None:
                 stack.enter_context(folder.locked())
             stack.callback(parts.predictor.release)
             stack.callback(self._let_go_on)
-            stack.enter_context(own_turn(workers))
+            stack.enter_context(own_turn(team))
             parts.stream_where_needed(folder, resume=resume)
             stack.enter_context(seeded(self.config.seed, self.device))
             stack.enter_context(reproducible(self.config.deterministic, self.device))
-            unit = "batch" if parts.has_batches else "epoch"
-            stack.enter_context(stop_on_interrupt(self.stop, self._say, after=unit))
-            if workers is not None:
-                require_same_run(workers, resume=resume)
+            require_same_run(team, resume=resume)
             session = parts.session()
             description = {} if folder is None else description_of(parts, session)
             run = ""
-            with nullcontext() if workers is None else workers.together("opening the run folder"):
+            with team.together("opening the run folder"):
                 if folder is not None and resume:
                     run = continue_run(session, folder, description, self._say)
                 elif folder is not None:
                     run = start_run(folder, description, overwrite=overwrite)
-            if resume and workers is not None:
-                continue_together(session, workers)
+            if resume and team.size > 1:
+                continue_together(session)
             self._records = session.history
             if session.balancer is not None:
                 session.balancer.begin()
+            unit = "batch" if session.source.num_batches > 1 else "epoch"
+            stack.enter_context(stop_on_interrupt(self.stop, self._say, after=unit))
             reporters = self._reporters(folder, session, stack)
             for reporter in reporters:
                 reporter.on_start(info_of(parts, session))
@@ -275,7 +255,7 @@ class Trainer:
                 reporter.on_batch(progress)
             if saver is not None and saver.is_late:
                 saver.save()
-            return self._is_stopping
+            return self._all_stop()
 
         while not (session.finished or self._all_stop()):
             record = session.run_epoch(leave=between_batches)
@@ -297,10 +277,7 @@ class Trainer:
         self._is_stopping = True
 
     def _all_stop(self) -> bool:
-        workers = self._parts.workers
-        if workers is None:
-            return self._is_stopping
-        return workers.any(self._is_stopping, "agreeing on the next epoch")
+        return self._parts.team.any(self._is_stopping, "agreeing on the next epoch")
 
     def _let_go_on(self) -> None:
         self._is_stopping = False
@@ -318,7 +295,7 @@ class Trainer:
     ) -> Tensor:
         """Class ids, 0/1 per class, probabilities or values of every vertex, or graph: see :meth:`sagann.train.Predictor.predict`.
 
-        Where links are learned, ``links`` are the pairs to score: see :meth:`sagann.train.link_predictor.LinkPredictor.predict`.
+        Where links are learned, ``links`` are the pairs to score: see :meth:`sagann.train.Predictor.predict`.
         """
         given = self._parts.prepared if graph is None else graph
         return self._parts.predictor.predict(given, probabilities=probabilities, links=links)
@@ -330,9 +307,7 @@ class Trainer:
     def foretell(self) -> SampledForecast:
         """Foretell the seconds and bytes of an epoch of mini-batches: a few are sampled, loaded and trained, in about ten seconds.
 
-        A copy of the model is trained. Model and random numbers stay as they are. A hot tier in front of a file that features are mapped from stays in
-        memory until the next :meth:`fit`, which does not read its rows again unless file or features have changed. Without a :meth:`fit`, it
-        stays as long as the trainer.
+        A copy of the model is trained. Model and random numbers stay as they are.
 
         Raises:
             InputError: ``config.sample`` is not set, the model cannot be copied, or the loss of a rehearsed batch is NaN or infinite.
@@ -340,7 +315,7 @@ class Trainer:
         # Imported here: most runs are not foretold, and it loads Numba.
         from sagann.train.rehearsals import foretell
 
-        with own_turn(self._parts.workers):
+        with own_turn(self._parts.team):
             return foretell(self._parts)
 
     def foretell_trainers(self) -> tuple[Prediction, Prediction | None]:
@@ -355,7 +330,7 @@ class Trainer:
         # Imported here: most runs are not foretold, and it loads Numba.
         from sagann.train.rehearsals import foretell_trainers
 
-        with own_turn(self._parts.workers):
+        with own_turn(self._parts.team):
             return foretell_trainers(self._parts)
 
     def _run_folder(self, resume: bool) -> RunFolder | None:
@@ -396,17 +371,10 @@ class Trainer:
             epoch_s=statistics.median(record.epoch_s for record in session.history) if session.history else 0.0,
             peak_rss_bytes=peak_rss_bytes(),
             metrics={} if interrupted else self.evaluate(),
-            history=EpochRecords(session.history),
+            history=History(session.history),
             run_dir=self.run_dir,
         )
         if folder is not None and not interrupted:
             folder.write_result(copy_of(self.model.state_dict()), summary_of(self._parts, result))
-            if session.source.trace is not None:
-                session.source.trace.write(folder.path / PROFILE_FILE)
-            if session.source.timeline is not None:
-                # Imported here: most runs do not stream, and it loads Numba.
-                from sagann.train.profile import write_profile
-
-                parts, measured = self._parts, session.source.timeline
-                write_profile(folder.path, parts.predictor, parts.prepared, measured, self._say)
+            session.source.write_profile(folder.path, self._say)
         return result

@@ -67,6 +67,7 @@ SOURCES = {
     "graphs": Source(rings_and_stars, {"batch_size": 4}, {"batches_ahead": [0, 3]}),
     "workers": Source(labelled_graph, {}, workers=2),
     "streamed workers": Source(labelled_graph, {"memory": "64KiB"}, workers=2),
+    "links by workers": Source(_links, {"task": "link-prediction", "batch_size": 64}, workers=2),
 }
 
 
@@ -92,7 +93,9 @@ def num_lost(run_dir: Path) -> int:
 
 def outcome(trainer: sagann.Trainer, result: Any) -> dict[str, Any]:
     """What no interruption may change."""
-    rows = [{name: row[name] for name in row if name in ("loss", "lr") or "/" in name} for row in trainer.history]
+    rows = [
+        {name: row[name] for name in row if name in ("loss", "lr") or "/" in name} for row in trainer.history.rows()
+    ]
     return {
         "weights": trainer.model.state_dict(),
         "metrics": result.metrics,

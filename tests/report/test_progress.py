@@ -12,7 +12,6 @@ from sagann.report.progress import ProgressReporter, import_progress
 from sagann.report.terminal import Terminal
 from sagann.runtime.tiered import TierCounts, Traffic
 from sagann.train import EpochProgress, EpochRecord, RunInfo
-from sagann.train.worker_balance import WorkerBalance
 from tests.train.test_history import WORK
 
 INFO = RunInfo(
@@ -49,7 +48,7 @@ def record(epoch, epoch_s, *, accuracy=None):
 @pytest.mark.parametrize("width", [80, 160])
 def test_the_bar_shows_every_number_and_the_metric_of_the_last_evaluation(width):
     hot, cold = TierCounts(rows=835, num_bytes=835 << 20), TierCounts(rows=165, num_bytes=165 << 10)
-    tiered = replace(record(1, 0.25, accuracy=0.75), traffic=Traffic(hot=hot, cold=cold))
+    tiered = replace(record(1, 0.25, accuracy=0.75), extra=Traffic(hot=hot, cold=cold).to_json())
     text = shown(records=[tiered], info=replace(INFO, data="/somewhere/deep/down/cora"), width=width)
     assert "gcn on cora" in text
     assert "1/200 250 ms  24M edges/s  loss 0.5000" in text
@@ -130,11 +129,11 @@ def test_an_import_has_a_bar_per_stage_on_a_terminal() -> None:
     assert "vertices" in text
 
 
-BALANCE = WorkerBalance(bounds=(0, 4, 10), edges=(300, 100), seconds=(1.5, 0.025), predicted_s=None, moved_to=None)
+BALANCE = {"worker_edges": [300, 100], "worker_s": [1.5, 0.025], "predicted_worker_s": None, "moved_to": None}
 
 
 def balanced(**changes):
-    return replace(record(1, 0.25), balance=replace(BALANCE, **changes))
+    return replace(record(1, 0.25), extra=BALANCE | changes)
 
 
 def test_parts_and_seconds_of_workers_have_a_line():
@@ -142,23 +141,22 @@ def test_parts_and_seconds_of_workers_have_a_line():
     assert "workers  edges 75.0% 25.0%  1.50 s, 25 ms" in text
     assert "predicted" not in text
     assert "move" not in text
-    text = shown(records=[balanced(predicted_s=(1.25, 0.75), moved_to=(0, 3, 10))])
+    text = shown(records=[balanced(predicted_worker_s=[1.25, 0.75], moved_to=[0, 3, 10])])
     assert "1.50 s, 25 ms  predicted 1.25 s, 750 ms  vertices move" in text
 
 
 def test_of_many_workers_the_ends_are_shown():
     many = balanced(
-        bounds=tuple(range(7)),
-        edges=(10, 20, 30, 40, 50, 50),
-        seconds=tuple(range(1, 7)),
-        predicted_s=(2.0,) * 5 + (3.0,),
+        worker_edges=[10, 20, 30, 40, 50, 50],
+        worker_s=[*range(1, 7)],
+        predicted_worker_s=[2.0] * 5 + [3.0],
     )
     text = shown(records=[many])
     assert "6 workers  edges 5.0% to 25.0%  1.00 s to 6.00 s  at most 3.00 s predicted" in text
 
 
 def test_shares_of_trainers_and_the_last_decision_stand_below_the_numbers():
-    text = shown(records=[replace(record(1, 0.25), trainers=WORK, mteps=24.0)])
+    text = shown(records=[replace(record(1, 0.25), extra={**WORK.to_json(), "mteps": 24.0})])
     assert "24 MTEPS" in text
     assert (
         "host 75.0% of the seeds, 1.50 s and 0 ms idle  accelerator0 25.0% of the seeds, 500 ms and 1.00 s" in text

@@ -183,8 +183,8 @@ def assert_same_bits(first: dict[str, Tensor], second: dict[str, Tensor]) -> Non
 
 def numbers_of(result: TrainResult) -> list[dict[str, Any]]:
     """The history without what a clock and the counters of tiers say."""
-    lines = [replace(record, traffic=None).to_json() for record in result.history]
-    return [{name: value for name, value in line.items() if name not in ("epoch_s", "mteps")} for line in lines]
+    lines = [replace(record, extra={}).to_json() for record in result.history]
+    return [{name: value for name, value in line.items() if name != "epoch_s"} for line in lines]
 
 
 def predictor_of(model: nn.Module | None = None, graph: Graph | None = None) -> Predictor:

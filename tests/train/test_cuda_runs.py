@@ -73,7 +73,6 @@ def test_processor_and_device_together_have_the_losses_of_one_processor(model: s
     result = trained(graph, config, "auto", devices=devices, **SAMPLED)
     for epoch, (ours, theirs) in enumerate(zip(numbers_of(result), expected, strict=True)):
         assert ours["loss"] == pytest.approx(theirs["loss"], rel=RELATIVE), epoch
-    work = result.history[-1].trainers
-    assert work is not None
-    assert min(work.seeds) > 0
-    assert min(work.train_s) > 0
+    work = result.history[-1].extra
+    assert min(work["trainer_seeds"]) > 0
+    assert min(work["trainer_s"]) > 0

@@ -13,7 +13,7 @@ from sagann.runtime.workers import Workers
 from sagann.train import Contract, TrainConfig
 from sagann.train.best import BestTracker, resolve_monitor
 from sagann.train.epoch_source import TrainStep
-from sagann.train.losses import default_loss
+from sagann.train.metrics import evaluate_splits
 from sagann.train.session import TrainSession
 from tests.runtime.workers.threads import in_threads
 from tests.train.runs import community_graph
@@ -24,7 +24,6 @@ class Halves:
 
     def __init__(self, model, graph):
         self.model, self.graph, self.num_batches = model, graph, 2
-        self.timeline = self.traffic = self.work = None
         labelled = graph.splits["train"].nonzero().squeeze(1)
         self.batches = [labelled[:3], labelled[3:]]
 
@@ -35,9 +34,15 @@ class Halves:
     def _loss(self, rows):
         return F.cross_entropy(self.model(self.graph.features[rows]), self.graph.labels[rows])
 
+    def report(self):
+        return {}
+
     def logits(self):
         with torch.no_grad():
             return self.model(self.graph.features)
+
+    def measure(self, names):
+        return evaluate_splits(self.logits(), self.graph.vertices, task="classification", names={"loss", *names})
 
 
 def session_of(model, graph):
@@ -45,9 +50,6 @@ def session_of(model, graph):
     return TrainSession(
         model=model,
         source=Halves(model, graph),
-        answers=graph.vertices,
-        task="classification",
-        loss=default_loss("classification"),
         device=torch.device("cpu"),
         config=config,
         optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
@@ -89,7 +91,7 @@ def session_at(workers: Workers, *, clip_norm: float | None = None) -> TrainSess
         model.weight.fill_(0.1).mul_(torch.arange(graph.num_classes).unsqueeze(1))
         model.bias.zero_()
     session = session_of(model, graph)
-    session.workers, session.config = workers, replace(session.config, clip_norm=clip_norm)
+    session.team, session.config = workers, replace(session.config, clip_norm=clip_norm)
     own_logits, own_steps = session.source.logits, session.source._loss
     factor = 1.5 if workers.rank else 1.0
     session.source.logits = lambda: factor * own_logits()

@@ -18,9 +18,8 @@ from sagann.nn import ModelConfig, build_model
 from sagann.runtime.loading import GraphBatches
 from sagann.saga.engine import NaiveEngine, using_engine
 from sagann.storage import load_graph, save_graph
-from sagann.train import Contract, Predictor, TrainConfig, Trainer, graph_predictor, load_run
+from sagann.train import Contract, Predictor, TrainConfig, Trainer, load_run, runner
 from sagann.train.graph_epochs import GraphEpochs
-from sagann.train.graph_predictor import GraphPredictor, predictor_of
 from tests.runtime.loading.many_graphs import many_graphs
 from tests.threads import left_threads
 from tests.tolerances import assert_close
@@ -89,7 +88,7 @@ def test_a_batch_norm_gets_no_batch_of_one_graph() -> None:
     graph = rings_and_stars()
     known = graph.graphs.known(graph.graph_splits["train"])[:9]
     graph = replace(graph, graph_splits={"train": torch.zeros(60, dtype=torch.bool).index_fill(0, known, True)})
-    predictor = GraphPredictor(graph_model(), Contract.of(graph), device=CPU)
+    predictor = Predictor(graph_model(), Contract.of(graph), device=CPU)
     source = GraphEpochs(predictor, predictor.prepare(graph), TrainConfig(batch_size=4))
     assert [step.num_labelled for step in source.steps(1)] == [5, 4]
 
@@ -193,7 +192,7 @@ def test_graphs_of_unknown_label_are_not_trained() -> None:
     splits = {"train": train, "test": ~train}
     with pytest.raises(InputError, match="unknown label"):
         trainer_of(graph_model(), replace(graph, graph_splits=splits))
-    predictor = GraphPredictor(graph_model(), Contract.of(graph), device=CPU)
+    predictor = Predictor(graph_model(), Contract.of(graph), device=CPU)
     source = GraphEpochs(predictor, predictor.prepare(graph), TrainConfig(batch_size=7))
     assert sum(step.num_labelled for step in source.steps(1)) == int(graph.graph_splits["train"].sum())
 
@@ -230,13 +229,13 @@ def test_models_and_graphs_that_cannot_be_learned_are_refused() -> None:
 
 def of(graph: Graph | None = None) -> Predictor:
     graph = rings_and_stars() if graph is None else graph
-    return predictor_of(graph_model(), Contract.of(graph), device=CPU)
+    return Predictor(graph_model(), Contract.of(graph), device=CPU)
 
 
 def test_rows_do_not_depend_on_the_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     graph, predictor = rings_and_stars(), of()
     whole, rows = predictor.logits(predictor.prepare(graph)), predictor.embed(graph)
-    monkeypatch.setattr(graph_predictor, "_VERTICES_AT_ONCE", 20)
+    monkeypatch.setattr(runner, "_VERTICES_AT_ONCE", 20)
     assert_close(predictor.logits(predictor.prepare(graph)), whole)
     assert_close(predictor.embed(graph), rows)
     model = predictor.model.eval()
@@ -260,7 +259,7 @@ def test_sparse_features_and_files_give_the_same(tmp_path: Path) -> None:
     graph = replace(graph, features=sparse)
     config = ModelConfig(model="sage", hidden=8, dropout=0.0)
     torch.manual_seed(0)
-    predictor = predictor_of(build_model(config, graph), Contract.of(graph), device=CPU)
+    predictor = Predictor(build_model(config, graph), Contract.of(graph), device=CPU)
     expected = predictor.logits(predictor.prepare(graph))
     vertices, columns = sparse.nonzero().unbind(1)
     offsets = offsets_of(torch.bincount(vertices, minlength=len(sparse)))
@@ -308,7 +307,7 @@ def test_a_single_graph_is_not_predicted() -> None:
 def test_targets_of_another_number_are_refused() -> None:
     graph = for_task(many_graphs(), "graph-regression")
     torch.manual_seed(0)
-    predictor = predictor_of(build_model(ModelConfig(model="gin"), graph), Contract.of(graph), device=CPU)
+    predictor = Predictor(build_model(ModelConfig(model="gin"), graph), Contract.of(graph), device=CPU)
     with pytest.raises(InputError, match="1 target per graph, the model predicts 2 per graph"):
         predictor.evaluate(replace(graph, graph_targets=torch.zeros(graph.num_graphs)))
 
@@ -345,4 +344,4 @@ def test_a_forward_that_takes_other_arguments_is_refused(parameters: str, messag
         InputError,
         match=rf"cannot be called as model\(hops, x, graph_ptr\): forward\(.*{message}.*hops, x, graph_ptr",
     ):
-        predictor_of(scope["Mine"](), contract, device=CPU)
+        Predictor(scope["Mine"](), contract, device=CPU)

@@ -244,12 +244,11 @@ def test_a_run_with_a_process_is_the_run_without_and_its_profile_has_every_stage
     batches = [f"epoch 8, batch {number}" for number in range(5)]
     assert [name for lane, name in spans if lane == "sample"] == batches
     assert [name for lane, name in spans if lane == "load"] == batches
-    work = result.history[-1].trainers
-    assert work is not None
-    for name, seeds in zip(work.names, work.seeds, strict=True):
+    work = result.history[-1].extra
+    for name, seeds in zip(work["trainers"], work["trainer_seeds"], strict=True):
         assert any(lane == name for lane, _ in spans) == (seeds > 0)
     decided = [event["name"] for event in events if event["ph"] == "i"]
-    assert len(decided) == work.num_moves
+    assert len(decided) == work["trainer_moves"]
     assert all(text.endswith(".") for text in decided)
 
 
@@ -296,7 +295,7 @@ def test_a_model_file_is_loaded_by_the_process(tmp_path: Path) -> None:
     result = trainer_of(
         ModelConfig(model=f"{tmp_path / 'mine.py'}:Mine", hidden=8), devices=DEVICES, **HYBRID
     ).fit()
-    assert result.history[-1].trainers is not None
+    assert "trainers" in result.history[-1].extra
 
 
 def test_a_loss_that_cannot_travel_is_refused() -> None:
@@ -332,8 +331,7 @@ def test_an_optimizer_that_asks_several_times_counts_an_iteration_once() -> None
     options = {**HYBRID, "optimizer": "LBFGS", "weight_decay": 0.0, "optimizer_options": {"max_iter": 4}}
     result = trainer_of(ModelConfig(model="sage", hidden=8, dropout=0.0), devices=DEVICES, **options).fit()
     for record in result.history:
-        assert record.trainers is not None
-        assert sum(record.trainers.seeds) == 30
+        assert sum(record.extra["trainer_seeds"]) == 30
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="this system does not tell the cores of a thread")

@@ -18,14 +18,17 @@ from sagann.graph import LINK_TASK, Graph, Topology, sbm_graph
 from sagann.nn import GNN, SAGE, LinkModel, ModelConfig, build_model
 from sagann.runtime.loading import MiniBatch
 from sagann.runtime.tiered import TieredFeatures
+from sagann.runtime.workers import Workers
 from sagann.saga.layer import count_hops
 from sagann.sampling import LinkSampler, hold_out_links
 from sagann.tiering import hottest, score_vertices
 from sagann.train import TrainConfig, Trainer, link_metrics, load_run
 from sagann.train.contract import Contract
 from sagann.train.link_epochs import LinkEpochs, SampledLinkEpochs
-from sagann.train.link_predictor import LinkPredictor
+from sagann.train.predictor import Predictor
+from sagann.train.streaming import Streaming
 from tests.graphs import labelled_graph
+from tests.runtime.workers.threads import in_threads
 from tests.tolerances import assert_close
 from tests.train.runs import CPU, dense_means, numbers_of
 
@@ -62,8 +65,8 @@ def trainer_of(
     )
 
 
-def predictor_of(model: nn.Module, graph: Graph) -> LinkPredictor:
-    return LinkPredictor(model, Contract.of(alone(graph)), device=CPU)
+def predictor_of(model: nn.Module, graph: Graph) -> Predictor:
+    return Predictor(model, Contract.of(alone(graph)), device=CPU)
 
 
 def plain_rows(model: LinkModel, graph: Graph) -> Tensor:
@@ -128,7 +131,6 @@ def test_mini_batches_of_all_neighbours_have_the_losses_and_gradients_of_the_who
     model = model_of(graph, model=name)
     trainer = trainer_of(model, graph, loss=loss, weights="last")
     predictor, prepared = trainer._parts.predictor, trainer._parts.prepared
-    assert isinstance(predictor, LinkPredictor)
     parameters = list(model.parameters())
     options: dict[str, Any] = {"task": LINK_TASK, "batch_size": 50, "negatives": 3}
     whole = LinkEpochs(predictor, prepared, TrainConfig(**options))
@@ -144,6 +146,43 @@ def test_mini_batches_of_all_neighbours_have_the_losses_and_gradients_of_the_who
         ]
         for one, other in zip(*gradients, strict=True):
             torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-11)
+
+
+def epoch_of(predictor: Predictor, graph: Graph) -> list[Tensor]:
+    """Losses and gradients of an epoch of several steps, and what is measured, embedded and predicted."""
+    model, prepared, found = predictor.model, predictor.prepare(alone(graph)), list[Tensor]()
+    predictor.try_out(prepared)
+    model.train()
+    for step in LinkEpochs(predictor, prepared, TrainConfig(task=LINK_TASK, batch_size=50, negatives=3)).steps(1):
+        model.zero_grad()
+        loss = step.loss()
+        loss.backward()
+        step.complete_gradients()
+        found += [loss.detach(), *(each.grad.clone() for each in model.parameters())]  # type: ignore[union-attr]
+    links = (torch.arange(9), torch.arange(9) + 7)
+    found += [predictor.logits(prepared), predictor.embed(prepared)]
+    found.append(predictor.predict(prepared, probabilities=True, links=links))
+    predictor.release()
+    return found
+
+
+@pytest.mark.parametrize("streams", [False, True])
+@pytest.mark.parametrize("num_workers", [1, 2, 3])
+def test_workers_and_budgets_have_the_numbers_of_one_process_in_memory(
+    num_workers: int, streams: bool, tmp_path: Path
+) -> None:
+    graph = communities(60)
+    models = [model_of(graph, decoder="mlp") for _ in range(num_workers + 1)]
+
+    def work(workers: Workers) -> list[Tensor]:
+        streaming = Streaming(memory_bytes=60_000, spill=tmp_path / str(workers.rank)) if streams else None
+        model, contract = models[workers.rank], Contract.of(alone(graph))
+        return epoch_of(Predictor(model, contract, device=CPU, workers=workers, streaming=streaming), graph)
+
+    expected = epoch_of(predictor_of(models[-1], graph), graph)
+    for found in in_threads(work, num_workers):
+        for ours, theirs in zip(found, expected, strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-11)
 
 
 def held_out(kind: str) -> Graph:
@@ -176,7 +215,6 @@ def test_no_message_tells_of_the_links_of_its_own_mini_batch(kind: str, fanouts:
     model = model_of(graph, model="rgcn" if kind == "typed" else "gcn", layers=len(fanouts))
     predictor = trainer_of(model, graph)._parts.predictor
     prepared = predictor.prepare(alone(graph))
-    assert isinstance(predictor, LinkPredictor)
     options: dict[str, Any] = {"task": LINK_TASK, "batch_size": 100, "sample": fanouts}
 
     def batches(**more: Any) -> list[MiniBatch]:
@@ -216,7 +254,7 @@ def test_scores_of_many_links_are_computed_slice_by_slice(monkeypatch: pytest.Mo
     source = LinkEpochs(predictor, prepared, TrainConfig(task=LINK_TASK))
     found = []
     for at_once in (1 << 22, 8 * 100):
-        monkeypatch.setattr("sagann.train.link_predictor.CHECKED_AT_ONCE", at_once)
+        monkeypatch.setattr("sagann.train.heads.CHECKED_AT_ONCE", at_once)
         (step,) = source.steps(1)
         loss = step.loss()
         found.append((loss.detach(), torch.autograd.grad(loss, parameters), predictor.logits(prepared)))
@@ -353,7 +391,7 @@ def test_a_score_may_overwrite_the_types_that_it_gets(monkeypatch: pytest.Monkey
     expected = trainer.evaluate()
     trainer.predict(links=(types, types - 1, types))
     # Slices of training are computed again in the backward pass.
-    monkeypatch.setattr("sagann.train.link_predictor.CHECKED_AT_ONCE", 8 * 10)
+    monkeypatch.setattr("sagann.train.heads.CHECKED_AT_ONCE", 8 * 10)
     (step,) = trainer._parts._epoch_source().steps(1)
     step.loss().backward()
     assert trainer.evaluate()["test"] == pytest.approx(expected["test"], rel=1e-5)
@@ -430,8 +468,11 @@ def test_an_own_loss_and_own_metrics_get_a_row_for_each_true_link() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"memory": "1GiB"}, "memory is refused.*None where links are learned and sample is not set"),
         ({"sample": (3, 3), "devices": "host:1,accelerator:1"}, "devices is refused.*None where links are learned"),
+        (
+            {"memory": "1GiB", "profile": True},
+            "profile is refused.*False where links are learned and sample is not set",
+        ),
         ({"task": "classification", "negatives": 2}, "negatives is refused.*1 where links are not learned"),
         (
             {"keep_positives": True},

@@ -114,7 +114,7 @@ def numbers_of(
     else:
         source = SampledEpochs(predictor, prepared, TrainConfig(sample=(-1, -1), batch_size=batch_size))
     if streaming is not None:
-        assert len(predictor.passes.over(prepared).bounds) > 2
+        assert len(predictor.runner(prepared).streamed().bounds) > 2
     model.train()
     total, num_labelled, num_steps = torch.zeros((), dtype=torch.float64), 0, 0
     for step in source.steps(1):

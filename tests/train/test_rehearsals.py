@@ -73,7 +73,7 @@ def test_a_resumed_run_goes_on_with_its_shares_and_without_a_rehearsal(
     found = again.resume()
     assert len(count) == 2
     # Batches of 12, 12 and 6 seeds.
-    assert [record.trainers.seeds for record in found.history if record.trainers] == [(8, 22)] * 3
+    assert [record.extra["trainer_seeds"] for record in found.history] == [[8, 22]] * 3
     # Bitwise, because the shares are a part of the checkpoint.
     assert_same_bits(weights_of(again.model), weights_of(whole.model))
 

@@ -37,7 +37,7 @@ def test_every_epoch_is_in_the_events(tmp_path, accumulator):
 def test_without_the_package_it_is_refused_before_training(tmp_path, monkeypatch):
     found = importlib.util.find_spec
     monkeypatch.setattr(
-        "sagann.train.assembly.find_spec", lambda name: None if name == "tensorboard" else found(name)
+        "sagann.train.run_parts.find_spec", lambda name: None if name == "tensorboard" else found(name)
     )
     with pytest.raises(MissingDependencyError, match=r"pip install 'sagann\[tensorboard\]'"):
         trainer_of(run_dir=tmp_path, tensorboard=True)
@@ -74,18 +74,18 @@ def test_by_default_messages_are_logged(caplog):
 
 def test_the_throughput_of_sampled_epochs_is_edges_over_seconds(tmp_path):
     trainer = trainer_of(epochs=2, run_dir=tmp_path / "run", sample=(4, 3), batch_size=12)
-    for record, line in zip(trainer.fit().history, trainer.history, strict=True):
-        assert record.mteps == pytest.approx(1e-6 * record.num_edges / record.epoch_s)
-        assert line["mteps"] == record.mteps
+    for record, line in zip(trainer.fit().history, trainer.history.rows(), strict=True):
+        assert record.extra["mteps"] == pytest.approx(1e-6 * record.num_edges / record.epoch_s)
+        assert line["mteps"] == record.extra["mteps"]
         assert EpochRecord.from_json(json.loads(json.dumps(line))) == record
     # An epoch on the whole graph walks all edges in each hop, which are not drawn.
     (record,) = trainer_of(epochs=1).fit().history
-    assert (record.num_edges, record.mteps) == (2 * 540, None)
+    assert (record.num_edges, record.extra) == (2 * 540, {})
 
 
 def test_numbers_and_words_of_several_trainers_are_events(tmp_path, accumulator):
     events = TensorBoardReporter(tmp_path, first_epoch=1)
-    events.on_epoch(EpochRecord(epoch=1, loss=0.5, epoch_s=0.2, lr=0.3, trainers=WORK))
+    events.on_epoch(EpochRecord(epoch=1, loss=0.5, epoch_s=0.2, lr=0.3, extra=WORK.to_json()))
     events.close()
     found = accumulator(str(tmp_path)).Reload()
     assert found.Scalars("run/trainer_seeds/1")[0].value == WORK.seeds[1]

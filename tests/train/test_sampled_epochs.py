@@ -22,7 +22,7 @@ from sagann.nn import ModelConfig, build_model
 from sagann.plan.residency import BudgetError
 from sagann.runtime.loading import MiniBatches
 from sagann.runtime.loading.sampling_place import SampleOn
-from sagann.runtime.tiered import DeviceFeatures, TieredFeatures, Traffic
+from sagann.runtime.tiered import DeviceFeatures, TieredFeatures
 from sagann.saga.layer import count_hops
 from sagann.storage import load_graph, save_graph
 from sagann.tiering import CACHES
@@ -372,8 +372,7 @@ def test_tiers_change_no_bit_and_count_every_row(cache: str, options: dict[str, 
     assert_same_bits(weights_of(hot.model), weights_of(plain.model))
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     for record, line in zip(found.history, lines, strict=True):
-        assert record.traffic is not None
-        assert record.traffic.to_json().items() <= line.items()
+        assert record.extra.items() <= line.items()
         assert line["hot_rows"] > 0
         assert line["cold_reads"] > 0
         assert (line["hot_bytes"], line["cold_bytes"]) == (32 * line["hot_rows"], 32 * line["cold_rows"])
@@ -383,7 +382,7 @@ def test_tiers_change_no_bit_and_count_every_row(cache: str, options: dict[str, 
     for batch in MiniBatches(graph, fanouts=(4, 3), batch_size=8).batches(2):
         sources += len(batch.src_ids)
     assert lines[1]["hot_rows"] + lines[1]["cold_rows"] == sources
-    assert expected.history[0].traffic is None
+    assert "hot_rows" not in expected.history[0].extra
 
 
 def test_a_budget_gives_features_of_a_file_a_hot_tier_and_no_other_bits(tmp_path: Path) -> None:
@@ -399,7 +398,7 @@ def test_a_budget_gives_features_of_a_file_a_hot_tier_and_no_other_bits(tmp_path
     # In memory, evaluations round otherwise; training does not.
     dense = trainer_of(SAGE, graph, **{**options, "memory": None, "cache": "look-ahead"}).fit()
     assert [record.loss for record in dense.history] == [record.loss for record in found.history]
-    assert all(record.traffic for record in found.history)
+    assert all("hot_rows" in record.extra for record in found.history)
     # An evaluation has half of the budget, then and later.
     streaming = load_run(tmp_path / "chosen").streaming
     assert streaming is not None
@@ -436,10 +435,10 @@ def test_a_store_of_the_users_is_read_by_mini_batches_within_a_budget_alone(tmp_
 def test_features_in_memory_are_used_as_they_are_unless_a_hot_tier_is_asked_for() -> None:
     heard = Heard()
     result = trainer_of(SAGE, reporter=heard, **SAMPLED, memory="1MiB").fit()
-    assert result.history[0].traffic is None
+    assert "hot_rows" not in result.history[0].extra
     assert not heard.messages
     result = trainer_of(SAGE, reporter=heard, **SAMPLED, hot="50%").fit()
-    assert isinstance(result.history[0].traffic, Traffic)
+    assert "hot_rows" in result.history[0].extra
     assert heard.messages == [
         "The features lie in memory: the hot tier takes memory beside them and saves no reads."
     ]
@@ -451,7 +450,11 @@ def test_a_store_with_tiers_of_its_own_is_counted(tmp_path: Path) -> None:
     store = TieredFeatures(graph.features, hot="20%")
     result = trainer_of(SAGE, replace(graph, features=store), **SAMPLED, memory="1MiB").fit()
     # Besides the epochs, a few batches are sampled to measure their memory.
-    assert 0 < sum(record.traffic.rows for record in result.history if record.traffic) < store.traffic().rows
+    assert (
+        0
+        < sum(record.extra["hot_rows"] + record.extra["cold_rows"] for record in result.history)
+        < store.traffic().rows
+    )
 
 
 def test_sparse_features_get_no_hot_tier() -> None:
@@ -462,7 +465,7 @@ def test_sparse_features_get_no_hot_tier() -> None:
     within = trainer_of(
         ModelConfig(model="sage", hidden=8, encoder="linear"), sparse_graph(), **SAMPLED, memory="1MiB"
     )
-    assert within.fit().history[0].traffic is None
+    assert "hot_rows" not in within.fit().history[0].extra
 
 
 def test_a_model_that_gives_no_row_per_seed_is_refused() -> None:

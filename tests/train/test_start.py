@@ -35,17 +35,6 @@ def test_resuming_with_other_rates_of_an_own_optimizer_is_refused(tmp_path):
         trainer(0.25).fit(resume=True)
 
 
-def test_a_run_of_an_earlier_format_is_not_continued(tmp_path):
-    trainer_of(tmp_path, epochs=2).fit()
-    for path in (tmp_path / "checkpoints").iterdir():
-        path.unlink()
-        path.with_suffix("").mkdir()
-    with pytest.raises(CheckpointError, match="the checkpoints are of an earlier format: epoch-000002 is a folder"):
-        trainer_of(tmp_path, epochs=3).fit(resume=True)
-    trainer_of(tmp_path, epochs=1).fit(overwrite=True)
-    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["epoch-000001.pt"]
-
-
 def test_a_run_that_lost_its_description_is_not_continued_nor_removed(tmp_path):
     trainer_of(tmp_path, epochs=2).fit()
     (tmp_path / "run.json").unlink()
@@ -121,7 +110,7 @@ def test_links_under_temporary_names_are_removed_and_not_followed(tmp_path):
     mine.mkdir()
     (mine / "precious").touch()
     run.mkdir()
-    for name in (".tmp-run.json", ".tmp-model.safetensors", ".tmp-removed-checkpoints"):
+    for name in (".tmp-run.json", ".tmp-model.safetensors"):
         (run / name).symlink_to(mine)
     with RunFolder(run).locked():
         assert [path.name for path in run.iterdir()] == [".lock"]

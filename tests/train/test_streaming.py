@@ -18,9 +18,11 @@ from sagann.nn import MaxPoolGCN, ModelConfig
 from sagann.plan.residency import BudgetError
 from sagann.runtime.blocks.spill import SpillError
 from sagann.runtime.streaming.stream import stream
+from sagann.runtime.team import SOLO
 from sagann.storage import open_graph, save_graph
 from sagann.storage.mapped import MappedRows
 from sagann.train import TrainConfig, Trainer, TrainResult, load_run, profile
+from sagann.train.preparation import PreparedGraph
 from sagann.train.streaming import Streaming
 from tests.plan.machines import ROUND
 from tests.stores import ComputedRows
@@ -54,7 +56,7 @@ def test_a_model_with_a_batch_norm_can_be_evaluated_within_a_budget(tmp_path: Pa
     predictor = load_run(tmp_path / "run", model=seeded_model(), memory=TIGHT)
     prepared = predictor.prepare(graph)
     assert predictor.evaluate(prepared)["test"] == pytest.approx(expected, rel=1e-5)
-    streamed = predictor.passes.over(prepared)
+    streamed = predictor.runner(prepared).streamed()
     assert streamed.bounds[1] < 600
     predictor.model.eval()
     with pytest.raises(InputError, match="to be evaluated only"):
@@ -105,8 +107,8 @@ def test_workers_on_one_disk_need_room_for_all_of_them(monkeypatch: pytest.Monke
     graph = community_graph(600)
     streaming = Streaming.of(TrainConfig(memory=TIGHT), tmp_path, device=torch.device("cpu"))
     assert streaming is not None
-    model = seeded_model().eval()
-    with closing(streaming.stream(model, graph, torch.device("cpu"), trains=True)) as streamed, torch.no_grad():
+    model, prepared = seeded_model().eval(), PreparedGraph(graph=graph, opened=graph.topology)
+    with closing(streaming.stream(model, prepared, torch.device("cpu"), trains=True)) as streamed, torch.no_grad():
         evaluation = streamed.plan(tensor_of(graph.features))
     free_bytes = [0]
     monkeypatch.setattr("sagann.train.streaming.free_disk_bytes", lambda folder: free_bytes[0])
@@ -118,7 +120,7 @@ def test_workers_on_one_disk_need_room_for_all_of_them(monkeypatch: pytest.Monke
             streaming.require_room(evaluation, torch.device("cpu"), **given)
         found = re.search(r"\((\d+) bytes\) are needed", caught.value.message)
         assert found is not None
-        is_shared = "workers" in given
+        is_shared = given["team"] is not SOLO
         assert ("by the 2 workers on this disk" in caught.value.message) == is_shared
         # The other worker has found one byte less.
         free_bytes[0] = int(found[1]) + is_shared
@@ -126,8 +128,8 @@ def test_workers_on_one_disk_need_room_for_all_of_them(monkeypatch: pytest.Monke
         return int(found[1])
 
     # A row of the result has three numbers.
-    assert needed_bytes(num_rows=1500) == needed_bytes(num_rows=600) + 900 * 12
-    assert needed_bytes(num_rows=1500, workers=Together()) == 2 * needed_bytes(num_rows=1500) + 1
+    assert needed_bytes(num_rows=1500, team=SOLO) == needed_bytes(num_rows=600, team=SOLO) + 900 * 12
+    assert needed_bytes(num_rows=1500, team=Together()) == 2 * needed_bytes(num_rows=1500, team=SOLO) + 1
 
 
 def test_beside_a_device_blocks_stay_in_memory_unless_a_folder_is_named(tmp_path: Path) -> None:

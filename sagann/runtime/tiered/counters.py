@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from threading import Lock
-from typing import Any
 
-from sagann.storage.json_fields import as_integer
 from sagann.storage.scattered import Reads
 
 
@@ -74,17 +71,6 @@ class Traffic:
             "cold_reads": self.cold_reads,
             "cold_read_bytes": self.cold_read_bytes,
         }
-
-    @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> Traffic:
-        """The inverse of :meth:`to_json`; other values are left alone. A KeyError or TypeError where a count is missing or none."""
-        found = {name: as_integer(values[name], "bytes") for name in cls().to_json()}
-        return cls(
-            hot=TierCounts(rows=found["hot_rows"], num_bytes=found["hot_bytes"]),
-            cold=TierCounts(rows=found["cold_rows"], num_bytes=found["cold_bytes"]),
-            cold_reads=found["cold_reads"],
-            cold_read_bytes=found["cold_read_bytes"],
-        )
 
 
 class Counters:

@@ -30,6 +30,7 @@ from sagann.config import MOST_WAIT_S, SETTINGS
 from sagann.errors import InputError, SagannError, WorkerError, first_line
 from sagann.graph.large_arrays import empty_array
 from sagann.partition import vertex_ranges
+from sagann.runtime.team import Team
 from sagann.runtime.workers.carriers import BesideCarrier, Carrier, HostCarrier, Parcel, connected_devices
 from sagann.runtime.workers.meeting import meet
 from sagann.runtime.workers.stopwatch import Stopwatch
@@ -43,7 +44,7 @@ JOIN_TIMEOUT_S = 300.0
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
-class Workers:
+class Workers(Team):
     """All workers of a run, as the worker ``rank`` sees them. Made by :func:`join_workers`.
 
     Args:
@@ -69,11 +70,6 @@ class Workers:
         found = Workers(rank=self.rank, size=self.size, timeout_s=MOST_WAIT_S, balance=self.balance)
         found._carriers = {"cpu": BesideCarrier()}
         return found
-
-    @property
-    def is_first(self) -> bool:
-        """Whether this worker writes the run folder and reports."""
-        return self.rank == 0
 
     @property
     def others(self) -> list[int]:
@@ -205,6 +201,11 @@ class Workers:
         self.transfer({}, {rank: rows[slices[rank]] for rank in self.others}, doing)
         return rows
 
+    def all_rows(self, own: Tensor, bounds: Sequence[int], doing: str) -> Tensor:
+        """The rows of all vertices at every worker, from each worker's own, which get the sum of all workers' gradients."""
+        rows: Tensor = _Gathered.apply(own, self, bounds, doing)  # type: ignore[no-untyped-call]
+        return rows
+
     def exchange(
         self, tensors: Mapping[int, Tensor], doing: str, *, timeout_s: float | None = None
     ) -> dict[int, Tensor]:
@@ -269,6 +270,12 @@ class Workers:
         """Whether ``flag`` is set at any worker. ``timeout_s`` is that of :meth:`transfer`."""
         return bool(self.add_up(torch.tensor([int(flag)]), doing, timeout_s=timeout_s))
 
+    @contextmanager
+    def forward(self) -> Iterator[None]:
+        self.stopwatch.start()
+        yield
+        self.stopwatch.turn()
+
     def total(self, part: Tensor, doing: str) -> Tensor:
         """The sum of one number of each worker. A worker's gradient goes to its own number alone."""
         total: Tensor = _Total.apply(part, self, doing)  # type: ignore[no-untyped-call]
@@ -277,8 +284,9 @@ class Workers:
     def add_gradients(self, parameters: Sequence[Parameter]) -> None:
         """Replace each parameter's gradient by the sum over all workers.
 
-        A parameter that has a gradient at no worker keeps none. Gradients become dense.
+        A parameter that has a gradient at no worker keeps none. Gradients become dense. A step that is measured has ended.
         """
+        self.stopwatch.stop()
         trained = [parameter for parameter in parameters if parameter.requires_grad]
         for dtype in dict.fromkeys(parameter.dtype for parameter in trained):
             of_dtype = [parameter for parameter in trained if parameter.dtype == dtype]
@@ -355,6 +363,25 @@ class Workers:
         """End what travels at once, because a worker has failed."""
         for carrier in self._carriers.values():
             carrier.abort()
+
+
+class _Gathered(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, own: Tensor, workers: Workers, bounds: Sequence[int], doing: str) -> Tensor:
+        ctx.workers, ctx.bounds, ctx.doing = workers, bounds, doing
+        return workers.gather_rows(own.detach(), bounds, doing)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        workers, slices = ctx.workers, [slice(*ends) for ends in pairwise(ctx.bounds)]
+        grad = grad.contiguous()
+        mine = grad[slices[workers.rank]]
+        parts = {rank: torch.empty_like(mine) for rank in workers.others}
+        sends = {rank: grad[slices[rank]] for rank in workers.others}
+        workers.transfer(sends, parts, f"{ctx.doing}, backward")
+        # In the order of the ranks, as all sums of workers.
+        in_order = [mine if rank == workers.rank else parts[rank] for rank in range(workers.size)]
+        return sum(in_order[1:], in_order[0]), None, None, None
 
 
 class _Total(torch.autograd.Function):

@@ -6,7 +6,7 @@ from sagann.runtime.tiered.counters import Counters, TierCounts, Traffic
 from sagann.storage.scattered import Reads
 
 
-def test_a_difference_is_what_was_given_meanwhile_also_as_json_and_back() -> None:
+def test_a_difference_is_what_was_given_meanwhile_also_as_json() -> None:
     counters = Counters(row_bytes=4)
     assert (counters.traffic().rows, counters.traffic().hit_rate) == (0, 0.0)
     counters.add(hot=1, cold=2, reads=Reads(num_reads=2, num_bytes=9))
@@ -28,4 +28,3 @@ def test_a_difference_is_what_was_given_meanwhile_also_as_json_and_back() -> Non
         "cold_reads": 5,
         "cold_read_bytes": 80,
     }
-    assert Traffic.from_json({**found, "loss": 0.5}) == gained

@@ -22,7 +22,7 @@ from sagann.runtime.in_memory.engine import CompiledEngine
 from sagann.runtime.workers import Workers
 from sagann.runtime.workers.carriers import DeviceCarrier, Parcel
 from sagann.saga import NaiveEngine, using_engine
-from sagann.train import TrainConfig, Trainer, assembly, balancer
+from sagann.train import TrainConfig, Trainer, balancer, run_parts
 from tests.graphs import labelled_graph
 from tests.runtime.workers.exactness_driver import Case, GatedLayer, Numbers, normed, prepared_by, several, trained
 from tests.runtime.workers.processes import run_workers
@@ -98,7 +98,7 @@ def balanced(workers: Workers, device: torch.device) -> list[Any]:
     found = []
     for epochs_left in (2, 1, 0):
         trained(predictor, prepared)
-        found.append(settles.settle(epochs_left).to_json())
+        found.append(settles.settle(epochs_left))
     return found
 
 
@@ -117,11 +117,11 @@ def run_of(
 def runs_of(workers: Workers, folder: Path, device: torch.device) -> dict[str, list[Any]]:
     """Runs of a Trainer: a whole one, one that was stopped and resumed, and at the first worker that of one process."""
 
-    def simulated(name: str, workers: Workers) -> torch.device:
+    def simulated(name: str, workers: Workers, say: object) -> torch.device:
         return device
 
     found = {"alone": run_of(None, None)} if workers.is_first else {}
-    assembly.device_together = simulated
+    run_parts.device_together = simulated
     found["whole"] = run_of(workers, folder / "whole")
     run_of(workers, folder / "stopped", epochs=EPOCHS // 2)
     found["resumed"] = run_of(workers, folder / "stopped", resume=True)

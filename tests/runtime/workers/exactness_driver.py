@@ -241,7 +241,7 @@ def numbers_of(case: Case, workers: Workers | None, spill: Path | None = None) -
         found = trained(predictor, prepared)
         found["embeddings"] = predictor.embed(prepared)
         if spill is not None:
-            found["intervals"] = torch.tensor(len(predictor.passes.over(prepared).bounds) - 1)
+            found["intervals"] = torch.tensor(len(predictor.runner(prepared).streamed().bounds) - 1)
             predictor.release()
     return found
 

@@ -15,7 +15,6 @@ from sagann.errors import InputError, WorkerError
 from sagann.runtime.workers import Workers, carriers, group
 from sagann.runtime.workers.devices import AUTO_ON_PROCESSORS, device_of_worker, name_for_workers
 from sagann.train.agreement import device_together
-from sagann.train.assembly import _device_of_worker
 from tests.runtime.workers.threads import in_threads
 
 
@@ -89,7 +88,7 @@ def test_why_auto_leaves_devices_alone_is_said(monkeypatch: pytest.MonkeyPatch) 
 
     def said(workers: Workers) -> list[str]:
         found: list[str] = []
-        device = _device_of_worker("auto", workers, found.append)
+        device = device_together("auto", workers, found.append)
         assert device == torch.device("cpu")
         return found
 

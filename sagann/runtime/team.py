@@ -1,0 +1,66 @@
+"""Team: the processes that train one model together. Alone, a process is a team of one, which exchanges nothing: :data:`SOLO`.
+
+Nobody asks whether there are workers: what several would exchange is, for one, there already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+from torch import Tensor
+from torch.nn import Parameter
+
+
+class Team:
+    """One process alone; :class:`sagann.runtime.workers.Workers` are several, and say what each method does."""
+
+    rank, size, balance, timeout_s = 0, 1, "edges", 0.0
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this process writes the run folder and reports."""
+        return self.rank == 0
+
+    def share_of(self, count: int) -> slice:
+        """The units, of so many, that this process computes."""
+        return slice(count * self.rank // self.size, count * (self.rank + 1) // self.size)
+
+    def together(self, doing: str) -> AbstractContextManager[None]:
+        """Inside the ``with`` block, an error at one process ends all of them."""
+        return nullcontext()
+
+    def texts(self, text: str, doing: str, *, timeout_s: float | None = None) -> list[str]:
+        """The texts of all processes, in the order of the ranks."""
+        return [text]
+
+    def from_first(self, content: bytes | None, doing: str, *, timeout_s: float | None = None) -> bytes:
+        """Bytes that the first process has, at every process."""
+        assert content is not None
+        return content
+
+    def any(self, flag: bool, doing: str, *, timeout_s: float | None = None) -> bool:
+        """Whether ``flag`` is set at any process."""
+        return flag
+
+    def forward(self) -> AbstractContextManager[None]:
+        """Measures the forward pass of a step inside the ``with`` block, and its backward pass until the gradients are added."""
+        return nullcontext()
+
+    def total(self, part: Tensor, doing: str) -> Tensor:
+        """The sum of one number of each process, with its gradient."""
+        return part
+
+    def add_gradients(self, parameters: Sequence[Parameter]) -> None:
+        """Replace each parameter's gradient by the sum over all processes."""
+
+    def share(self, tensors: Iterable[Tensor], doing: str) -> None:
+        """Give every process the values that tensors have at the first one."""
+
+    def share_random_numbers(self, device: torch.device) -> None:
+        """Set PyTorch's generators to the states that they have at the first process."""
+
+
+SOLO = Team()
+"This process alone."

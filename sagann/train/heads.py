@@ -1,0 +1,350 @@
+"""Heads: what a model's rows are, for vertices, whole graphs and links. Nothing else in training knows the unit that is learned."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeGuard
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+from sagann.errors import InputError, LayerError, require_type
+from sagann.graph import Graph
+from sagann.graph.answers import Unit, answers_in
+from sagann.graph.checks import CHECKED_AT_ONCE, check_ids, check_types, form_of, numbered
+from sagann.graph.validate import FEATURE_DTYPES
+from sagann.nn.graph_model import reads_graphs
+from sagann.nn.link_model import product
+from sagann.nn.model_call import GRAPHS, VERTICES, check_call, check_score, class_of, own_score
+from sagann.saga.layer import count_hops
+from sagann.train.contract import Contract
+from sagann.train.last_input import LastInput
+from sagann.train.losses import Loss
+from sagann.train.metrics import predict_classes
+
+if TYPE_CHECKING:
+    from sagann.runtime.loading import GraphBatch, MiniBatch
+
+Batch: TypeAlias = "MiniBatch | GraphBatch"
+"What a step of several in an epoch trains on."
+
+_TRIED_LINKS = 8
+"Links on which it is tried whether a score depends on others."
+_LINKS_HINT = "Pass links=(src, dst), or with edge types (src, dst, types)."
+
+
+class Call(NamedTuple):
+    """How a model is called for a batch."""
+
+    arguments: tuple[Any, ...]
+    "Arguments of the model."
+    ids: Tensor
+    "Ids of the vertices whose rows the model reads."
+    num_rows: int
+    "Number of rows that the model gives."
+    device: torch.device
+    "Device of the rows."
+
+
+class Head:
+    """What a model of vertices gives: a row of outputs for each.
+
+    Raises:
+        InputError: the model cannot be called so.
+    """
+
+    unit: Unit = "vertex"
+    arguments: tuple[str, ...] = VERTICES
+    "Names of the arguments that the model's ``forward`` is called with, in their order."
+    folds = True
+    "Whether the loss is a sum over vertices, which a streamed model computes interval by interval."
+
+    def __init__(self, model: nn.Module, contract: Contract, loss: Loss, device: torch.device) -> None:
+        self.model, self.contract, self.mean_loss, self.device = model, contract, loss, device
+        self.num_hops = count_hops(model)
+        self.name = class_of(model).__name__
+        check_call(model, self.arguments, where=f"model {self.name}")
+        self.embedder: nn.Module = LastInput(model, self.num_hops)
+        "Gives embeddings; kept, because what it is traced to is kept with it."
+
+    def call(self, batch: Any) -> Call:
+        """How the model is called for a batch."""
+        return Call((batch.blocks, batch.features), batch.src_ids, len(batch.seeds), batch.blocks[-1].device)
+
+    def check(self, rows: object, count: int, device: torch.device) -> Tensor:
+        """The model's rows, if they have the right form; else a LayerError."""
+        return self.contract.check_logits(rows, count, device, self.name)
+
+    def try_rows(self, rows: Tensor) -> None:
+        """Find errors of what is made of the rows, before anything is trained."""
+
+    def loss(self, rows: Tensor, batch: Any) -> Tensor:
+        """The mean loss of a batch's rows."""
+        return self.mean_loss(rows, answers_in(batch.labels, batch.targets))
+
+    def num_answers(self, batch: Any) -> int:
+        """Number of units that the loss of a batch is a mean over."""
+        return self.call(batch).num_rows
+
+    def num_edges(self, batch: Any) -> int:
+        """Number of edges that a forward pass of a batch walks."""
+        return batch.num_edges
+
+    def outputs(self, rows: Tensor, graph: Graph, splits: Collection[str]) -> Tensor:
+        """What is measured on splits of a graph, from the rows of all vertices."""
+        return rows
+
+    def require_finite(self, outputs: Tensor, graph: Graph) -> Tensor:
+        """The outputs for a graph, if they are finite."""
+        step = max(1, CHECKED_AT_ONCE // max(1, outputs.shape[1]))
+        wrong = torch.cat([~rows.isfinite().all(dim=1) for rows in outputs.split(step)])
+        if wrong.any():
+            raise InputError(
+                f"the model's output is not finite: {self.unit} {int(wrong.nonzero()[0])} and "
+                f"{int(wrong.sum()) - 1} more (in graph '{graph.name}')",
+                hint="Look for features far larger than in training; a model that diverged wants a lower lr.",
+            )
+        return outputs
+
+    def check_request(self, graph: Graph, *, probabilities: bool, links: Any) -> tuple[Tensor, ...]:
+        """The links of a prediction, checked; none but where links are learned."""
+        if links is not None:
+            raise InputError(
+                "only a model of links scores pairs of vertices: links are passed, the task is "
+                f"{self.contract.task} (in predict)",
+                hint="Leave links out.",
+            )
+        if probabilities and self.contract.kind == "regression":
+            raise InputError(
+                "a regression has no probabilities: probabilities=True (in predict)",
+                hint="Leave it out: the predictions are values.",
+            )
+        return ()
+
+    def predict(self, rows: Tensor, graph: Graph, *, probabilities: bool, links: tuple[Tensor, ...]) -> Tensor:
+        """Predictions from the rows of all vertices, on the CPU."""
+        outputs, kind = self.require_finite(rows, graph), self.contract.kind
+        if kind == "regression":
+            # A copy, because the outputs of a streamed model lie in a file.
+            return (outputs[:, 0] if self.contract.num_outputs == 1 else outputs).to("cpu", copy=True)
+        multi_label = kind == "multi-label"
+        if probabilities:
+            return (outputs.sigmoid() if multi_label else outputs.softmax(dim=1)).cpu()
+        return predict_classes(outputs, multi_label=multi_label).cpu()
+
+
+class GraphHead(Head):
+    """What a model of whole graphs gives: a row of outputs for each graph of a batch.
+
+    Raises:
+        InputError: the model does not take ``graph_ptr``.
+    """
+
+    unit: Unit = "graph"
+    arguments = GRAPHS
+
+    def __init__(self, model: nn.Module, contract: Contract, loss: Loss, device: torch.device) -> None:
+        if not reads_graphs(model):
+            raise InputError(
+                "the model gives vertices rows, and graphs none: its forward does not take graph_ptr (in model "
+                f"{class_of(model).__name__})",
+                hint=f"Pass sagann.nn.GraphModel(model, width, {contract.num_outputs}), or let forward take (hops, x, graph_ptr) and pool with "
+                "sagann.nn.pool.",
+            )
+        super().__init__(model, contract, loss, device)
+
+    def call(self, batch: Any) -> Call:
+        arguments = (batch.hops(self.num_hops), batch.features, batch.graph_ptr)
+        return Call(arguments, batch.vertices, batch.num_graphs, batch.topology.device)
+
+    def loss(self, rows: Tensor, batch: Any) -> Tensor:
+        return self.mean_loss(rows, answers_in(batch.graph_labels, batch.graph_targets))
+
+    def num_edges(self, batch: Any) -> int:
+        return batch.num_edges * self.num_hops
+
+
+class LinkHead(Head):
+    """What a model of links gives: a row for each vertex. The product of two rows scores a link, or the model's own ``score``.
+
+    ``model.score(src, dst, types)`` gets the rows [n, F] of sources and of destinations, and the types of the links, int64 [n] or None; it gives
+    logits [n].
+
+    Raises:
+        InputError: ``score`` takes other arguments.
+    """
+
+    unit: Unit = "link"
+    folds = False
+
+    def __init__(self, model: nn.Module, contract: Contract, loss: Loss, device: torch.device) -> None:
+        super().__init__(model, contract, loss, device)
+        check_score(model, where=f"model {self.name}")
+        # The rows that links are scored by.
+        self.embedder = model
+
+    def check(self, rows: object, count: int, device: torch.device) -> Tensor:
+        if _is_floats(rows, device) and rows.ndim == 2 and len(rows) == count:
+            return rows
+        raise LayerError(
+            f"the model must return one row per vertex, of any width: {form_of(rows)}, expected a dense tensor "
+            f"of 16- to 64-bit floats [{count}, F] on {device} (in model {self.name})",
+            hint="Let the last layer return such a tensor. Two rows are scored by their product, or by a method score(src, dst, types).",
+        )
+
+    def try_rows(self, rows: Tensor) -> None:
+        """Refuse a score of a link that depends on the links beside it."""
+        ids = torch.arange(min(_TRIED_LINKS, len(rows)), device=rows.device)
+        if len(ids) < 2:
+            return
+        types = torch.zeros_like(ids) if self.contract.num_edge_types else None
+        together = self.scores(rows, ids, ids.flip(0), types)[0]
+        alone = self.scores(rows, ids[:1], ids.flip(0)[:1], None if types is None else types[:1])[0]
+        if not torch.allclose(together, alone, rtol=1e-3, atol=1e-5, equal_nan=True):
+            raise LayerError(
+                f"score must treat links independently: the score of a link is {float(together):g} beside "
+                f"{len(ids) - 1} others, and {float(alone):g} alone (in {self.name}.score)",
+                hint="Reduce over feature dimensions only (dim=-1).",
+            )
+
+    def loss(self, rows: Tensor, batch: Any) -> Tensor:
+        src, dst = batch.links.side_by_side()
+        return self.loss_of_links(rows, src, dst, batch.links.types)
+
+    def num_answers(self, batch: Any) -> int:
+        return batch.links.num_positive
+
+    def outputs(self, rows: Tensor, graph: Graph, splits: Collection[str]) -> Tensor:
+        """The scores of the links to measure, each before those of its negative links: [num_links, 1 + num_negatives]; 0 for links of other splits.
+
+        Raises:
+            InputError: a score is not finite.
+        """
+        links = graph.links
+        assert links is not None
+        masks = [mask for name, mask in links.splits.items() if name in splits]
+        chosen = torch.stack(masks).any(dim=0).nonzero().squeeze(1) if masks else links.src[:0]
+        found: Tensor | None = None
+        for part in chosen.split(max(1, CHECKED_AT_ONCE // (1 + links.num_negatives))):
+            dst = torch.cat([links.dst[part].unsqueeze(1), links.negatives[part]], dim=1)
+            src = links.src[part].unsqueeze(1).expand_as(dst)
+            scores = self._side_by_side(rows, src, dst, None if links.types is None else links.types[part])
+            if not bool(scores.isfinite().all()):
+                raise InputError(
+                    f"a score is not finite: {int((~scores.isfinite()).sum())} of {scores.numel()} scores "
+                    f"(in model {self.name})",
+                    hint="Look for features far larger than in training; a model that diverged wants a lower lr.",
+                )
+            if found is None:
+                # A model's own scores may have another dtype than its rows.
+                found = scores.new_zeros(links.num_links, 1 + links.num_negatives, device=chosen.device)
+            found[part] = scores.to(found.device)
+        # One part at least is scored, if an empty one.
+        assert found is not None
+        return found
+
+    def require_finite(self, outputs: Tensor, graph: Graph) -> Tensor:
+        return outputs
+
+    def loss_of_links(self, rows: Tensor, src: Tensor, dst: Tensor, types: Tensor | None) -> Tensor:
+        """The mean loss of positive links, from the rows that they join.
+
+        Args:
+            rows: rows of the vertices.
+            src: sources, int64 [n, 1 + K], of a positive link and of its negative ones.
+            dst: destinations, likewise.
+            types: int64 [n]; None where links have none.
+        """
+        scores = self._side_by_side(rows, src, dst, types)
+        return self.mean_loss(scores, torch.zeros(len(src), dtype=torch.int64, device=scores.device))
+
+    def _side_by_side(self, rows: Tensor, src: Tensor, dst: Tensor, types: Tensor | None) -> Tensor:
+        """The scores [n, 1 + K] of links whose ends are ``src`` and ``dst``, [n, 1 + K], those of a row of the type ``types``, [n]."""
+        of_each = None if types is None else types.unsqueeze(1).expand_as(dst).flatten()
+        return self.scores(rows, src.flatten(), dst.flatten(), of_each).view(dst.shape)
+
+    def scores(self, rows: Tensor, src: Tensor, dst: Tensor, types: Tensor | None) -> Tensor:
+        """The logits [n] of links between rows, in the model's current mode, with their gradient.
+
+        A slice of the links is computed at a time; its rows are not kept, but gathered again in the backward pass.
+        """
+        src, dst = src.to(rows.device), dst.to(rows.device)
+        types = None if types is None else types.to(rows.device)
+        step = max(1, CHECKED_AT_ONCE // max(1, rows.shape[1]))
+        found = [
+            self._score(rows, src[part], dst[part], None if types is None else types[part], keeps=len(src) <= step)
+            for part in (slice(first, first + step) for first in range(0, max(1, len(src)), step))
+        ]
+        return found[0] if len(found) == 1 else torch.cat(found)
+
+    def _score(self, rows: Tensor, src: Tensor, dst: Tensor, types: Tensor | None, *, keeps: bool) -> Tensor:
+        score = own_score(self.model) or product
+
+        def scored(rows: Tensor) -> Tensor:
+            # The backward pass of an embedding adds in parallel, that of an index does not. Rows may be too many for the device.
+            sources, destinations = (F.embedding(ids, rows).to(self.device) for ids in (src, dst))
+            # A score may overwrite what it gets.
+            scores = score(sources, destinations, None if types is None else types.to(self.device, copy=True))
+            if _is_floats(scores, self.device) and scores.shape == (len(src),):
+                return scores
+            raise LayerError(
+                f"score must give a logit for each link: {form_of(scores)}, expected a dense tensor of floats "
+                f"[{len(src)}] on {self.device} (in {self.name}.score)",
+                hint="Let score(src, dst, types) return a dense tensor of one number for each pair of rows.",
+            )
+
+        if keeps or not torch.is_grad_enabled():
+            return scored(rows)
+        found: Tensor = checkpoint(scored, rows, use_reentrant=False)
+        return found
+
+    def check_request(self, graph: Graph, *, probabilities: bool, links: Any) -> tuple[Tensor, ...]:
+        if links is None:
+            raise InputError(
+                "there are no pairs of vertices to score: links is None (in predict)",
+                hint="Pass links=(src, dst), or with edge types (src, dst, types); embed gives the rows of all vertices.",
+            )
+        # Imported here: the package loads Numba.
+        from sagann.sampling.arguments import require_ids
+
+        wanted = 3 if self.contract.num_edge_types else 2
+        require_type(links, (tuple, list, Tensor), where="predict.links", hint=_LINKS_HINT)
+        found = tuple(links)
+        for number, ids in enumerate(found):
+            require_ids(ids, where=f"predict.links[{number}]")
+        if len(found) != wanted or len({len(ids) for ids in found}) != 1:
+            raise InputError(
+                f"pairs of vertices have another form: {len(found)} arrays of "
+                f"{', '.join(str(len(ids)) for ids in found)} ids, expected {wanted} of the same length (in "
+                "predict.links)",
+                hint=_LINKS_HINT,
+            )
+        for number, ids in enumerate(found):
+            where = numbered(f"predict.links[{number}]", "pair")
+            if number < 2:
+                check_ids(ids, graph.num_vertices, "vertex", where=where)
+            else:
+                check_types(ids, self.contract.num_edge_types, where=where)
+        return found
+
+    def predict(self, rows: Tensor, graph: Graph, *, probabilities: bool, links: tuple[Tensor, ...]) -> Tensor:
+        # A worker that gets no results has no rows.
+        src, dst, *types = links if len(rows) else (ids[:0] for ids in links)
+        scores = self.scores(rows, src, dst, types[0] if types else None)
+        return (scores.sigmoid() if probabilities else (scores > 0).to(torch.uint8)).cpu()
+
+
+HEADS: dict[Unit, type[Head]] = {kind.unit: kind for kind in (Head, GraphHead, LinkHead)}
+"The head of each unit."
+
+
+def _is_floats(found: object, device: torch.device) -> TypeGuard[Tensor]:
+    """Whether something is a dense tensor of floats on a device."""
+    return (
+        isinstance(found, Tensor)
+        and found.layout == torch.strided
+        and found.dtype in FEATURE_DTYPES
+        and found.device == device
+    )

@@ -1,0 +1,350 @@
+"""Runners: a model over a prepared graph, however it runs: whole and in memory, over a worker's part, by intervals, or graph by graph.
+
+Whoever trains or evaluates asks a runner for rows and losses, and never how it runs.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from sagann.errors import LayerError
+from sagann.graph.feature_store import Features
+from sagann.kernels.row_dropout import rows_with
+from sagann.nn.model_call import class_of
+from sagann.saga.batch_norms import naming_few_rows
+from sagann.saga.layer import count_hops
+from sagann.train.evaluating import evaluating
+from sagann.train.heads import Batch, Head
+from sagann.train.preparation import PreparedGraph
+from sagann.train.streaming import Streaming
+from sagann.train.trainable import require_one_graph
+
+if TYPE_CHECKING:
+    from sagann.plan.epoch import Planned
+    from sagann.runtime.loading import GraphBatch
+    from sagann.runtime.recorder import Recorder
+    from sagann.runtime.streaming.epoch import LossOf
+    from sagann.runtime.streaming.streamed import StreamedModel
+
+# Vertices of a batch of graphs that is evaluated.
+_VERTICES_AT_ONCE = 1 << 16
+
+
+class Runner:
+    """A model over a whole graph in memory. Subclasses run it otherwise.
+
+    Args:
+        model: the model, on ``device``.
+        prepared: the graph.
+        head: what the model's rows are.
+        device: where to compute.
+        streaming: the budget of a model that is streamed.
+        for_first: whether the first worker alone gets rows of all vertices.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        prepared: PreparedGraph,
+        head: Head,
+        *,
+        device: torch.device,
+        streaming: Streaming | None = None,
+        for_first: bool = False,
+    ) -> None:
+        self.model, self.prepared, self.device, self.streaming = model, prepared, device, streaming
+        self.num_hops = count_hops(model)
+        self.team = prepared.team
+        self._head, self._for_first = head, for_first
+
+    def rows(self) -> Tensor:
+        """The model's rows of this process's own vertices (or graphs) in its current mode, with their gradient."""
+        own, walked = self.prepared.vertices, self.prepared.walked
+        return self._head.check(self._run(self.model), own.stop - own.start, walked.topology.device)
+
+    def all_rows(self) -> Tensor:
+        """The rows of all vertices at every worker, with their gradient."""
+        rows, part = self.rows(), self.prepared.part
+        return rows if part is None else part.workers.all_rows(rows, part.bounds, "gathering rows")
+
+    def rows_of(self, model: nn.Module) -> Tensor:
+        """Own rows of another model, without a gradient, on the CPU."""
+        return self._run(model).to("cpu", copy=True)
+
+    def gathered(self, own: Tensor, doing: str) -> Tensor:
+        """The rows of all vertices, from each worker's own: at the workers that get results, else without rows."""
+        part = self.prepared.part
+        if part is None:
+            return own
+        # A device may be too small for the rows of all vertices.
+        own = own.cpu()
+        with nullcontext() if self.streaming is None else self.streaming.large_arrays():
+            return part.gather_at_first(own, doing) if self._for_first else part.gather(own, doing)
+
+    def loss(self, loss_of: LossOf, *, timeline: Recorder | None = None) -> Tensor:
+        """A loss with its gradient: the sum of what ``loss_of`` gives for ranges of vertices. ``timeline`` records a streamed epoch.
+
+        A worker's gradient is that of its own part until :meth:`add_gradients` adds the others'.
+        """
+        first = self.prepared.vertices.start
+        return self._total(
+            lambda: self._own_loss(
+                lambda rows, at: loss_of(rows, slice(first + at.start, first + at.stop)), timeline
+            )
+        )
+
+    def loss_of_all(self, loss_of: Callable[[Tensor, slice], Tensor], num_units: int) -> Tensor:
+        """A loss with its gradient: the sum of what ``loss_of`` gives for the rows of all vertices and each worker's share of units."""
+        return self._total(lambda: loss_of(self.all_rows(), self.team.share_of(num_units)))
+
+    def _total(self, own_loss: Callable[[], Tensor]) -> Tensor:
+        self.team.share_random_numbers(self.device)
+        with self.team.forward():
+            own = own_loss()
+        return self.team.total(own, "adding the loss")
+
+    def _own_loss(self, loss_of: LossOf, timeline: Recorder | None) -> Tensor:
+        rows = self.rows()
+        return loss_of(rows, slice(0, len(rows)))
+
+    def add_gradients(self) -> None:
+        """Add the gradients that other workers have found for the model's parameters."""
+        self.team.add_gradients(list(self.model.parameters()))
+
+    def try_out(self) -> None:
+        """Make lazy parameters, and find errors of the model, the budget and the disk before anything is trained."""
+        with evaluating(self.model):
+            self._head.try_rows(self.rows())
+
+    def require_row_wise(self) -> None:
+        """Refuse a model that, in its current mode, mixes vertices between its layers, where it sees some of them at a time."""
+
+    def close(self) -> None:
+        """Remove spilled blocks. The next call makes them again."""
+
+    def _run(self, model: nn.Module) -> Tensor:
+        """The result of a model for the own vertices."""
+        graph = self.prepared.graph
+        takes_batch = graph.graph_ptr is not None and getattr(self.model, "reads_batch", False)
+        more = [graph.graph_ptr] if takes_batch else []
+        with unchanged(self.model, graph.features):
+            return model(graph.hops(self.num_hops), graph.features, *more)
+
+
+class OnPart(Runner):
+    """A model over a worker's part in memory."""
+
+    def __init__(self, *given: Any, **options: Any) -> None:
+        super().__init__(*given, **options)
+        part = self.prepared.part
+        assert part is not None
+        self._part = part
+        self._row_wise_modes: set[bool] = set()
+        "Modes, training or not, in which the model is known to treat vertices independently."
+
+    def _own_loss(self, loss_of: LossOf, timeline: Recorder | None) -> Tensor:
+        rows = self.rows()
+        # A worker without training vertices takes part in the backward pass of the others.
+        return loss_of(rows, slice(0, len(rows))) + rows[:0].sum()
+
+    def try_out(self) -> None:
+        super().try_out()
+        self.model.train()
+        self.require_row_wise()
+
+    def require_row_wise(self) -> None:
+        require_one_graph(self.model, self.prepared.graph)
+        if self.model.training not in self._row_wise_modes:
+            # Imported here: most runs have no workers, and it loads the compiler of whole models.
+            from sagann.compiler.capture import capture
+
+            capture(self.model, self._part.hops(self.num_hops), self._part.features)
+            self._row_wise_modes.add(self.model.training)
+
+    def _run(self, model: nn.Module) -> Tensor:
+        # Imported here: most runs have no workers, and it loads Numba.
+        from sagann.runtime.workers import batch_norms_over_all
+
+        part = self._part
+        with part.computing(), batch_norms_over_all(model, part.workers), unchanged(self.model, part.features):
+            return model(part.hops(self.num_hops), part.features)
+
+
+class Streamed(Runner):
+    """A model by intervals, over a whole graph or a worker's part. The streamed model is made when it is first needed; all threads share it."""
+
+    def __init__(self, *given: Any, **options: Any) -> None:
+        super().__init__(*given, **options)
+        assert self.streaming is not None
+        self.budget = self.streaming
+        self._kept: StreamedModel | None = None
+        self._lock = threading.Lock()
+
+    @property
+    def _features(self) -> Features:
+        features = self.prepared.walked.features
+        assert features is not None
+        return features
+
+    def streamed(self) -> StreamedModel:
+        """The streamed model."""
+        with self._lock:
+            if self._kept is None:
+                self._kept = self._made()
+            return self._kept
+
+    def _made(self) -> StreamedModel:
+        with ExitStack() as stack:
+            with self.team.together("cutting the graph"):
+                streamed = self._stream(self.model, trains=self.budget.trains)
+                # Another worker may have failed.
+                stack.callback(streamed.close)
+                # What trains is planned before its first epoch.
+                evaluation = None if self.budget.trains else self._evaluation(streamed)
+            if evaluation is not None:
+                self._require_room(evaluation)
+            stack.pop_all()
+        return streamed
+
+    def _stream(self, model: nn.Module, *, trains: bool) -> StreamedModel:
+        require_one_graph(self.model, self.prepared.graph)
+        return self.budget.stream(model, self.prepared, self.device, trains=trains)
+
+    def _evaluation(self, streamed: StreamedModel) -> Planned:
+        with evaluating(self.model):
+            return streamed.plan(self._features)
+
+    def _require_room(self, evaluation: Planned, *, epoch: Planned | None = None) -> None:
+        """Refuse what spills blocks for which the disk has no room, at all workers if it has none at one."""
+        own, num_vertices = self.prepared.vertices, self.prepared.graph.num_vertices
+        gathers = self.prepared.part is not None and (self.team.is_first or not self._for_first)
+        num_rows = own.stop - own.start + (num_vertices if gathers else 0)
+        with self.team.together("finding room to spill"):
+            self.budget.require_room(evaluation, self.device, epoch=epoch, num_rows=num_rows, team=self.team)
+
+    def try_out(self) -> None:
+        self.model.train()
+        streamed, epoch = self.streamed(), None
+        with self.team.together("planning"):
+            if self.budget.trains:
+                epoch = streamed.plan(self._features, folded=self._head.folds)
+                self._check(epoch)
+            evaluation = self._evaluation(streamed)
+            self._check(evaluation)
+        self._require_room(evaluation, epoch=epoch)
+
+    def _check(self, planned: Planned) -> None:
+        form = planned.program.forms[planned.program.output]
+        count, device = self.prepared.graph.num_vertices, self.prepared.walked.topology.device
+        self._head.check(torch.zeros((), dtype=form.dtype).expand(count, *form.shape), count, device)
+
+    def _own_loss(self, loss_of: LossOf, timeline: Recorder | None) -> Tensor:
+        streamed = self.streamed()
+        streamed.timeline = timeline
+        try:
+            return streamed.loss(self._features, loss_of)
+        finally:
+            streamed.timeline = None
+
+    def rows_of(self, model: nn.Module) -> Tensor:
+        with ExitStack() as stack:
+            with self.team.together("planning an embedding"):
+                streamed = self._stream(model, trains=False)
+                stack.callback(streamed.close)
+                evaluation = streamed.plan(self._features)
+            self._require_room(evaluation)
+            return streamed(self._features).cpu()
+
+    def _run(self, model: nn.Module) -> Tensor:
+        streamed = self.streamed()
+        with unchanged(self.model, self._features):
+            rows = streamed(self._features)
+        # Labels of a streamed graph lie on the host, and the device may be too small for all rows.
+        return rows.to(self.prepared.walked.topology.device)
+
+    def close(self) -> None:
+        with self._lock:
+            if self._kept is not None:
+                # Closed here: the traceback of an error may keep the object from being collected.
+                self._kept.close()
+            self._kept = None
+
+
+class ByGraphs(Runner):
+    """A model of whole graphs, in batches, each of which is cut from memory, or from mapped files, when its turn comes."""
+
+    def rows(self) -> Tensor:
+        return torch.cat([rows_of_batch(self.model, self._head, batch) for batch in self._batches()])
+
+    def try_out(self) -> None:
+        with evaluating(self.model):
+            rows_of_batch(self.model, self._head, next(self._batches()))
+
+    def rows_of(self, model: nn.Module) -> Tensor:
+        # Pooling pads the rows of a batch with more graphs than vertices.
+        return torch.cat(
+            [_on_batch(model, self._head, each)[: each.num_vertices] for each in self._batches()]
+        ).cpu()
+
+    def _batches(self) -> Iterator[GraphBatch]:
+        """All graphs in order, in batches on the device."""
+        # Imported here: it loads Numba.
+        from sagann.runtime.loading import GraphBatches
+
+        graph = self.prepared.graph
+        mean_vertices = graph.num_vertices / max(1, graph.num_graphs)
+        batch_size = max(1, int(_VERTICES_AT_ONCE / max(1.0, mean_vertices)))
+        for batch in GraphBatches(graph, batch_size=batch_size, graphs=None, shuffle=False, ahead=0):
+            yield batch.to(self.device)
+
+
+def runner_of(
+    model: nn.Module,
+    prepared: PreparedGraph,
+    head: Head,
+    *,
+    device: torch.device,
+    streaming: Streaming | None,
+    for_first: bool,
+) -> Runner:
+    """How a model runs over a prepared graph."""
+    kind: type[Runner] = OnPart if prepared.part is not None else Runner
+    if head.unit == "graph":
+        kind = ByGraphs
+    elif streaming is not None:
+        kind = Streamed
+    return kind(model, prepared, head, device=device, streaming=streaming, for_first=for_first)
+
+
+def rows_of_batch(model: nn.Module, head: Head, batch: Batch) -> Tensor:
+    """A model's rows of a batch's seeds, or graphs, in its current mode, with their gradient."""
+    call = head.call(batch)
+    return head.check(_on_batch(model, head, batch), call.num_rows, call.device)
+
+
+def _on_batch(model: nn.Module, head: Head, batch: Batch) -> Tensor:
+    call = head.call(batch)
+    with rows_with(call.ids), unchanged(head.model, batch.features):
+        return model(*call.arguments)
+
+
+@contextmanager
+def unchanged(model: nn.Module, features: Features | None) -> Iterator[None]:
+    """While a model runs: one that overwrites its features is a LayerError, and so is a BatchNorm that is trained on one row."""
+    # A tensor made in inference mode counts no versions, and refuses to be overwritten outside of that mode.
+    counted = features if isinstance(features, Tensor) and not features.is_inference() else None
+    before = 0 if counted is None else counted._version
+    with naming_few_rows(f"model {class_of(model).__name__}"):
+        yield
+    if counted is not None and counted._version != before:
+        raise LayerError(
+            "the model overwrites its input: the features were changed in place "
+            f"{counted._version - before} times in one pass (in model {class_of(model).__name__})",
+            hint="Compute a new tensor (x = x * 2, not x *= 2 or x.mul_(2)), or work on x.clone(); then load the features again.",
+        )
