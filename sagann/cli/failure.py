@@ -36,7 +36,9 @@ _OUT_OF_MEMORY = (
     "out of memory",
     "Storage size calculation overflowed",
 )
-OPTION = re.compile(r"\b(?:TrainConfig|ModelConfig|DataConfig|RunConfig|load_run|ImportOptions|EdgeListFormat|Opening)\.(\w+)")
+OPTION = re.compile(
+    r"\b(?:TrainConfig|ModelConfig|DataConfig|RunConfig|load_run|ImportOptions|EdgeListFormat|Opening)\.(\w+)"
+)
 "A field or parameter in a message that is an option of the command line; its name is the group."
 # What PyTorch says where a model that runs as it is written multiplies rows by a matrix of another width.
 _WIDTHS = re.compile(r"shapes cannot be multiplied \(\d+x(\d+) and (\d+)x\d+\)")
