@@ -94,7 +94,8 @@ def write_columns(
     if path.suffix == ".npy" and rows is not None:
         write_rows(path, rows, order)
     elif path.suffix == ".npy":
-        fields = np.rec.fromarrays(list(columns.values()), names=list(columns))
+        dtype = [(name, column.dtype) for name, column in columns.items()]
+        fields = np.rec.fromarrays(list(columns.values()), dtype=dtype)
         write_aside(path, lambda aside: np.save(aside, fields, allow_pickle=False))
     else:
         write_aside(path, lambda aside: _write_table(aside, columns))
