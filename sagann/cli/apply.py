@@ -41,7 +41,7 @@ class Opening:
     @classmethod
     def of(cls, given: Given) -> Opening:
         """The options that were given on the command line."""
-        return cls(**{name: given[name] for name in given if name in options_of(cls)})
+        return cls(**{name: given[name] for name in given if name in options_of(Opening)})
 
 
 _OPENED = (*options_of(Opening).values(), *WORKERS)

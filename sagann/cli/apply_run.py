@@ -30,8 +30,7 @@ from sagann.cli.run_settings import (
 from sagann.config import WORKERS, DataConfig, RunConfig
 from sagann.errors import CheckpointError, DatasetError, InputError, shown
 from sagann.graph import Graph, original_order
-from sagann.graph.answers import UNITS
-from sagann.graph.checks import check_ids, check_types, numbered
+from sagann.graph.checks import UNITS, check_ids, check_types, numbered
 from sagann.graph.task import without_others
 from sagann.report.tables import metrics_table
 from sagann.report.terminal import Terminal

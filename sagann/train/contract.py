@@ -11,8 +11,8 @@ from torch import Tensor
 
 from sagann.errors import InputError, LayerError, listed, shown
 from sagann.graph import Graph, MeasuredLinks, Topology
-from sagann.graph.answers import ALL_TASKS, PREFIXES, Unit, kind_of, unit_of
-from sagann.graph.checks import form_of
+from sagann.graph.answers import ALL_TASKS, PREFIXES, kind_of, unit_of
+from sagann.graph.checks import Unit, form_of
 from sagann.graph.task import TO_HOLD_OUT, answers_of, for_task, task_of
 from sagann.graph.validate import FEATURE_DTYPES
 from sagann.ranges import RANGES

@@ -12,8 +12,8 @@ from torch.utils.checkpoint import checkpoint
 
 from sagann.errors import InputError, LayerError, require_type
 from sagann.graph import Graph
-from sagann.graph.answers import Unit, answers_in
-from sagann.graph.checks import CHECKED_AT_ONCE, check_ids, check_types, form_of, numbered
+from sagann.graph.answers import answers_in
+from sagann.graph.checks import CHECKED_AT_ONCE, Unit, check_ids, check_types, form_of, numbered, require_ids
 from sagann.graph.validate import FEATURE_DTYPES
 from sagann.nn.graph_model import reads_graphs
 from sagann.nn.link_model import product
@@ -306,9 +306,6 @@ class LinkHead(Head):
                 "there are no pairs of vertices to score: links is None (in predict)",
                 hint="Pass links=(src, dst), or with edge types (src, dst, types); embed gives the rows of all vertices.",
             )
-        # Imported here: the package loads Numba.
-        from sagann.sampling.arguments import require_ids
-
         wanted = 3 if self.contract.num_edge_types else 2
         require_type(links, (tuple, list, Tensor), where="predict.links", hint=_LINKS_HINT)
         found = tuple(links)

@@ -17,7 +17,8 @@ from sagann.errors import MissingDependencyError
 from sagann.graph import Graph, for_task
 from sagann.graph.task import left_out, task_of
 from sagann.graph.validate import validate_labels
-from sagann.interop.pyg_model import from_pyg_model, is_written_for_pyg
+from sagann.interop.pyg_call import is_written_for_pyg
+from sagann.interop.pyg_model import from_pyg_model
 from sagann.nn import ModelConfig, build_model
 from sagann.nn.model_call import class_of
 from sagann.runtime.team import Team
