@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from types import TracebackType
 from typing import Any
 
-from bench.balance.slow_link import Place
 from bench.held_back import held_back
 from bench.workers import Worker, free_port
 
@@ -23,22 +22,16 @@ class Group:
         specification: what :mod:`bench.balance.worker` trains.
         size: number of processes.
         threads: threads of each.
-        places: where each process runs; by default all run here, and talk over the loopback.
     """
 
-    def __init__(
-        self, specification: Mapping[str, Any], *, size: int, threads: int, places: Sequence[Place] = ()
-    ) -> None:
+    def __init__(self, specification: Mapping[str, Any], *, size: int, threads: int) -> None:
         self.size = size
         self._pool, self._exits = ThreadPoolExecutor(size), ExitStack()
         address = {"WORLD_SIZE": size, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
 
         def start(rank: int) -> Worker:
-            environment, prefix = {} if size == 1 else {"RANK": rank, **address}, ()
-            if places:
-                environment |= {"MASTER_ADDR": places[rank].address, "GLOO_SOCKET_IFNAME": places[rank].interface}
-                prefix = places[rank].prefix
-            return Worker([*prefix, *COMMAND], {**specification, "threads": threads, "environment": environment})
+            environment = {} if size == 1 else {"RANK": rank, **address}
+            return Worker(COMMAND, {**specification, "threads": threads, "environment": environment})
 
         # A worker is ready when the others are.
         self.workers = list(self._pool.map(start, range(size)))

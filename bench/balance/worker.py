@@ -1,7 +1,7 @@
 """One of the processes that train together, or the only one: it trains epochs when it is told to.
 
 All processes of a group get the same requests, lines of JSON: ``{"epochs": n}``, ``{"balance": n}`` (epochs after which vertices may move),
-``{"bounds": [...]}`` (move now), ``{"meanwhile": false}`` (compute nothing while rows travel from now on). Each answers with numbers of its own.
+``{"bounds": [...]}`` (move now). Each answers with numbers of its own.
 """
 
 from __future__ import annotations
@@ -11,9 +11,7 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, nullcontext
-from dataclasses import replace
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -21,44 +19,12 @@ import torch
 
 from bench.standalone.training import LEARNING_RATE
 from sagann.nn import ModelConfig, build_model
-from sagann.plan import schedule
-from sagann.plan.steps import UNLIMITED, Step
-from sagann.runtime.in_memory import engine
-from sagann.runtime.streaming.stream import stream_part
 from sagann.runtime.workers import Workers, join_workers
-from sagann.runtime.workers.stopwatch import Stopwatch
 from sagann.storage import load_graph
 from sagann.train.balancer import REPAY_EPOCHS, Balancer
 from sagann.train.contract import Contract
 from sagann.train.epoch_source import WholeGraph
 from sagann.train.predictor import Predictor
-from sagann.train.streaming import Streaming
-
-_CAN_GATHER_APART, _TRAVELLING = engine.can_gather_apart, schedule.travelling
-
-
-def at_once(steps: Iterable[Step]) -> Iterator[Step]:
-    """Steps in which nothing is computed during an exchange (:func:`sagann.plan.travel.travelling`)."""
-    for step in steps:
-        if step.exchanged is None:
-            yield step
-        else:
-            yield replace(step, kind="begin_exchange")
-            yield replace(step, kind="send_rows", exchanged=step.exchanged._replace(receives=()))
-            yield replace(step, exchanged=step.exchanged._replace(sends=()))
-
-
-class WaitsCounted(Stopwatch):
-    """A stopwatch that also counts the seconds of all waits."""
-
-    waited_s = 0.0
-
-    @contextmanager
-    def waiting(self) -> Iterator[None]:
-        began_s = time.perf_counter()
-        with super().waiting():
-            yield
-        self.waited_s += time.perf_counter() - began_s
 
 
 class Training:
@@ -70,25 +36,11 @@ class Training:
         torch.manual_seed(0)
         config = ModelConfig(model=specification["model"], hidden=specification["hidden"], dropout=0.0)
         model, self.workers = build_model(config, graph), workers
-        if workers is not None:
-            workers.stopwatch = WaitsCounted()
         predictor = Predictor(model, Contract.of(graph), device=torch.device("cpu"), workers=workers)
         prepared = predictor.prepare(graph, validate=False)
         self.model, self.part, self.source = model, prepared.part, WholeGraph(predictor, prepared)
-        self.predictor, share = predictor, specification.get("memory_share", 0.0)
-        if share:
-            predictor.stream_within(
-                Streaming(memory_bytes=int(share * self._whole_bytes()), spill=Path(specification["folder"]).parent)
-            )
         self.optimizer = torch.optim.Adam(model.parameters(), lr=LEARNING_RATE)
         self.balancer = None if prepared.part is None else Balancer(prepared.part)
-
-    def _whole_bytes(self) -> int:
-        """Bytes of an epoch of the part that is not cut."""
-        whole = stream_part(
-            self.model.train(), self.part, self.part.blocks, budget_bytes=UNLIMITED, num_intervals=1
-        )
-        return whole.plan(self.part.features, folded=True).plan.peak_bytes
 
     def epoch_s(self) -> float:
         """Train an epoch, and return its seconds. Workers end together, because they add their gradients."""
@@ -106,12 +58,6 @@ class Training:
         if "bounds" in request:
             self.part.move(request["bounds"])
             return {"edges": self.part.topology.num_edges}
-        if "meanwhile" in request:
-            engine.can_gather_apart = _CAN_GATHER_APART if request["meanwhile"] else lambda program: False
-            schedule.travelling = _TRAVELLING if request["meanwhile"] else at_once
-            # Parts that stream are planned anew.
-            self.predictor.release()
-            return {}
         if "balance" in request:
             return {"epochs": self._balanced(request["balance"])}
         return self._epochs(request["epochs"])
@@ -119,7 +65,7 @@ class Training:
     def _epochs(self, count: int) -> dict[str, Any]:
         if self.workers is None:
             return {"seconds": [self.epoch_s() for _ in range(count)]}
-        before, waited_s = self.workers.sent_bytes, self.workers.stopwatch.waited_s
+        before = self.workers.sent_bytes
         self.workers.stopwatch.take()
         seconds = [self.epoch_s() for _ in range(count)]
         laps = self.workers.stopwatch.take()
@@ -131,7 +77,6 @@ class Training:
         return {
             "seconds": seconds,
             "computing_s": sum(lap.seconds for lap in laps.values()) / count,
-            "waited_s": (self.workers.stopwatch.waited_s - waited_s) / count,
             "sent_bytes": (self.workers.sent_bytes - before) / count,
             "halo_bytes": sum(lap.row_bytes * rows[kind.split()[0]] for kind, lap in laps.items()),
             "bounds": list(self.part.bounds),

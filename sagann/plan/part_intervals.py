@@ -77,10 +77,6 @@ class PartIntervals:
         before = [number for number, owner in zip(self.halo, self.owners, strict=True) if owner < self.rank]
         return (*before, *self.own, *self.halo[len(before) :])
 
-    def halo_of(self, owner: int) -> list[int]:
-        """Numbers of the intervals of the halo that a worker owns."""
-        return [number for number, rank in zip(self.halo, self.owners, strict=True) if rank == owner]
-
     def sent_by(self, interval: int) -> list[int]:
         """Ranks of the workers that need rows of an own interval."""
         return sorted(rank for at, rank in self.sent if at == interval)

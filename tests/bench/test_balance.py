@@ -9,7 +9,6 @@ import pytest
 
 from bench.balance.__main__ import unequal
 from bench.balance.group import Group
-from bench.balance.overlap import LOOPBACK, measured
 from bench.power_law import power_law
 from sagann.storage import save_graph
 
@@ -34,15 +33,3 @@ def test_unequal_workers_are_measured(tmp_path: Path) -> None:
     assert [row[0] for row in rows] == ["equal edges", "balanced by cost", "best static"]
     assert rows[2][3] == "1.00"
     assert abs(float(rows[0][1].rstrip("%")) - 50) < 5
-
-
-@pytest.mark.distributed
-@pytest.mark.thorough
-def test_the_overlap_is_measured(tmp_path: Path) -> None:
-    save_graph(power_law(300, 3000, 8), tmp_path / "graph")
-    specification = {"folder": str(tmp_path / "graph"), "model": "gated-gcn", "hidden": 8, "memory_share": 0.5}
-    after_s, meanwhile_s, ratio, *waits_s, _ = map(
-        float, measured(specification, LOOPBACK, argparse.Namespace(rounds=1, epochs=2))
-    )
-    assert ratio > 0
-    assert 0 < max(waits_s) < max(after_s, meanwhile_s)

@@ -180,12 +180,6 @@ def _between_bytes(
 
 
 @cache
-def measured_machine(folder: Path, device: torch.device = _CPU) -> Machine:
-    """This machine as :func:`probe` measures it, once per process, folder and device."""
-    return probe(folder, device)
-
-
-@cache
 def measured_selection(device: torch.device = _CPU) -> Selection:
     """The choice of picked rows for copies within memory, or from memory to a device.
 
