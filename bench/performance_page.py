@@ -55,7 +55,7 @@ On the CPU, against the faster of PyG and DGL, each with its best variant:
 
 Sections about a CUDA device name their machine. All other figures come from {processors}, {threads} threads, 24 GiB of memory and PyTorch on
 the CPU. `make performance` writes this page from `bench/results`, whose README names the command behind each file. Commands run from the root
-of a checkout, with the extra `bench`. Terms are explained in the [glossary](glossary.md).
+of a checkout, with the extra `bench`.
 {measured_on}"""
 FAST = """## How fast
 

@@ -25,9 +25,9 @@ PAGES = ("pyg_models.md",)
 "Files of results that are sections as they are."
 DEVICE_COLUMNS = ("what", "on", "sagann s", "against", "s", "is", "remarks")
 "Columns of the table of a CUDA device."
-DEVICE_NOTE = """*Is* is, for an epoch in memory, how many times as fast as PyG it is; for a gather, its part of the copy bandwidth (above 1 where rows stay in
-the cache); within 1/8 of what P = 1 takes by plan, how many times as long as P = 1 an epoch takes. `bench/results/device.md` says what limits
-each; `minibatches_cuda.md`, `hybrid_device.md` and `cold_bytes_device.md` beside it have sampled epochs, hybrid training and rows of features.
+DEVICE_NOTE = """*Is* is, for an epoch in memory, how many times as fast as PyG it is; within 1/8 of what P = 1 takes by plan, how many times as long as P = 1 an
+epoch takes. `bench/results/device.md` says what limits each, and has the gathers; `minibatches_cuda.md`, `hybrid_device.md` and
+`cold_bytes_device.md` beside it have sampled epochs, hybrid training and rows of features.
 """
 
 
@@ -73,7 +73,7 @@ def page_section(path: Path) -> list[str]:
 
 def device_section(path: Path) -> list[str]:
     """The tables of a page on a device as one table, below the page's beginning; none without the page."""
-    rows = read_table(path, DEVICE_COLUMNS[-1])
+    rows = [row for row in read_table(path, DEVICE_COLUMNS[-1]) if not row["what"].startswith("gather")]
     if not rows:
         return []
     text = path.read_text().splitlines()

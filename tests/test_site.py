@@ -67,11 +67,6 @@ def test_the_page_of_commands_has_every_option(hook: ModuleType) -> None:
     assert sorted(rows) == sorted((each.flag, each.default_text, each.help) for each in SETTINGS.values())
 
 
-def test_every_page_leads_to_the_glossary() -> None:
-    pages = [page for page in DOCS.glob("*.md") if page.name != "glossary.md"]
-    assert [page.name for page in pages if "(glossary.md" not in page.read_text()] == []
-
-
 def test_what_pages_name_exists() -> None:
     files = {
         f"/{path.relative_to(ROOT)}"

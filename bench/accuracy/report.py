@@ -27,7 +27,7 @@ sagann reaches {reproduced} of {published} published accuracies, and PyG's own f
 as the column *runs* says), at the weights that are best on the validation vertices; PyTorch {torch}, {machine}, CPU. Where
 a table has a column for PyG, a plain loop trains the same architecture, made of PyG's layers, with the same settings, graph and split
 (`bench/accuracy/twins.py`). A row with fewer runs of either system than its experiment asks for has no verdict: it is open. Every run's figure is in
-`bench/results/accuracy.jsonl`; the settings are in `bench/accuracy/experiments.py`. Terms are explained in the [glossary](glossary.md).
+`bench/results/accuracy.jsonl`; the settings are in `bench/accuracy/experiments.py`.
 """
 
 SETTINGS = """## Settings
