@@ -86,6 +86,7 @@ class Answers:
             require_type(getattr(self, name), Tensor, where=of + name, hint=as_tensor, optional=True)
         count = f"num_{self.prefix}classes"
         require_integer(self.num_classes, "num_classes", where=f"Graph.{count}")
+        require_type(self.splits, Mapping, where=f"{of}splits", hint="Pass a mapping of split to bool mask.")
         for name, mask in self.splits.items():
             require_type(mask, Tensor, where=f"{of}splits[{name!r}]", hint=as_tensor)
         for name, rows in self.arrays().items():
@@ -176,11 +177,13 @@ class Answers:
             splits={name: change(mask) for name, mask in self.splits.items()},
         )
 
-    def known(self, mask: Tensor) -> Tensor:
-        """The units of a mask, bool [count], whose answer is known: int64 [n]. Graphs with targets need no label."""
+    def known(self, mask: Tensor | None = None) -> Tensor:
+        """The units, of a mask bool [count], whose answer is known: int64 [n]. Graphs with targets need no label."""
         labels = self.labels
         if labels is not None and labels.ndim == 1 and (self.unit != "graph" or self.targets is None):
-            mask = mask & (labels >= 0)
+            mask = labels >= 0 if mask is None else mask & (labels >= 0)
+        if mask is None:
+            return torch.arange(self.count, device=answers_in(labels, self.targets).device)
         return mask.nonzero().squeeze(1)
 
     def rows(self, mask: Tensor) -> tuple[Tensor, Tensor]:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from sagann.errors import InputError, shown
-from sagann.graph.answers import SPLITTERS, Answers, answers_in
+from sagann.graph.answers import SPLITTERS, Answers
 from sagann.graph.generator import generator_of
 from sagann.graph.graph import Graph
 from sagann.graph.task import answers_of
@@ -198,8 +198,7 @@ def _known(graph: Graph, answers: Answers) -> Tensor:
         others = graph.graphs if answers.unit == "vertex" else graph.vertices
         hint = f"Use {SPLITTERS[others.unit]}." if others.tasks else "Give the graph labels or targets first."
         raise refused(graph, f"{answers.units} without answers cannot be split", answers_of(graph), hint)
-    device = answers_in(answers.labels, answers.targets).device
-    known = answers.known(torch.ones(answers.count, dtype=torch.bool, device=device))
+    known = answers.known()
     if answers.unit == "vertex" and graph.original_ids is not None:
         known = known[graph.original_ids.to(known.device)[known].argsort()]
     return known

@@ -71,6 +71,7 @@ def check_edge_index(edge_index: Tensor) -> None:
 
 
 def _check_rows(edge_data: Mapping[str, Tensor], num_edges: int) -> None:
+    require_type(edge_data, Mapping, where="edge data", hint="Pass a mapping of name to tensor.")
     for name, rows in edge_data.items():
         require_type(rows, Tensor, where=f"edge data '{name}'", hint=_AS_TENSOR)
         if rows.ndim == 0 or len(rows) != num_edges:

@@ -22,7 +22,7 @@ from sagann.plan.steps import UNLIMITED, Block, Step
 FREE_BYTES = 32 << 20
 "Bytes that a plan's own objects may take beside the budget."
 # At most, Python objects of a step on a chunk, and of a chunk.
-_STEP_BYTES, _CHUNK_BYTES = 832, 1500
+_STEP_BYTES, _CHUNK_BYTES = 1080, 1500
 _SINGLE_BYTES = 4
 # An id of a picked row, and the position that is made of it.
 _PICK_BYTES = 4 + 8
