@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from sagann.errors import DatasetError, InputError
-from sagann.graph import Graph, Topology, validate_graph
+from sagann.graph import SPLIT_NAMES, Graph, Topology, validate_graph
 from sagann.graph.feature_store import tensor_of
 from sagann.graph.graph import named_arrays
 from sagann.graph.rows import csr_tensor
@@ -101,9 +101,8 @@ def graph_of_arrays(topology: Topology, tensors: Mapping[str, Tensor], stated: M
         given["features"] = csr_tensor(*parts, num_columns=num_features)
     given |= {name: tensors.get(name) for name in _FIELDS}
     for of in ("", "graph_"):
-        prefix = f"{of}split_"
         given[f"{of}splits"] = {
-            name.removeprefix(prefix): mask for name, mask in tensors.items() if name.startswith(prefix)
+            name: tensors[f"{of}split_{name}"] for name in SPLIT_NAMES if f"{of}split_{name}" in tensors
         }
     return Graph(topology=topology, **given)
 

@@ -69,7 +69,7 @@ def test_a_run_is_that_of_a_plain_loop(regression: bool) -> None:
     batches = GraphBatches(graph, batch_size=8, seed=0)
     for record in found.history:
         sums = 0.0
-        for graphs in batches.graphs_of(record.epoch):
+        for graphs in batches.items_of(record.epoch):
             loss = torch_loss(twin(graph, graphs), answers[graphs])
             optimizer.zero_grad()
             loss.backward()
