@@ -49,7 +49,10 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     # Modules are imported as they are needed, by a first run, because the other user may not be able to read them.
     with tempfile.TemporaryDirectory() as folder:
-        save_graph(random_split(sbm_graph(60, num_classes=3, num_features=6, seed=1), seed=1), f"{folder}/graph")
+        graph = sbm_graph(
+            60, num_classes=3, average_degree=4, homophily=0.8, num_features=6, feature_noise=0.5, seed=1
+        )
+        save_graph(random_split(graph, seed=1), f"{folder}/graph")
         run = [
             "--data",
             f"{folder}/graph",
