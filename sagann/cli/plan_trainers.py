@@ -58,7 +58,7 @@ def show_trainers(run: PlannedRun, *, machine_file: Path | None) -> None:
         name = _this_machine(devices)
     else:
         _require_equations(run.settings)
-        machine = described_machine(machine_file)
+        machine = with_accelerators(described_machine(machine_file), 1)
         name = machine.name
     graph = run.opened()
     require_vertices(graph, "--devices")
@@ -137,10 +137,10 @@ def require_vertices(graph: Graph, option: str) -> None:
 
 
 def described_machine(file: Path) -> Machine:
-    """The machine that a file describes, or a published one by its name. It has an accelerator, which all others are like."""
+    """The machine that a file describes, or a published one by its name."""
     if str(file) in NAMES and not file.exists():
         return published_machine(str(file))
-    return with_accelerators(Machine.from_toml(read_text(file, what="machine file"), where=str(file)), 1)
+    return Machine.from_toml(read_text(file, what="machine file"), where=str(file))
 
 
 def _this_machine(devices: Devices) -> str:

@@ -133,6 +133,8 @@ class NpzArchive(AbstractContextManager["NpzArchive"]):
             offset = stream.tell()
             if offset + dtype.itemsize * math.prod(shape) != self._zip.getinfo(file).file_size:
                 raise ValueError(f"'{file}' has another size than its header says")
+            # Without rows it takes no bytes, however wide: NumPy refuses widths that no array has.
+            np.empty((0, *shape), dtype)
         return NpzMember(
             file=file, dtype=dtype, shape=shape, data_offset=offset, fortran=fortran and len(shape) > 1
         )

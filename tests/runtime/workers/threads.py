@@ -13,8 +13,8 @@ from sagann.runtime.workers import Workers
 
 T = TypeVar("T")
 W = TypeVar("W", bound=Workers)
-Queues = Mapping[tuple[int, int, bool], "Queue[Tensor]"]
-"By sender, receiver, and whether it is for the threads beside those that compute."
+Queues = Mapping[tuple[int, int, bool], "Queue[Tensor | BaseException]"]
+"By sender, receiver, and whether it is for the threads beside those that compute. An error ends all who wait for its sender."
 
 
 class ThreadedWorkers(Workers):
@@ -46,7 +46,10 @@ class ThreadedWorkers(Workers):
                 self.waits_for = (rank,)
                 assert tensor.is_contiguous()
                 if tensor.numel():
-                    tensor.copy_(self._queues[rank, self.rank, self._is_beside].get(timeout=240))
+                    found = self._queues[rank, self.rank, self._is_beside].get(timeout=240)
+                    if isinstance(found, BaseException):
+                        raise found
+                    tensor.copy_(found)
             self.waits_for = ()
 
         return finish
@@ -58,5 +61,15 @@ def in_threads(
     """The results of ``work`` at every worker of a kind, in the order of the ranks."""
     ends = range(size)
     queues: Queues = {(one, other, beside): Queue() for one in ends for other in ends for beside in (False, True)}
+
+    def ended(rank: int) -> T:
+        try:
+            return work(kind(rank, size, queues))
+        except BaseException as error:
+            for (sender, *_), queue in queues.items():
+                if sender == rank:
+                    queue.put(error)
+            raise
+
     with ThreadPoolExecutor(size) as threads:
-        return list(threads.map(work, [kind(rank, size, queues) for rank in range(size)]))
+        return list(threads.map(ended, ends))
