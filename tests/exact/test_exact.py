@@ -30,7 +30,6 @@ from tests.exact.cases import (
 )
 from tests.exact.worker_driver import SIZES, cases
 from tests.runtime.workers.processes import run_driver
-from tests.shared import SharedFolder
 
 _SAMPLED = {"sample": (-1, -1), "batch_size": 1000}
 WAYS: dict[str, dict[str, Any]] = {
@@ -75,13 +74,13 @@ def test_a_way_gives_the_numbers_of_the_naive_engine(
 @pytest.mark.distributed
 @pytest.mark.slow
 @pytest.mark.timeout(900)
+@pytest.mark.cover(2)
+@pytest.mark.parametrize("every", [6, pytest.param(3, marks=pytest.mark.thorough)])
 @pytest.mark.parametrize("way", SIZES)
-def test_workers_give_the_numbers_of_the_naive_engine(shared_folder: SharedFolder, way: str) -> None:
-    folder = shared_folder(
-        f"exact {way}", lambda folder: run_driver("worker_driver", folder, way, package="tests.exact")
-    )
-    found = torch.load(folder / f"{way}.pt", weights_only=False)
-    assert list(found) == cases(way)
+def test_workers_give_the_numbers_of_the_naive_engine(tmp_path: Path, way: str, every: int) -> None:
+    run_driver("worker_driver", tmp_path, way, str(every), package="tests.exact")
+    found = torch.load(tmp_path / f"{way}.pt", weights_only=False)
+    assert list(found) == cases(way, every)
     for case, numbers in found.items():
         assert_equal(numbers, expected(case.model, case.graph, case.mode))
 
