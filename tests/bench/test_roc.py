@@ -16,6 +16,7 @@ def _cells(block: str) -> list[list[str]]:
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_the_page_has_every_section(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setitem(memory_policies.SHAPES, "pubmed", SMALL)
     assert SMALL.edges < graphs.MOST_EDGES
