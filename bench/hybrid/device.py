@@ -138,7 +138,8 @@ class _Run:
             return [*row, "", "", "", "", ""]
         work, threads = self._work, self._source.manager.assignment.threads
         each = 1e3 / self._iterations
-        part = sum(share for name, share in zip(work.names, work.shares, strict=True) if name != "host")
+        seeds = dict(zip(work.names, work.seeds, strict=True))
+        part = 1 - seeds.get("host", 0) / max(1, sum(work.seeds))
         others = dict(zip(work.names, work.train_s, strict=True))
         trained = [others.pop("host", 0.0), sum(others.values())]
         return [

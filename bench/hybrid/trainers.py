@@ -16,7 +16,7 @@ import torch
 
 from bench.held_back import held_back
 from bench.power_law import power_law
-from sagann.hybrid.assignment import HOST, Assignment
+from sagann.hybrid.assignment import HOST
 from sagann.hybrid.host_cores import on_cores
 from sagann.hybrid.process_trainer import ProcessTrainer
 from sagann.nn import ModelConfig, build_model
@@ -129,11 +129,8 @@ class Run:
         """Have the processor train a part of the seeds from now on."""
         now = self.source.manager.assignment
         host = min(max(round(part * now.total), 1), now.total - 1)
-        self.start_from(replace(now, seeds={HOST: host, ACCELERATOR: now.total - host}))
-
-    def start_from(self, assignment: Assignment) -> None:
-        """Have the trainers keep an assignment from now on."""
-        self.source.manager.start_from(assignment, "static")
+        split = replace(now, seeds={HOST: host, ACCELERATOR: now.total - host})
+        self.source.manager.start_from(split, "static")
 
     def close(self) -> None:
         self.steps.close()

@@ -8,7 +8,7 @@ ogbn-products the part is taken from another graph of products bought together, 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 
 from bench.hyscale.batches import DegreeLaw, expected_counts, log_normal_law
 from sagann.hybrid.forecast import Job, Refinements, Widths
@@ -78,7 +78,7 @@ class Case:
         hidden = [self.hidden] * (len(self.fanouts) - 1)
         return Job(
             machine=machine,
-            counts=partial(expected_counts, dataset.law, self.fanouts, deduplicated=deduplicated),
+            counts=cache(partial(expected_counts, dataset.law, self.fanouts, deduplicated=deduplicated)),
             num_train=dataset.num_train,
             widths=Widths(features=(dataset.features, *hidden, dataset.classes), concatenates=self.model == "SAGE"),
             sampled_edges_per_s=SAMPLED_EDGES_PER_S,

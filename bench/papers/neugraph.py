@@ -251,13 +251,18 @@ def _arguments(given: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--host", choices=["ram", "disk"], default="disk", help="where what is not in use lies")
     parser.add_argument("--simulations", type=int, default=50, help="most simulations of swaps")
     parser.add_argument("--machine", type=Path, help="rates, as `sagann machine` writes them; measured by default")
-    parser.add_argument("--run", action="store_true", help="run epochs too, and print their seconds")
+    parser.add_argument(
+        "--run", action="store_true", help="run epochs of visits or rows too, and print their seconds"
+    )
     parser.add_argument("--rounds", type=int, default=5, help="epochs of each way, in alternation")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument(
         "--work", type=Path, default=Path(gettempdir()), help="folder on a disk for what is spilled"
     )
-    return parser.parse_args(given)
+    found = parser.parse_args(given)
+    if found.run and found.compare == "orders":
+        parser.error("sagann runs epochs in column order alone: orders are compared by plans, without --run")
+    return found
 
 
 if __name__ == "__main__":

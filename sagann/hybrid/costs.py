@@ -4,8 +4,8 @@ Seconds for a seed of sampling and loading change little when seeds or threads a
 times cannot be. A task of the processor has thread-seconds for a seed. The smoothing is a moving average, of which each measurement is
 ``weight``; a measurement beyond ``clip`` times the average counts as that, so that a pause of one iteration moves nothing far.
 
-A trainer's seconds have a fixed part and a part for each seed. Seconds for a seed are no constant. A mini-batch costs something by itself, and half of the seeds reach more than half of the vertices, because
-a vertex that several seeds reach counts once. So a trainer with few seeds looks slower than it is. A straight line through the measured
+A trainer's seconds have a fixed part and a part for each seed: a mini-batch costs something by itself, and half of the seeds reach more than
+half of the vertices, because a vertex that several seeds reach counts once. So a trainer with few seeds looks slower than it is. A straight line through the measured
 pairs of seeds and seconds knows both parts: least squares of relative errors, in which
 
 - earlier measurements weigh less and less (``Damping.keeps``);

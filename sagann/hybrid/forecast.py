@@ -214,7 +214,7 @@ class Prediction:
     edges_per_s: float
     "Sampled edges of an iteration over its seconds (equation 5; MTEPS are a millionth of it)."
     peak_bytes: int
-    "Most bytes of mini-batches and gradients in one memory."
+    "Bytes of mini-batches, about, that one memory holds at a time."
 
 
 def predict(job: Job, assignment: Assignment) -> Prediction:

@@ -25,6 +25,7 @@ from sagann.hybrid.trace import Trace
 from sagann.hybrid.trainer import Share, Trainer
 from sagann.kernels.seeds import NUM_SEEDS
 from sagann.runtime.loading import MiniBatch, MiniBatches, Pipeline
+from sagann.runtime.loading.batches import size_of_rows
 from sagann.runtime.loading.pipeline import Size, Stage
 from sagann.sampling.arguments import TRAINERS
 from sagann.sampling.sampled import Sampled
@@ -70,7 +71,7 @@ class Iteration:
     def times(self, train_s: Mapping[str, float]) -> StageTimes:
         """Seconds of the stages, given those of the trainers. Threads count as far as there are iterations to work on."""
         threads = self.assignment.threads
-        part = min(1.0, self.ahead / useful_ahead(threads))
+        part = min(1.0, self.ahead / filling_ahead(threads))
         return StageTimes(
             sample=self.sample_s / max(1.0, part * threads.sample),
             load=self.load_s / max(1.0, part * threads.load),
@@ -79,7 +80,7 @@ class Iteration:
         )
 
 
-def useful_ahead(threads: Threads) -> int:
+def filling_ahead(threads: Threads) -> int:
     """How many iterations keep all threads busy: each thread that samples or loads works on another one, and one more is on its way to the trainers."""
     return threads.sample + threads.load + 1
 
@@ -92,7 +93,7 @@ class SharedBatches:
         manager: says who gets how many seeds.
         trainers: by name; that of the processor, if it trains, first.
         ahead: most iterations that are prepared before the trainers need them; 0 prepares each one when it is needed. None for as many as keep
-            all threads busy (:func:`useful_ahead`), but not more than the processor has cores, and at least 2.
+            all threads busy (:func:`filling_ahead`), but not more than the processor has cores, and at least 2.
         trace: records every stage; None for none.
     """
 
@@ -113,7 +114,7 @@ class SharedBatches:
         """Most iterations that are prepared ahead with the present threads."""
         if self._ahead is not None:
             return self._ahead
-        return min(useful_ahead(self._manager.assignment.threads), max(2, self._manager.cores))
+        return min(filling_ahead(self._manager.assignment.threads), max(2, self._manager.cores))
 
     def iterations(self, epoch: int, *, first: int = 0) -> Pipeline[Iteration]:
         """The iterations of an epoch from a given one on."""
@@ -174,7 +175,7 @@ class SharedBatches:
         trainer = self._trainers[name]
         with trainer.making_rows():
             batch = self._minibatches.load(iteration.sampled[name])
-        iteration.loaded_bytes += sum(each.nbytes for each in batch.feature_arrays)
+        iteration.loaded_bytes += size_of_rows(batch.features, 0).num_bytes
         iteration.sent[name] = trainer.pack(self._share(iteration, batch))
 
     def _share(self, iteration: Iteration, batch: MiniBatch) -> Share:

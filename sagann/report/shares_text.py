@@ -90,9 +90,9 @@ def trainers_text(prediction: Prediction, *, machine: str, more: Prediction | No
         f"Machine: {machine}.",
         f"Seeds of an iteration: {shares}; {assignment.total:,} in all, {iterations} an epoch.",
         f"Threads of the processor: {threads.sample} sample, {threads.load} load, {threads.train if seeds[HOST] else 0} train.",
-        f"Memory: at most {format_bytes(prediction.peak_bytes)} of mini-batches and gradients in one place.",
+        f"Memory: about {format_bytes(prediction.peak_bytes)} of mini-batches in one place.",
         f"Expected: {short_seconds(prediction.iteration_s)} an iteration, {prediction.epoch_s:.3g} s an epoch, "
-        f"{prediction.edges_per_s / 1e6:.3g} million edges a second, without evaluation; nothing was trained.",
+        f"{prediction.edges_per_s / 1e6:.3g} million edges a second, without evaluation.",
         f"Of that, each alone: {', '.join(stages)}. The bottleneck is {times.bottleneck}.",
     ]
     if more is not None:

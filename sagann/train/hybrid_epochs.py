@@ -10,7 +10,7 @@ import pickle
 import time
 from collections.abc import Callable, Generator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -34,6 +34,7 @@ from sagann.hybrid.trainer import Found, HostTrainer, LossOf, Trainer
 from sagann.kernels.seeds import seeded
 from sagann.nn.user_model import load_class
 from sagann.runtime.device.streams import Streams
+from sagann.runtime.loading import MiniBatches
 from sagann.saga.batch_norms import batch_norms_over_rows
 from sagann.saga.engine import current_engine, set_engine
 from sagann.train.contract import Contract
@@ -57,6 +58,7 @@ class HybridEpochs(SampledEpochs):
         config: how to train; ``sample`` and ``devices`` are set.
         model_config: names the file of a user's model, which accelerators load; None for a module that was passed.
         say: is told who trains.
+        minibatches: as for :class:`SampledEpochs`. A hot tier keeps the rows of the highest score: batches of several trainers are not announced.
     Raises:
         InputError: the model cannot be sent to another process, or the graph cannot be shared out.
         TrainerError: an accelerator does not start.
@@ -70,10 +72,11 @@ class HybridEpochs(SampledEpochs):
         *,
         model_config: ModelConfig | None = None,
         say: Callable[[str], None] = lambda text: None,
+        minibatches: MiniBatches | None = None,
     ) -> None:
         assert config.devices is not None
         _require_shareable(predictor.model, prepared)
-        super().__init__(predictor, prepared, config, say=say)
+        super().__init__(predictor, prepared, replace(config, cache="static"), say=say, minibatches=minibatches)
         self._config = config
         self._model_file = None if model_config is None else class_in_file(model_config.model)
         self._say = say

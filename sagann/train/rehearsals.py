@@ -11,6 +11,7 @@ from sagann.errors import InputError, listed
 from sagann.hybrid.assignment import HOST
 from sagann.hybrid.forecast import Prediction
 from sagann.hybrid.manager import WARM_UP
+from sagann.runtime.loading import MiniBatches
 from sagann.train.epoch_source import EpochSource
 from sagann.train.hybrid_epochs import HybridEpochs
 from sagann.train.predictor import Predictor
@@ -48,8 +49,8 @@ def foretell(parts: RunParts) -> SampledForecast:
         return forecast_of(source, rehearsed(session, source, longest_s=LONGEST_S, most_rounds=ROUNDS))
 
 
-def foretell_trainers(parts: RunParts, *, longest_s: float | None = None) -> tuple[Prediction, Prediction | None]:
-    """See :meth:`sagann.train.Trainer.foretell_trainers`; after ``longest_s`` seconds, or :data:`LONGEST_S`, no more batches are trained."""
+def foretell_trainers(parts: RunParts) -> tuple[Prediction, Prediction | None]:
+    """See :meth:`sagann.train.Trainer.foretell_trainers`."""
     config = parts.config
     if config.sample is None or config.devices is None:
         raise InputError(
@@ -57,18 +58,30 @@ def foretell_trainers(parts: RunParts, *, longest_s: float | None = None) -> tup
             f"{config.devices} (in Trainer.foretell_trainers)",
             hint="Set TrainConfig.sample and TrainConfig.devices.",
         )
+    with _rehearsed_trainers(parts, LONGEST_S) as (source, found):
+        return found, with_one_more(source, found)
+
+
+@contextmanager
+def _rehearsed_trainers(
+    parts: RunParts, longest_s: float, minibatches: MiniBatches | None = None
+) -> Iterator[tuple[HybridEpochs, Prediction]]:
+    """Trainers, and the epoch that they are expected to train with the shares that they settle on. After ``longest_s`` seconds no more
+    batches are trained."""
     # Whatever the run does, its best shares are searched.
-    config = replace(config, sharing="joint", profile=False)
+    config = replace(parts.config, sharing="joint", profile=False)
     with _copied(parts) as predictor:
-        source = HybridEpochs(predictor, parts.prepared, config, model_config=parts.model_config)
+        source = HybridEpochs(
+            predictor, parts.prepared, config, model_config=parts.model_config, minibatches=minibatches
+        )
         source.try_out()
         with closing(source):
             source.open()
             session = parts.session_of(predictor, source)
-            most_s = LONGEST_S if longest_s is None else longest_s
-            rounds = rehearsed(session, source, longest_s=most_s, most_rounds=SETTLING_ROUNDS, warm_up=WARM_UP + 1)
-            found = prediction_of(source, rounds)
-            return found, with_one_more(source, found)
+            rounds = rehearsed(
+                session, source, longest_s=longest_s, most_rounds=SETTLING_ROUNDS, warm_up=WARM_UP + 1
+            )
+            yield source, prediction_of(source, rounds)
 
 
 def begin_as_foretold(parts: RunParts, source: EpochSource) -> None:
@@ -87,8 +100,9 @@ def begin_as_foretold(parts: RunParts, source: EpochSource) -> None:
     parts.say(
         f"Rehearsing {listed((HOST,) * devices.uses_host + devices.names)}, to begin with the best shares ..."
     )
-    found, _ = foretell_trainers(parts, longest_s=SHORT_S)
-    source.manager.start_from(found.assignment)
+    # The run and its rehearsal have one hot tier.
+    with _rehearsed_trainers(parts, SHORT_S, source.minibatches) as (_, found):
+        source.manager.start_from(found.assignment)
     shares = listed([f"{name} gets {count}" for name, count in found.assignment.seeds.items() if count])
     parts.say(
         f"Of {total} seeds, {shares}: an iteration is expected at {1000 * found.iteration_s:.3g} ms. "

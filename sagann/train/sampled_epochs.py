@@ -52,6 +52,7 @@ class SampledEpochs(BatchEpochs):
         prepared: the graph as the model reads it.
         config: how to train; ``sample`` is set.
         say: is told what the memory budget leaves for the hot tier and the mini-batches.
+        minibatches: the batches, with their tiers, of another source of the same graph and configuration; by default they are made.
     Raises:
         InputError: the hot tier has no room, or the features have no tiers.
         BudgetError: the memory budget has no room for a training step.
@@ -66,17 +67,21 @@ class SampledEpochs(BatchEpochs):
         config: TrainConfig,
         *,
         say: Callable[[str], None] = lambda text: None,
+        minibatches: MiniBatches | None = None,
     ) -> None:
         super().__init__(predictor, prepared)
-        # Samplers read the host's memory, where a graph of a streamed evaluation lies already.
-        graph = prepared.graph.to("cpu")
-        graph, ahead = self._tiered(graph, config, say)
-        self._store = graph.features if isinstance(graph.features, TieredFeatures | DeviceFeatures) else None
-        # After the hot tier, whose size may be stated.
-        sample_on = sampling_place(graph, config, predictor.device, say=say)
-        self.minibatches = self._batches_of(graph, config, ahead=ahead, sample_on=sample_on)
+        self.minibatches = minibatches or self._made(config, say)
+        features = self.minibatches.graph.features
+        self._store = features if isinstance(features, TieredFeatures | DeviceFeatures) else None
         self.counters: tuple[StageCounters, ...] = ()
         "The work of each stage for the steps that were taken last, and of the caller."
+
+    def _made(self, config: TrainConfig, say: Callable[[str], None]) -> MiniBatches:
+        # Samplers read the host's memory, where a graph of a streamed evaluation lies already.
+        graph, ahead = self._tiered(self._prepared.graph.to("cpu"), config, say)
+        # After the hot tier, whose size may be stated.
+        sample_on = sampling_place(graph, config, self._predictor.device, say=say)
+        return self._batches_of(graph, config, ahead=ahead, sample_on=sample_on)
 
     def _tiered(self, graph: Graph, config: TrainConfig, say: Callable[[str], None]) -> tuple[Graph, int]:
         """The graph on the processor with its features in tiers, and the number of mini-batches that are made ahead."""
@@ -140,9 +145,6 @@ class SampledEpochs(BatchEpochs):
             self._predictor.forward_batch(next(batches))
 
     def steps(self, epoch: int, *, first: int = 0) -> Generator[TrainStep, None, None]:
-        if self._predictor.streaming is not None:
-            # What an evaluation allocated would stay beside the hot tier.
-            POOL.release()
         with self._counted(self.minibatches.batches(epoch, first=first)) as batches:
             for batch in batches:
                 yield self.step(batch)
@@ -150,6 +152,9 @@ class SampledEpochs(BatchEpochs):
     @contextmanager
     def _counted(self, batches: Pipeline[R]) -> Iterator[Pipeline[R]]:
         """The batches, which end with the ``with`` block; afterwards ``counters`` and ``traffic`` are those of the block."""
+        if self._predictor.streaming is not None:
+            # What an evaluation allocated would stay beside the hot tier.
+            POOL.release()
         before = None if self._store is None else self._store.traffic()
         try:
             with batches:

@@ -220,9 +220,10 @@ def prediction_of(source: HybridEpochs, rounds: list[Round]) -> Prediction:
         for each in settled
     )
     loaded_bytes = max(each.counters[1].most_bytes for each in rounds)
-    work = manager.work
+    work, seeds = manager.work, manager.assignment.total
+    # An iteration at which a round was left is not counted.
     copied_s = {
-        name: seconds / rounds[-1].num_batches
+        name: seconds * seeds / sum(work.seeds)
         for name, seconds in zip(work.names, work.transfer_s, strict=True)
         if seconds
     }
@@ -259,11 +260,14 @@ def with_one_more(source: HybridEpochs, found: Prediction) -> Prediction | None:
     rates = replace(rates, fits={**rates.fits, names[-1]: rates.fits[names[-2]]})
     assignment = balanced(wider, rates, uses_host=HOST in source.manager.work.names)
     times = rates.times(assignment)
+    longer = times.slowest / found.times.slowest
     return replace(
         found,
         assignment=assignment,
         times=times,
-        iteration_s=found.iteration_s * times.slowest / found.times.slowest,
+        iteration_s=found.iteration_s * longer,
+        epoch_s=found.epoch_s * longer,
+        edges_per_s=found.edges_per_s / longer,
     )
 
 

@@ -21,10 +21,9 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, replace
-from functools import partial
 from queue import SimpleQueue
 from types import TracebackType
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from sagann.errors import SagannError
 from sagann.runtime.loading.serial_thread import work_serially
@@ -67,7 +66,7 @@ class Stage:
     size_of: Callable[[Any], Size] = _no_size
     "Size of a result, for the counters."
     limit: Callable[[], int] | None = None
-    "Most threads that work at the same time, asked before each item; None for all of them."
+    "Most threads that work at the same time, asked before a thread waits for an item; None for all of them."
     ahead: int | None = None
     "Most items that have entered this stage and are on their way to the caller; None for the bound of all stages."
 
@@ -92,13 +91,24 @@ class StageCounters:
     "Seconds of waiting for an item, of all threads together."
 
 
+class _Task(NamedTuple):
+    """An item to work on."""
+
+    position: int
+    "Its position among all items."
+    before: Future[Any]
+    "What the stage before makes of it."
+    result: Future[Any]
+    "What the stage makes of that."
+
+
 class _Line:
     """A stage at work. It does not know the Pipeline, which is freed when its caller drops it."""
 
     def __init__(self, stage: Stage, name_of: Callable[[int], str]) -> None:
         self.stage, self.name_of = stage, name_of
         self.counters = StageCounters(name=stage.name)
-        self.tasks: SimpleQueue[Callable[[float], None] | None] = SimpleQueue()
+        self.tasks: SimpleQueue[_Task | None] = SimpleQueue()
         "Items to work on, in order; None ends a thread."
         self.threads: list[threading.Thread] = []
         self.working: dict[int, float] = {}
@@ -118,21 +128,27 @@ class _Line:
 
     def run(self) -> None:
         """The body of a thread."""
-        work_serially()
-        while True:
-            since_s = time.perf_counter()
-            with self.changed:
-                self.changed.wait_for(self._has_room)
-                self.active += 1
-            task = self.tasks.get()
-            if task is not None:
-                task(since_s)
-            with self.changed:
-                self.active -= 1
-                self.changed.notify_all()
-            if task is None:
-                return
-            del task
+        try:
+            work_serially()
+            while self._serve():
+                pass
+        except BaseException as error:  # noqa: BLE001 - whatever ends a thread is for the caller to see.
+            while (task := self.tasks.get()) is not None:
+                task.result.set_exception(error)
+
+    def _serve(self) -> bool:
+        """Work on the next item; False at the end."""
+        since_s = time.perf_counter()
+        with self.changed:
+            self.changed.wait_for(self._has_room)
+            self.active += 1
+        task = self.tasks.get()
+        if task is not None:
+            self._finish(task, since_s)
+        with self.changed:
+            self.active -= 1
+            self.changed.notify_all()
+        return task is not None
 
     def _has_room(self) -> bool:
         return self.is_closed or self.stage.limit is None or self.active < self.stage.limit()
@@ -140,25 +156,26 @@ class _Line:
     def enter(self, position: int, before: Future[Any]) -> Future[Any]:
         """Work on an item as soon as it is ready; the result will be that of the future."""
         result = Future[Any]()
-        self.tasks.put(partial(self._task, position, before, result))
+        self.tasks.put(_Task(position, before, result))
         return result
 
-    def _task(self, position: int, before: Future[Any], result: Future[Any], since_s: float) -> None:
+    def _finish(self, task: _Task, since_s: float) -> None:
         if self.is_closed:
-            result.cancel()
+            task.result.cancel()
             return
         try:
-            given = before.result()
+            given = task.before.result()
             with self.changed:
                 self.counters.waited_s += time.perf_counter() - since_s
-            result.set_result(self.work(position, given))
+            task.result.set_result(self.work(task.position, given))
         except BaseException as error:  # noqa: BLE001 - whatever ends a stage is for the caller to see.
-            result.set_exception(error)
+            task.result.set_exception(error)
 
     def work(self, position: int, given: Any) -> Any:
         """Work on an item now."""
         since_s, size = time.perf_counter(), Size()
-        self.working[position] = since_s
+        with self.changed:
+            self.working[position] = since_s
         try:
             result = self.stage.work(given)
             size = self.stage.size_of(result)
@@ -180,6 +197,11 @@ class _Line:
                 counters.most_bytes = max(counters.most_bytes, size.num_bytes)
                 counters.busy_s += time.perf_counter() - since_s
         return result
+
+    def under_way(self) -> dict[int, float]:
+        """Positions of the items that are worked on now, with the time of the clock when that began."""
+        with self.changed:
+            return dict(self.working)
 
     def end(self) -> None:
         """Have the threads end after the items that have entered."""
@@ -302,7 +324,7 @@ class Pipeline(Generic[R]):
                     thread.join(max(0.0, deadline_s - time.monotonic()))
         for results in self._entered:
             results.clear()
-        late = [(began_s, position, line) for line in self._lines for position, began_s in line.working.items()]
+        late = [(began_s, position, line) for line in self._lines for position, began_s in line.under_way().items()]
         if late and not self._is_stalled:
             self._is_stalled = True
             _, position, line = min(late, key=lambda each: each[0])
