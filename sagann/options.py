@@ -152,8 +152,8 @@ _LISTS = (tuple[int, ...], Weights)
 class Option(NamedTuple):
     """An option, as the annotation of its field describes it."""
 
-    owner: type
-    "The dataclass."
+    owner: Callable[..., Any]
+    "The dataclass, or the function, that takes it."
     name: str
     "Name of the field, and of the key in a file."
     type: Any

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
+
+from sagann.errors import InputError, shown
 
 
 def is_worker() -> bool:
@@ -36,4 +39,10 @@ def is_restarted() -> bool:
 
 
 def _number(name: str, default: int) -> int:
-    return int(os.environ.get(name, default))
+    value = os.environ.get(name, str(default))
+    if not re.fullmatch("[0-9]{1,9}", value):
+        raise InputError(
+            f"a variable of the environment is no number: {shown(value)}, expected digits (in the environment's {name})",
+            hint="Unset it: torchrun sets it for the processes that it starts.",
+        )
+    return int(value)

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -19,7 +18,7 @@ from sagann.byte_size import format_bytes
 from sagann.cli.apply import Opening
 from sagann.cli.options import Given, Shared
 from sagann.cli.prepare import apply_split, link_split, open_checked, training_graph, with_columns, with_held_out
-from sagann.cli.result_file import write_classes, write_columns, write_rows
+from sagann.cli.result_file import write_classes, write_columns, write_rows, write_values
 from sagann.cli.run_settings import (
     absolute_path,
     merge,
@@ -34,6 +33,7 @@ from sagann.graph.checks import UNITS, check_ids, check_types, numbered
 from sagann.graph.task import without_others
 from sagann.report.tables import metrics_table
 from sagann.report.terminal import Terminal
+from sagann.runtime.team import SOLO, Team
 from sagann.storage.load import EMBEDDED
 from sagann.storage.tables import column_name, end_columns, named_column, open_table
 from sagann.torchrun import is_worker
@@ -42,9 +42,6 @@ from sagann.train.agreement import require_agreement, require_same
 from sagann.train.identity import graph_difference
 from sagann.train.preparation import PreparedGraph
 from sagann.train.run_folder import CONFIG_FILE, RUN_FILE, RunFolder
-
-if TYPE_CHECKING:
-    from sagann.runtime.workers import Workers
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,13 +58,8 @@ class TrainedRun:
     "The graph: the run's own, or another one."
     terminal: Terminal
     "Where results and notes are written."
-    workers: Workers | None = None
-    "The workers that divide the graph among them; None for this process alone."
-
-    @property
-    def is_first(self) -> bool:
-        """Whether this process gets the results, reports and writes."""
-        return self.workers is None or self.workers.is_first
+    workers: Team
+    "The workers that divide the graph among them, of which the first one gets the results, reports and writes."
 
     def evaluate(self, split: str | None) -> None:
         """Print the metrics of each split; None for the splits of the run or of the other dataset."""
@@ -80,7 +72,7 @@ class TrainedRun:
                     task=self.predictor.contract.task,
                     seed=seed,
                     say=self.terminal.say,
-                    check=self.is_first,
+                    check=self.workers.is_first,
                 )
             self._note_change(graph)
         elif of_links:
@@ -96,7 +88,7 @@ class TrainedRun:
             graph = graph if split is None else apply_split(graph, split, seed=seed)
         self._say_streamed()
         metrics = self.predictor.evaluate(self._divided(graph, "evaluate"))
-        if self.is_first:
+        if self.workers.is_first:
             title = f"{self.run.model} on {graph.name}"
             self.terminal.show(metrics_table(metrics, title=title))
 
@@ -117,19 +109,15 @@ class TrainedRun:
             return
         unit, is_regression = contract.unit, contract.kind == "regression"
         found = self.predictor.predict(self._divided(graph, "predict"), probabilities=not is_regression).float()
-        if not self.is_first:
+        if not self.workers.is_first:
             return
         order = torch.arange(graph.num_graphs) if unit == "graph" else original_order(graph)
         if is_regression:
-            columns = (
-                {"prediction": found}
-                if found.ndim == 1
-                else {f"prediction_{number}": each for number, each in enumerate(found.T)}
-            )
-            ordered = {name: each[order].numpy() for name, each in columns.items()}
-            write_columns(out, {unit: np.arange(len(order)), **ordered}, found, order)
+            width = 1 if found.ndim == 1 else found.shape[1]
+            names = ["prediction"] if found.ndim == 1 else [f"prediction_{number}" for number in range(width)]
+            write_values(out, found, names, order, of=unit)
         else:
-            names = self.run.class_names or [str(number) for number in range(contract.num_classes)]
+            names = list(self.run.class_names or map(str, range(contract.num_classes)))
             write_classes(out, found, names, order, of=unit, multi_label=contract.kind == "multi-label")
         self.terminal.show(f"Predictions of {len(order)} {UNITS[unit]} written to {out}")
 
@@ -145,10 +133,12 @@ class TrainedRun:
         types = (pairs["type"],) if "type" in pairs else ()
         given = self._divided(graph, "predict")
         found = self.predictor.predict(given, probabilities=True, links=(*ends, *types)).float()
-        if not self.is_first:
+        if not self.workers.is_first:
             return
-        columns = {name: each.numpy() for name, each in {**pairs, "probability": found}.items()}
-        write_columns(out, columns, found)
+        if out.suffix == ".npy":
+            write_rows(out, found)
+        else:
+            write_columns(out, {name: each.numpy() for name, each in {**pairs, "probability": found}.items()})
         self.terminal.show(f"Probabilities of {len(found)} links written to {out}")
 
     def embed(self, out: Path) -> None:
@@ -156,7 +146,7 @@ class TrainedRun:
         graph = self._graph()
         self._say_streamed()
         embeddings = self.predictor.embed(self._divided(graph, "embed")).float()
-        if not self.is_first:
+        if not self.workers.is_first:
             return
         write_rows(out, embeddings, original_order(graph))
         rows, width = embeddings.shape
@@ -167,7 +157,7 @@ class TrainedRun:
         # Predictions need no splits, so bad splits are no reason to refuse.
         with self.predictor.large_arrays():
             graph = open_checked(
-                self.data, keep_splits=keep_splits, num_edge_types=num_edge_types, check=self.is_first
+                self.data, keep_splits=keep_splits, num_edge_types=num_edge_types, check=self.workers.is_first
             )
         graph = without_others(graph, self.predictor.contract.task)
         # A run on links knows the edges that it kept, not all of them.
@@ -177,7 +167,7 @@ class TrainedRun:
 
     def _note_change(self, graph: Graph) -> None:
         """Say whether the run's own graph, with the answers that were learned, is another one now."""
-        if not self.is_first:
+        if not self.workers.is_first:
             return
         changed = graph_difference(self.run.graph, graph)
         if changed:
@@ -194,7 +184,7 @@ class TrainedRun:
     def _divided(self, graph: Graph, command: str) -> Graph | PreparedGraph:
         """The graph, or of several workers this one's part of it, after all agree on what they do."""
         workers, streaming = self.workers, self.predictor.streaming
-        if workers is None:
+        if workers.size == 1:
             return graph
         memory_bytes = None if streaming is None else streaming.memory_bytes
         require_same(workers, {"command": command, "memory_bytes": memory_bytes})
@@ -246,7 +236,7 @@ def _use(
     run_dir: Path,
     shared: Shared,
     use: Callable[[TrainedRun], None],
-    workers: Workers | None = None,
+    workers: Team = SOLO,
 ) -> None:
     settings = _settings(run_dir, has_data=opening.data is not None)
     predictor, terminal = _opened(opening, run_dir, shared, workers), shared.terminal()
@@ -254,7 +244,7 @@ def _use(
     data = settings.data
     if opening.data is not None:
         data = replace(data, data=absolute_path(opening.data), split=None)
-    if workers is not None and predictor.learned is not None and not predictor.learned.knows(workers.size):
+    if predictor.learned is not None and not predictor.learned.knows(workers.size):
         terminal.say(predictor.learned.unknown_text(workers.size))
     try:
         use(
@@ -286,7 +276,7 @@ def _settings(run_dir: Path, *, has_data: bool) -> RunConfig:
     return settings_of({"data": {"data": run.data}, "model": {}, "train": run.train_config.to_json()}, stored=True)
 
 
-def _opened(opening: Opening, run_dir: Path, shared: Shared, workers: Workers | None = None) -> Predictor:
+def _opened(opening: Opening, run_dir: Path, shared: Shared, workers: Team = SOLO) -> Predictor:
     if opening.model is not None:
         shared.add_user_file(opening.model)
     return load_run(

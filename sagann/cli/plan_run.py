@@ -109,23 +109,25 @@ class PlannedRun:
     """A run that is explained."""
 
     def __init__(self, settings: RunConfig, shared: Shared) -> None:
-        self.settings, self.shared, self.terminal = settings, shared, shared.terminal()
-        self.device = resolve_device(settings.train.device)
+        self.shared, self.terminal = shared, shared.terminal()
+        # Workers plan their parts without the devices of their machines.
+        self.device = resolve_device("cpu" if settings.workers > 1 else settings.train.device)
         # Training makes the folder on the same disk.
         self.folder = nearest_folder(Path(settings.train.spill or RUNS).absolute())
+        spill = settings.train.spill and str(self.folder)
+        self.settings = replace(settings, train=replace(settings.train, spill=spill))
 
     def opened(self) -> Graph:
         """The graph with its split, as training opens it."""
         streaming = Streaming.of(self.settings.train, self.folder, device=self.device)
-        if streaming is not None and streaming.spill is not None:
-            streaming = replace(streaming, spill=self.folder)
         graph = opened_graph(self.settings, streaming, say=self.terminal.say)
-        check_memory(self.settings, graph)
+        if self.settings.workers == 1:
+            check_memory(self.settings, graph)
         return graph
 
     def trainer(self, graph: Graph, *, device: str | None = None) -> Trainer:
         """The Trainer of the run, or of the same run on another device."""
-        train = replace(self.settings.train, spill=self.settings.train.spill and str(self.folder))
+        train = self.settings.train
         return made_trainer(
             replace(self.settings, train=replace(train, device=device or train.device)),
             graph,
@@ -182,7 +184,7 @@ class PlannedRun:
             expected = forecast(planned, machine, on_disk=on_disk, rehearsal=(model, graph))
         else:
             if spill is not None:
-                say(f"--spill {spill} is ignored: the disk's rates are those of {machine_file}.")
+                say(f"The disk of --spill is not measured: its rates are taken from {machine_file}.")
             expected = forecast(planned, machine, on_disk=on_disk, features=graph.features)
         show(forecast_text(expected))
         if picture is not None:

@@ -67,13 +67,12 @@ def write_classes(
         of: what a row is, which names the first column.
         multi_label: whether a row may have several classes.
     """
-    columns: dict[str, Any] = {of: np.arange(len(order))}
     if multi_label:
         if len({*names, of}) <= len(names):
             names = [f"{number}:{name}" for number, name in enumerate(names)]
-        columns |= {name: column[order].numpy() for name, column in zip(names, probabilities.T, strict=True)}
-        write_columns(path, columns, probabilities, order)
+        write_values(path, probabilities, names, order, of=of)
         return
+    columns: dict[str, Any] = {of: np.arange(len(order))}
     probability, classes = (column[order].numpy() for column in probabilities.max(dim=1))
     columns["class"] = classes
     if path.suffix != ".npy":
@@ -84,16 +83,18 @@ def write_classes(
     write_columns(path, columns | {"probability": probability})
 
 
-def write_columns(
-    path: Path, columns: Mapping[str, Any], rows: Tensor | None = None, order: Tensor | None = None
-) -> None:
-    """Write columns of one length as .csv or .parquet; an existing file is replaced.
+def write_values(path: Path, values: Tensor, names: Sequence[str], order: Tensor, *, of: str) -> None:
+    """Write a column for each column of ``values`` [n, F], as :func:`write_classes` does, or of [n] one; as .npy, the array alone."""
+    if path.suffix == ".npy":
+        write_rows(path, values, order)
+        return
+    columns = zip(names, values.reshape(len(order), len(names)).T, strict=True)
+    write_columns(path, {of: np.arange(len(order)), **{name: each[order].numpy() for name, each in columns}})
 
-    As .npy, write the array ``rows`` alone, with row ``order[i]`` as row i; or without it, an array with a field for each column.
-    """
-    if path.suffix == ".npy" and rows is not None:
-        write_rows(path, rows, order)
-    elif path.suffix == ".npy":
+
+def write_columns(path: Path, columns: Mapping[str, Any]) -> None:
+    """Write columns of one length as .csv, .parquet, or .npy with a field for each column; an existing file is replaced."""
+    if path.suffix == ".npy":
         dtype = [(name, column.dtype) for name, column in columns.items()]
         fields = np.rec.fromarrays(list(columns.values()), dtype=dtype)
         write_aside(path, lambda aside: np.save(aside, fields, allow_pickle=False))

@@ -5,10 +5,9 @@ from __future__ import annotations
 import itertools
 import shlex
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 
@@ -26,6 +25,7 @@ from sagann.nn import MODELS, ModelConfig, build_model
 from sagann.report.progress import ProgressReporter, short_seconds
 from sagann.report.tables import metrics_table
 from sagann.report.terminal import Terminal
+from sagann.runtime.team import SOLO, START_TIMEOUT_S, Team
 from sagann.saga.engine import using_engine
 from sagann.storage.durable import write_whole
 from sagann.torchrun import is_restarted, is_worker, local_rank, num_local_workers
@@ -47,10 +47,6 @@ from sagann.train.run_folder import (
 )
 from sagann.train.start import require_no_work
 from sagann.train.streaming import Streaming
-
-if TYPE_CHECKING:
-    from sagann.runtime.workers import Workers
-
 
 _FLOAT_BYTES = 4
 
@@ -108,13 +104,13 @@ def _train(
     *,
     resume: bool,
     overwrite: bool,
-    workers: Workers | None = None,
+    workers: Team = SOLO,
 ) -> int:
     """Train in this process, alone or as one of several workers, of which the first one writes and reports."""
-    terminal, is_first = shared.terminal(), workers is None or workers.is_first
+    terminal, is_first = shared.terminal(), workers.is_first
     run_dir = out or _free_folder(settings)
     # torchrun counts restarts on each machine, and not those in which a machine follows another one.
-    if workers is not None and workers.any(is_restarted(), "agreeing on whether to resume"):
+    if workers.size > 1 and workers.any(is_restarted(), "agreeing on whether to resume"):
         overwrite = False
         # A worker may have been lost before there was a run. Only the first one reads the folder.
         resume = (
@@ -122,15 +118,15 @@ def _train(
         )
     if is_first:
         _check_folder(run_dir, resume=resume, overwrite=overwrite)
-    with _together(workers, "checking the options"):
-        if workers is None:
+    with workers.together("checking the options"):
+        if workers.size == 1:
             device = resolve_device(settings.train.device)
         else:
             device = _device_of_worker(settings, local_rank=local_rank(), num_local=num_local_workers())
         streaming = Streaming.of(settings.train, run_dir, device=device)
-    with _together(workers, "opening the dataset"):
+    with workers.together("opening the dataset"):
         graph = opened_graph(settings, streaming, say=terminal.say, check=is_first)
-    if workers is None:
+    if workers.size == 1:
         check_memory(settings, graph)
     if streaming is not None:
         passes = "epochs" if settings.train.sample is None else "evaluations"
@@ -144,11 +140,6 @@ def _train(
     if is_first:
         _report(result, run_dir, terminal)
     return 0
-
-
-def _together(workers: Workers | None, doing: str) -> AbstractContextManager[None]:
-    """Inside the block, an error of one worker is one of all."""
-    return nullcontext() if workers is None else workers.together(doing)
 
 
 def _device_of_worker(settings: RunConfig, *, local_rank: int, num_local: int) -> torch.device:
@@ -216,7 +207,7 @@ def made_trainer(
     *,
     run_dir: Path,
     reporter: Reporter,
-    workers: Workers | None = None,
+    workers: Team = SOLO,
 ) -> Trainer:
     """The Trainer of a run, whose graph has been opened; nothing is written yet."""
     shared.load_compiler()
@@ -242,27 +233,23 @@ def _fit(
     *,
     resume: bool,
     overwrite: bool,
-    workers: Workers | None,
+    workers: Team,
 ) -> TrainResult:
     config, terminal = run_dir / CONFIG_FILE, shared.terminal()
     content = settings.to_toml().encode()
     reporter = _RunReporter(terminal, lambda: write_whole(config, content))
     trainer = made_trainer(settings, graph, shared, run_dir=run_dir, reporter=reporter, workers=workers)
     # Of several workers, the first one alone reads and writes the folder.
-    is_first = workers is None or workers.is_first
-    if is_first:
+    if workers.is_first:
         run_dir.mkdir(parents=True, exist_ok=True)
         if not config.exists():
             # From here on, a run that is killed can be resumed.
             write_whole(config, content)
     folder = RunFolder(run_dir)
     # A run that was killed before its first epoch has settings only, and starts again.
-    is_resumed = resume and is_first and (folder.exists or folder.has_work)
-    if workers is not None:
-        from sagann.runtime.workers.group import START_TIMEOUT_S
-
-        # A worker may have a larger part to copy.
-        is_resumed = workers.any(is_resumed, "agreeing on a checkpoint", timeout_s=START_TIMEOUT_S)
+    is_resumed = resume and workers.is_first and (folder.exists or folder.has_work)
+    # A worker may have a larger part to copy.
+    is_resumed = workers.any(is_resumed, "agreeing on a checkpoint", timeout_s=START_TIMEOUT_S)
     try:
         with using_engine(new_engine(settings)), shared.signals.stopping(trainer.stop):
             return trainer.fit(resume=is_resumed, overwrite=overwrite)

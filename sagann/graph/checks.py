@@ -103,14 +103,14 @@ def _check_range(
     for part in slices(len(values)):
         some = values[part]
         least, most = (some.min(), some.max()) if isinstance(some, np.ndarray) else some.aminmax()
-        if least >= low and (stop is None or most < stop):
+        # As numbers of Python: a limit that a narrow type of integers does not hold would wrap around.
+        is_low, is_high = int(least) < low, stop is not None and int(most) >= stop
+        if not is_low and not is_high:
             continue
-        wrong = some < low
-        if stop is not None and most >= stop:
-            # Integers that are too narrow for the limit are not compared with it.
-            wrong |= some >= stop
-        at = first_true(wrong)
-        assert at is not None
+        wrong = [some < low] if is_low else []
+        if is_high:
+            wrong.append(some >= stop)
+        at = min(mask.nonzero()[0][0].item() for mask in wrong)
         raise error(f"{what} out of range: {int(some[at])}, but {limit} (in {where(part.start + at)})", hint=hint)
 
 

@@ -307,7 +307,10 @@ def _check_types(graph: Graph) -> None:
         hint = "Pass the offsets of the graphs: they start at 0, and end at the number of vertices."
         raise wrong_form(graph.graph_ptr, "int64 [num_graphs + 1]", where="Graph.graph_ptr", hint=hint)
     require_integer(graph.num_edge_types, "num_edge_types", where="Graph.num_edge_types")
+    require_type(graph.name, str, where="Graph.name", hint="Pass text.")
     for name in NAMES:
         require_type(getattr(graph, name), tuple, where=f"Graph.{name}", hint="Pass a tuple of names.")
+        for text in getattr(graph, name):
+            require_type(text, str, where=f"Graph.{name}", hint="Pass text.")
     hint = "Make them with sagann.sampling.hold_out_links."
     require_type(graph.links, MeasuredLinks, where="Graph.links", hint=hint, optional=True)

@@ -19,7 +19,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -328,11 +327,15 @@ class Topology:
         self.require_unwritten()
         names = ("indptr", "indices", "num_src", "edge_ids")
         arrays = {name: getattr(self, name) for name in names}
-        return partial(Topology, **arrays, edge_data=dict(self._edge_data), csr=self._csr, validate=False), ()
+        return _restored, ({**arrays, "edge_data": dict(self._edge_data), "csr": self._csr},)
 
     def __repr__(self) -> str:
         data = f", edge_data={sorted(self._edge_data)}" if self._edge_data else ""
         return f"Topology(num_src={self.num_src}, num_dst={self.num_dst}, num_edges={self.num_edges}{data})"
+
+
+def _restored(given: Mapping[str, Any]) -> Topology:
+    return Topology(**given, validate=False)
 
 
 def destinations(topology: Topology, rows: slice, edges: slice) -> Tensor:

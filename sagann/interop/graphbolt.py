@@ -5,6 +5,7 @@ Graphs are homogeneous, with a vertex task. Files in torch's format are refused,
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from sagann.errors import DatasetError, MissingDependencyError, SagannError, in_one_line, shown
+from sagann.free_space import require_memory
 from sagann.graph.checks import check_labels, numbered
 from sagann.import_config import ImportOptions
 from sagann.storage.edge_list import table_edges
@@ -198,6 +200,11 @@ def _labels_of(seeds: Array, file: Path) -> Rows:
 def _labels(known: list[tuple[Array, Rows]], num_vertices: int, num_classes: int | None) -> Rows:
     """Labels of all vertices: those of the seeds, and for any other vertex -1 or a row of zeros."""
     first = known[0][1]
+    require_memory(
+        num_vertices * math.prod(first.row_shape) * np.dtype(first.store_as).itemsize,
+        where=f"labels of {num_vertices} vertices",
+        hint="Check the number of vertices that metadata.yaml states.",
+    )
     whole = np.full((num_vertices, *first.row_shape), 0 if first.row_shape else -1, dtype=first.store_as)
     for seeds, labels in known:
         if labels.row_shape != first.row_shape:

@@ -23,8 +23,9 @@ from sagann.saga.side_effects import taken_back
 
 NUM_ROWS = 13
 "Number of made-up vertices."
-_CACHES = ("_cached_edge_index", "_cached_adj_t", "_cached_x", "_cached_h")
-"Attributes in which layers of PyG keep what they have prepared or propagated."
+ROW_CACHES = ("_cached_x", "_cached_h")
+"Attributes in which layers of PyG keep the rows that they have propagated."
+_CACHES = ("_cached_edge_index", "_cached_adj_t", *ROW_CACHES)
 _TOLERANCES = {torch.float64: 1e-6, torch.float32: 1e-4, torch.float16: 0.1, torch.bfloat16: 0.1}
 "Difference from PyG's results, and from their gradients, relative to the largest of them."
 

@@ -201,7 +201,11 @@ def _join_graphs(found: Attributes, bounds: Mapping[str, Tensor]) -> Tensor:
     if graph_ptr is None or edge_ptr is None:
         missing = "edge_index has no slices" if edge_ptr is None else "neither x, z, pos nor num_nodes tells"
         raise found.refused("it is not clear which vertices a graph has", "slices", missing, _HINT)
-    apart = {name for name in bounds if not any(torch.equal(bounds[name], each) for each in (graph_ptr, edge_ptr))}
+    apart = {
+        name
+        for name, each in bounds.items()
+        if not torch.equal(each, edge_ptr if name == "weight" or name.startswith("edge_") else graph_ptr)
+    }
     if "x" in apart:
         value = "x has other slices than the vertices"
         raise found.refused("features and vertices differ in number", "x", value, _HINT)

@@ -38,6 +38,7 @@ from sagann.interop.pyg_call import (
 )
 from sagann.interop.pyg_example import (
     NUM_ROWS,
+    ROW_CACHES,
     FirstRun,
     WithoutDropout,
     are_close,
@@ -283,7 +284,7 @@ class PygModel(nn.Module):
         if first.error is not None:
             with _blaming(self.model, *_IN_PYG):
                 raise first.error
-        if any(map(is_lazy, self.model.parameters())):
+        if any(map(is_lazy, (*self.model.parameters(), *self.model.buffers()))):
             # Some parameters get their shapes in the first forward.
             self.model.load_state_dict(first.twin.state_dict())
         example, mode = first.example(), self.training
@@ -409,7 +410,7 @@ def _require_usual(conv: Any) -> None:
         found = f"flow = {conv.flow!r}"
     elif getattr(conv, "improved", False):
         found = "improved = True"
-    elif getattr(conv, "cached", False) and any(hasattr(conv, name) for name in ("_cached_x", "_cached_h")):
+    elif getattr(conv, "cached", False) and any(hasattr(conv, name) for name in ROW_CACHES):
         found = "cached = True"
     elif conv.explain or any(
         hooks

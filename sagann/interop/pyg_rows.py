@@ -8,6 +8,7 @@ pass when the message reads it.
 from __future__ import annotations
 
 import inspect
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
@@ -62,12 +63,12 @@ class Index:
         raise _reads_ids("it picks entries of index")
 
 
-class Source:
+class Source(ABC):
     """What an argument of ``message`` is, or what rows of edges are computed from."""
 
+    @abstractmethod
     def read(self, call: Call) -> Any:
         """The argument for the edges of a call."""
-        raise NotImplementedError
 
 
 Arguments = tuple[tuple[str, Source], ...]
@@ -329,7 +330,8 @@ def sources_in(arguments: Arguments, kind: type[S]) -> list[S]:
 def _sources_of(source: Source) -> Iterator[Source]:
     yield source
     if isinstance(source, UpdatedRow):
-        yield from sources_in(source.arguments, Source)
+        for _, given in source.arguments:
+            yield from _sources_of(given)
     elif isinstance(source, ComputedRow):
         for leaf in pytree.tree_leaves((source.args, source.kwargs)):
             if isinstance(leaf, Source):

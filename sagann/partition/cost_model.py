@@ -31,6 +31,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from math import sqrt
 from typing import Any
 
@@ -220,8 +221,13 @@ class CostModel:
             operations: see :meth:`part_costs`.
             bounds: bounds of the workers' parts.
         """
-        seconds = np.diff(self.part_costs(features, operations)[list(bounds)]) / self.speeds_of(len(bounds) - 1)
-        return tuple(seconds.tolist())
+        return tuple(
+            sum(
+                self.predict(name, features.of_part(*part, row_bytes).tolist(), speed=speed)
+                for name, row_bytes in operations.items()
+            )
+            for part, speed in zip(pairwise(bounds), self.speeds_of(len(bounds) - 1), strict=True)
+        )
 
     @property
     def relative_error(self) -> float:

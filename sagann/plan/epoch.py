@@ -6,7 +6,7 @@ The gathers that are the same in every epoch are planned by themselves, to run o
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import cache, partial
@@ -133,7 +133,7 @@ def plan_epoch(
     def placed(schedule: Schedule) -> Planned:
         steps = list(schedule.epoch() if trains else schedule.forward())
         initial = [*schedule.initial(), *(schedule.upstream() if trains else [])]
-        return _placed(schedule, steps, initial, room_bytes, "belady", ahead=beside.copies_beside)
+        return _placed(schedule, steps, initial, room_bytes, place, ahead=beside.copies_beside)
 
     @cache
     def whole() -> Planned:
@@ -156,9 +156,7 @@ def plan_epoch(
         raise error.beside(own_bytes, budget_bytes) from None
     if trains:
         found = _saving(found, placed)
-    if memory_policy != "belady":
-        found = replaced(found, MEMORY_POLICIES[memory_policy], ahead=beside.copies_beside)
-    return _waiting(found, beside)
+    return _finished(found, memory_policy, beside)
 
 
 def _saving(found: Planned, placed: Callable[[Schedule], Planned]) -> Planned:
@@ -197,31 +195,21 @@ def plan_constants(
         kept = set(schedule.kept)
         initial = [block for block in schedule.initial() if block not in kept]
         steps = list(schedule.constants())
-        return _placed(
-            schedule, steps, initial, budget_bytes - own_bytes, memory_policy, ahead=beside.copies_beside
-        )
+        return _placed(schedule, steps, initial, budget_bytes - own_bytes, place, ahead=beside.copies_beside)
 
     try:
-        return _waiting(
-            cheaper(partial(placed, selects=False), partial(placed, selects=True), hops, selection), beside
-        )
+        found = cheaper(partial(placed, selects=False), partial(placed, selects=True), hops, selection)
     except BudgetError as error:
         raise error.beside(own_bytes, budget_bytes) from None
+    return _finished(found, memory_policy, beside)
 
 
 @without_collections()
 def replaced(found: Planned, policy: PlacementPolicy, *, ahead: bool) -> Planned:
     """The same steps of an epoch that Belady's rule placed, with the blocks that another policy keeps."""
     plan = found.plan
-    placed = policy(
-        [each for each in plan.operations if isinstance(each, Step)],
-        bytes_of=found.schedule.sizes.of,
-        initial=plan.initial,
-        bounds=plan.bounds,
-        budget_bytes=plan.budget_bytes,
-        lookahead=LOOKAHEAD if ahead else 0,
-    )
-    return found._replace(plan=placed)
+    steps = [each for each in plan.operations if isinstance(each, Step)]
+    return _placed(found.schedule, steps, plan.initial, plan.budget_bytes, policy, ahead=ahead)
 
 
 def dense_peak_bytes(
@@ -282,13 +270,13 @@ def cheaper(
 def _placed(
     schedule: Schedule,
     steps: Sequence[Step],
-    initial: Sequence[Block],
+    initial: Iterable[Block],
     budget_bytes: int,
-    memory_policy: MemoryPolicy,
+    policy: PlacementPolicy,
     *,
     ahead: bool,
 ) -> Planned:
-    plan = MEMORY_POLICIES[memory_policy](
+    plan = policy(
         steps,
         bytes_of=schedule.sizes.of,
         initial=initial,
@@ -299,8 +287,10 @@ def _placed(
     return Planned(schedule.program, schedule, plan)
 
 
-def _waiting(found: Planned, beside: Beside) -> Planned:
-    """The plan with what its operations wait for, where copies run beside steps."""
+def _finished(found: Planned, memory_policy: MemoryPolicy, beside: Beside) -> Planned:
+    """The steps of Belady's plan as a policy places them, with what operations wait for where copies run beside steps."""
+    if memory_policy != "belady":
+        found = replaced(found, MEMORY_POLICIES[memory_policy], ahead=beside.copies_beside)
     if not beside.copies_beside:
         return found
     plan = found.plan

@@ -13,7 +13,7 @@ step of its owner: it begins when the steps before it have ended. Across resourc
 - A drop starts after the block's loads, receives and sends. It starts after the block's store as well where a device has copy engines, because
   its memory is reused in the order of its steps. Elsewhere the block leaves when it is stored.
 
-The planner, the simulator and the executor obey these waits, and find out nothing themselves.
+The planner writes these waits, and the executor obeys them. The simulator derives those of the machine that it simulates, by the same function.
 """
 
 from __future__ import annotations

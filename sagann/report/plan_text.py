@@ -115,12 +115,7 @@ def _visited(traversal: Traversal) -> str:
         f"; strips of {width} intervals in {count} {'pass' if count == 1 else 'passes'}"
         for width, count in sorted(widths.items())
     )
-    found = {
-        "zigzag": "zigzag: each sweep begins where the last one ended",
-        "ascending": "ascending in every sweep",
-    }[traversal.direction]
-    refined = f"; {len(traversal.refined)} strips refined by simulated swaps" if traversal.refined else ""
-    return f"Order: {found}{strips}{refined}."
+    return f"Order: zigzag: each sweep begins where the last one ended{strips}."
 
 
 def steps_text(plan: Plan) -> str:

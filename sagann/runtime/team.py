@@ -1,6 +1,6 @@
 """Team: the processes that train one model together. Alone, a process is a team of one, which exchanges nothing: :data:`SOLO`.
 
-Nobody asks whether there are workers: what several would exchange is, for one, there already.
+What several would exchange is, for one, there already.
 """
 
 from __future__ import annotations
@@ -11,6 +11,9 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 from torch import Tensor
 from torch.nn import Parameter
+
+START_TIMEOUT_S = 1800.0
+"Seconds for which workers wait for each other before they train: one may check a large dataset meanwhile."
 
 
 class Team:

@@ -7,6 +7,7 @@ materialises every edge in plain PyTorch: the definition that every other engine
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -32,9 +33,10 @@ EdgeData = Mapping[str, Tensor]
 "Edge data [num_edges, ...] by name; a single tensor has the empty name."
 
 
-class Engine:
+class Engine(ABC):
     """Runs layers on checked input."""
 
+    @abstractmethod
     def run(self, layer: SagaLayer, topology: Topology, x: VertexRows, data: EdgeData) -> Tensor:
         """Scatter, ApplyEdge, Gather, ApplyVertex.
 
@@ -46,7 +48,6 @@ class Engine:
         Returns:
             [num_dst, F'], differentiable.
         """
-        raise NotImplementedError
 
     def maps_features(self, layer: SagaLayer, x: FeatureRows, data: EdgeData) -> bool:
         """Whether linear maps are all that reads these features in the layer, so that they may stay sparse."""

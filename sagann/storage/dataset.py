@@ -34,8 +34,8 @@ def save_graph(graph: Graph, path: str | os.PathLike[str], *, overwrite: bool = 
     """Write a graph as a dataset folder, atomically: a kill at any instant leaves no half dataset.
 
     Args:
-        graph: any graph. Memory-mapped tensors are written without a copy in memory; the rows of a feature store are
-            read into memory first.
+        graph: any graph; its values are not checked (:func:`sagann.graph.validate_graph`). Memory-mapped tensors are written
+            without a copy in memory; the rows of a feature store are read into memory first.
         path: folder to make; its parent must exist.
         overwrite: replace an existing dataset. The old one stays until the new one is whole.
     Raises:

@@ -23,7 +23,7 @@ from torch import Tensor
 from sagann.errors import DatasetError
 from sagann.free_space import require_memory
 from sagann.graph import Graph, Topology, symmetrise, validate_graph
-from sagann.graph.checks import Where, check_columns, check_labels, unknown_target
+from sagann.graph.checks import UNITS, Where, check_columns, check_labels, unknown_target
 from sagann.graph.graph import names_of
 from sagann.import_config import ImportOptions
 from sagann.storage.dataset import graph_of_arrays, manifest_of, map_arrays, topology_of_arrays
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 # Fields with names of what another field counts.
 _COUNTS = {"feature_names": "num_features", "class_names": "num_classes", "edge_type_names": "num_edge_types"}
-_UNITS = {"vertex": "vertices", "graph": "graphs", "entry": "entries"}
+_UNITS = dict([*UNITS.items(), ("entry", "entries")])
 # Arrays that have no row for each vertex or graph.
 _ENTRIES = ("graph_ptr", "features_indices", "features_values")
 # Per vertex of a graph in memory: the offset of its in-edges, and their number while edges are sorted.

@@ -2,7 +2,8 @@
 
 A page of a map is read by the thread that touches the page, and stays in the process's memory until the system takes the page
 back. A positioned read copies bytes into memory of the caller's choice, in large pieces and from any thread. Both give
-the same bytes unless the tensor was written to, which PyTorch counts.
+the same bytes unless the tensor was written to. PyTorch counts what its own operators write; what is written through NumPy or ``.data``
+is not seen.
 """
 
 from __future__ import annotations

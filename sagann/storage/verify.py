@@ -40,7 +40,7 @@ def check_files(graph: Graph) -> None:
 
 def _check(graph: Graph, *, meanwhile: Callable[[], None]) -> None:
     """Compare the checksums of files that have not been compared yet, and do something else ``meanwhile``."""
-    found = {map_of(array) for _, array in named_arrays(graph) if isinstance(array, torch.Tensor)}
+    found = dict.fromkeys(map_of(array) for _, array in named_arrays(graph) if isinstance(array, torch.Tensor))
     maps = [each for each in found if each is not None and each.verify and not each.is_checked]
     # The values take the other cores.
     threads = ThreadPoolExecutor(max(1, torch.get_num_threads() // 2), thread_name_prefix="sagann-verify")

@@ -21,7 +21,7 @@ from sagann.graph import Graph
 from sagann.nn import ModelConfig
 from sagann.nn.model_call import class_of
 from sagann.options import refuse
-from sagann.runtime.team import Team
+from sagann.runtime.team import START_TIMEOUT_S, Team
 from sagann.saga.engine import current_engine
 from sagann.storage.array_checksums import array_checksums
 from sagann.train.atomic import digest
@@ -66,7 +66,6 @@ def device_together(name: str, team: Team, say: Callable[[str | None], None] = l
     # Imported here: most runs have no workers, and it loads Numba.
     from sagann.runtime.workers import Workers
     from sagann.runtime.workers.devices import device_of_worker, left_alone, name_for_workers
-    from sagann.runtime.workers.group import START_TIMEOUT_S
 
     assert isinstance(team, Workers)
     num_local = torchrun.num_local_workers()

@@ -33,8 +33,8 @@ from sagann.partition import (
     decide_repartition,
     widths_to_count,
 )
+from sagann.runtime.team import START_TIMEOUT_S
 from sagann.runtime.workers import WorkerPart
-from sagann.runtime.workers.group import START_TIMEOUT_S
 
 REPAY_EPOCHS = 20
 "Number of epochs within which a move has to pay for itself."

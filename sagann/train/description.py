@@ -84,8 +84,8 @@ def trained_on(parts: RunParts) -> str:
         return f"mini-batches of {config.seeds_per_batch} with {fanouts} neighbours{by}"
     if parts.predictor.contract.unit == "graph":
         return f"batches of {config.graphs_per_batch} graphs"
-    if parts.learns_links and config.batch_size is not None:
-        return f"the whole graph, {config.batch_size} links at a time"
     streaming, team = parts.predictor.streaming, parts.team
+    in_steps = parts.learns_links and config.batch_size is not None
+    at_once = f", {config.batch_size} links at a time" if in_steps else ""
     within = "" if streaming is None else f", streamed within {format_bytes(streaming.memory_bytes)}"
-    return f"the whole graph{within}" + (f", by {team.size} workers" if team.size > 1 else "")
+    return f"the whole graph{at_once}{within}" + (f", by {team.size} workers" if team.size > 1 else "")

@@ -126,13 +126,13 @@ class EpochSource(ABC):
         """What a checkpoint keeps of the source; None for nothing."""
         return None
 
-    def load_state_dict(self, found: Mapping[str, Any]) -> None:  # noqa: B027
+    def load_state_dict(self, found: Mapping[str, Any]) -> None:
         """Go on as the source did whose state it is, as far as that fits this one."""
 
-    def open(self) -> None:  # noqa: B027
+    def open(self) -> None:
         """Start what the source needs besides this process."""
 
-    def close(self) -> None:  # noqa: B027
+    def close(self) -> None:
         """End what :meth:`open` has started. A second call does nothing."""
 
 

@@ -28,7 +28,7 @@ from sagann.train.run_folder import AUTOMATIC, RunFolder
 from sagann.train.streaming import Streaming
 
 if TYPE_CHECKING:
-    from sagann.runtime.workers import Workers
+    from sagann.runtime.team import Team
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -110,7 +110,7 @@ def load_run(
     device: str = "auto",
     memory: str | None = None,
     spill: str | os.PathLike[str] | None = None,
-    workers: Workers | None = None,
+    workers: Team | None = None,
 ) -> Predictor:
     """Reopen a trained model, with the weights that its run ended with, or of its newest checkpoint if it has not ended.
 

@@ -274,7 +274,7 @@ class RunParts:
     def _balancer(self) -> Balancer | None:
         """What moves vertices between the workers, if they are balanced by cost."""
         part = self.prepared.part
-        if part is None or part.workers.balance != "cost" or part.workers.size == 1:
+        if part is None or part.workers.balance != "cost":
             return None
         # Imported here: most runs have no workers, and it loads Numba.
         from sagann.train.balancer import Balancer

@@ -194,7 +194,8 @@ class TrainSession:
         if self.config.clip_norm is not None:
             trained = self._trained()
             norm = nn.utils.get_total_norm([each.grad for each in trained if each.grad is not None])
-            norm = norm.new_tensor(self._of_first(float(norm)))
+            if self.team.size > 1:
+                norm = norm.new_tensor(self._of_first(float(norm)))
             nn.utils.clip_grads_with_norm_(trained, self.config.clip_norm, norm)
         return loss.detach(), value
 

@@ -50,7 +50,7 @@ from sagann.train.start import continue_run, start_run
 
 if TYPE_CHECKING:
     from sagann.hybrid.forecast import Prediction
-    from sagann.runtime.workers import Workers
+    from sagann.runtime.team import Team
     from sagann.train.preparation import PreparedGraph
     from sagann.train.sampled_forecast import SampledForecast
 
@@ -119,7 +119,7 @@ class Trainer:
         scheduler: SchedulerFactory | None = None,
         param_groups: ParamGroups | None = None,
         validate: bool = True,
-        workers: Workers | None = None,
+        workers: Team | None = None,
     ) -> None:
         hint = "Pass a module, or ModelConfig(model=...) for a model of the zoo."
         require_type(model, (nn.Module, ModelConfig), where="Trainer.model", hint=hint)

@@ -85,7 +85,7 @@ def test_another_machine_is_read_from_a_file(tmp_path: Path, capsys: pytest.Capt
     given = ("--model", "gcn", "--hidden", "16", "--encoder", "linear", "--memory", "20MiB", "--machine", str(file))
     assert main(["plan", "--data", "demo", *given, "--spill", str(tmp_path)]) == 0
     shown, said = capsys.readouterr()
-    assert f"--spill {tmp_path} is ignored: the disk's rates are those of {file}" in said
+    assert f"The disk of --spill is not measured: its rates are taken from {file}" in said
     assert "on 2 cores of round numbers; known from the machine's rates alone" in shown
     assert "The bottleneck is what is loaded." in shown
     file.write_bytes(b"\xff\xfe")

@@ -138,6 +138,9 @@ def test_copies_and_pickles_are_the_same_topology(again):
     block.derived("used", lambda: 3)
     other = again(block)
     assert other is not block
+    shares = again is copy.copy
+    assert (other.indices.data_ptr() == block.indices.data_ptr()) == shares
+    assert (other.edge_data["weight"].data_ptr() == block.edge_data["weight"].data_ptr()) == shares
     assert (other.indptr.tolist(), other.indices.tolist(), other.num_src) == ([0, 1, 3], [2, 0, 4], 5)
     assert other.indices.dtype == torch.int32
     assert other.edge_data["weight"].tolist() == [0.5, 1.0, 2.0]

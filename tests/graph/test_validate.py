@@ -184,6 +184,11 @@ CASES = {
         "edge type out of range: 2, but there are 2 edge types, numbered from 0 "
         "(in edge data 'type' of graph 'toy', edge 1). Number the types from 0, or state the right number of edge types.",
     ),
+    "narrow edge type too high": (
+        lambda: good(topology=with_edges(type=torch.tensor([0, 200, 1], dtype=torch.uint8)), num_edge_types=200),
+        "edge type out of range: 200, but there are 200 edge types, numbered from 0 "
+        "(in edge data 'type' of graph 'toy', edge 1). Number the types from 0, or state the right number of edge types.",
+    ),
     "edge types missing": (
         lambda: good(topology=make_graph([], 4).topology),
         "edge types are missing: num_edge_types 2, no edge data 'type' (in edge data of graph 'toy'). "
@@ -231,6 +236,8 @@ def test_a_good_graph_passes(monkeypatch):
     monkeypatch.setattr(checks_module, "CHECKED_AT_ONCE", 1)
     validate_graph(good())
     validate_graph(good(features=sparse(torch.eye(4)), labels=torch.zeros(4, 2, dtype=torch.uint8)))
+    types = torch.tensor([0, 255, 128], dtype=torch.uint8)
+    validate_graph(good(topology=with_edges(type=types), num_edge_types=256))
     validate_graph(Graph(topology=make_graph([], 0).topology, features=torch.zeros(0, 5)))
     validate_graph(Graph(topology=make_graph([], 3).topology, features=torch.zeros(3, 0)))
 

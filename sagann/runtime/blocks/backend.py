@@ -37,9 +37,11 @@ class CpuBackend:
         HOST_POOL.release()
         return DiskHost(folder)
 
-    def transport(self, sources: Sources, host: Host, bytes_of: BytesOf, timeline: Recorder | None) -> Transport:
+    def transport(
+        self, sources: Sources, host: Host, bytes_of: BytesOf, timeline: Recorder | None, beside: Beside
+    ) -> Transport:
         """Copies of one epoch."""
-        kind = Transport if isinstance(host, RamHost) else ThreadTransport
+        kind = ThreadTransport if beside.copies_beside else Transport
         return kind(sources, host, bytes_of, timeline)
 
     def recorder(self, timeline: Recorder | None) -> Recorder | None:

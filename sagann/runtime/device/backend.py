@@ -49,7 +49,9 @@ class DeviceBackend:
             return PinnedHost(self._streams, self._pool)
         return StagedHost(DiskHost(folder), self._streams, self._staging)
 
-    def transport(self, sources: Sources, host: Host, bytes_of: BytesOf, timeline: Recorder | None) -> Transport:
+    def transport(
+        self, sources: Sources, host: Host, bytes_of: BytesOf, timeline: Recorder | None, beside: Beside
+    ) -> Transport:
         assert timeline is None or isinstance(timeline, EventRecorder)
         assert isinstance(host, DeviceHost)
         return DeviceTransport(

@@ -23,7 +23,7 @@ from sagann.runtime.streaming.executor import Executor
 
 
 class DeviceMemoryError(SagannError, torch.OutOfMemoryError):
-    """A device that has less memory than the budget, even after the budget was lowered."""
+    """A device that has less memory than a streamed epoch needs."""
 
     @classmethod
     def after(cls, budget_bytes: int, error: BaseException, hint: str = "") -> DeviceMemoryError:

@@ -11,6 +11,7 @@ from torch import Tensor
 from sagann.compiler.model_program import ModelProgram
 from sagann.graph.topology import Topology
 from sagann.graph.versions import version_of
+from sagann.plan.beside import Beside
 from sagann.plan.fit import edges_bytes
 from sagann.plan.grid import CUT_BYTES, MOST_EDGES, ChunkGrid
 from sagann.plan.hops import EdgesOfType, Hop, HopSize, gathered_hops, topology_of
@@ -36,6 +37,7 @@ class CutHops:
         *,
         budget_bytes: int,
         backend: Backend,
+        beside: Beside,
         folder: Path | None,
         selection: Selection,
         numbers: Iterator[int],
@@ -43,7 +45,6 @@ class CutHops:
         self._hops, self._bounds, self._budget_bytes = hops, bounds, budget_bytes
         self._folder = folder
         self._selection, self._numbers = selection, numbers
-        beside = backend.beside(on_disk=folder is not None)
         self._grain = beside.grain
         reads_in_place = budget_bytes >= UNLIMITED and not beside.copies_beside
         self._host = None if reads_in_place else backend.new_host(folder)

@@ -89,7 +89,7 @@ class Executor:
         sources = Sources(planned, chunks=chunks, host=host, constants=constants, epoch=epoch, beside=beside)
         self._host, self._constants = host, constants
         self._timeline = backend.recorder(timeline)
-        transport = backend.transport(sources, host, schedule.sizes.of, self._timeline)
+        transport = backend.transport(sources, host, schedule.sizes.of, self._timeline, beside)
         self.resident = Residents(self.plan, transport, schedule.sizes.of, beside)
         self._halo = None if exchange is None else HaloSteps(planned, exchange, host, self.resident)
         self._operations = enumerate(self.plan.operations)

@@ -158,6 +158,7 @@ class StreamedModel(nn.Module):
             self.bounds,
             budget_bytes=self.budget_bytes,
             backend=self._backend,
+            beside=self._beside,
             folder=self._folder,
             selection=self.selection,
             numbers=self._numbers,

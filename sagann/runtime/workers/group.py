@@ -30,15 +30,13 @@ from sagann.config import MOST_WAIT_S, SETTINGS
 from sagann.errors import InputError, SagannError, WorkerError, first_line
 from sagann.graph.large_arrays import empty_array
 from sagann.partition import vertex_ranges
-from sagann.runtime.team import Team
+from sagann.runtime.team import START_TIMEOUT_S, Team
 from sagann.runtime.workers.carriers import BesideCarrier, Carrier, HostCarrier, Parcel, connected_devices
 from sagann.runtime.workers.meeting import meet
 from sagann.runtime.workers.stopwatch import Stopwatch
 
 TIMEOUT_S = 60.0
 "Seconds for which a worker waits for another one while they train, by default."
-START_TIMEOUT_S = 1800.0
-"Seconds for which workers wait for each other before they train: one may check a large dataset meanwhile."
 JOIN_TIMEOUT_S = 300.0
 "Seconds for which workers that join wait for the others, which the launcher has started with them."
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -429,7 +427,7 @@ def join_workers(*, timeout_s: float = TIMEOUT_S, balance: str = "edges") -> Ite
             "there are no workers to join: RANK is not set, or WORLD_SIZE is not above 1 (in join_workers)",
             hint="Start the program with torchrun --nproc-per-node=2 program.py.",
         )
-    timeout_s = SETTINGS["worker_timeout"].checked(timeout_s)
+    timeout_s = SETTINGS["worker_timeout"]._replace(owner=join_workers, name="timeout_s").checked(timeout_s)
     rank, size = torchrun.rank(), torchrun.num_workers()
     if os.environ.get("MASTER_ADDR") in _LOOPBACK:
         _talk_over("lo0" if sys.platform == "darwin" else "lo")

@@ -23,7 +23,8 @@ from sagann.graph.topology import Topology, for_training_as_well
 from sagann.graph.transform import keep_edges
 from sagann.kernels.first_order import Saved, first_order_only
 from sagann.partition import Part
-from sagann.runtime.workers.group import START_TIMEOUT_S, Workers
+from sagann.runtime.team import START_TIMEOUT_S
+from sagann.runtime.workers.group import Workers
 
 
 class Halo:
