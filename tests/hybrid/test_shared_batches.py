@@ -12,7 +12,7 @@ import torch
 from sagann.graph import demo_graph
 from sagann.hybrid.assignment import Assignment, Threads
 from sagann.hybrid.manager import Manager
-from sagann.hybrid.shared_batches import Iteration, SharedBatches, useful_ahead
+from sagann.hybrid.shared_batches import Iteration, SharedBatches, filling_ahead
 from sagann.runtime.loading import MiniBatches
 
 STAGE_S = 0.02
@@ -65,7 +65,7 @@ def pace_of(batches: SharedBatches) -> tuple[float, Iteration]:
 def test_all_threads_work_and_iterations_come_as_fast_as_is_told() -> None:
     batches, manager = batches_of(16)
     assert manager.assignment.threads == Threads(sample=7, load=7, train=2)
-    assert batches.ahead == useful_ahead(manager.assignment.threads) == 15
+    assert batches.ahead == filling_ahead(manager.assignment.threads) == 15
     pace_s, last = pace_of(batches)
     times = last.times({})
     # 20 ms by seven threads are 2.9 ms; two iterations at a time would make it 20.
