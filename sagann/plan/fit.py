@@ -137,12 +137,12 @@ def hop_sizes(
     }
 
 
-def edges_bytes(hops: Iterable[Hop], bounds: Sequence[int]) -> int:
+def edges_bytes(hops: Iterable[Hop], bounds: Sequence[int], grain: Grain | None = None) -> int:
     """Bytes of the chunks of some hops, by destination and by source."""
     rows = sizes(tuple(bounds))
     return sum(
         size.chunk_bytes(rows, *at, form)
-        for size in (hop_size(hop, bounds) for hop in hops)
+        for size in (replace(hop_size(hop, bounds), grain=grain) for hop in hops)
         for at in size.edges
         for form in (CSC, NUMBERED)
     )
