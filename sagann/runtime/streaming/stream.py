@@ -145,18 +145,18 @@ def foretell(
     backend = backend_of(device_named(device))
     hops, program = _captured_on(model, graph, backend.device)
     beside = backend.beside(on_disk=on_disk)
-    bounds = fitted_intervals(
+    part = fitted_intervals(
         program,
         hops,
         budget_bytes,
         gradients=Gradients(program, wanted_x=needs_gradient(graph.features)),
         beside=beside,
-    ).bounds
-    selection = _selection(select, budget_bytes, bounds, backend.device, on_disk=on_disk)
+    )
+    selection = _selection(select, budget_bytes, part.bounds, backend.device, on_disk=on_disk)
     return plan_epoch(
         program,
-        hop_sizes(program, hops, bounds, selection, beside.grain),
-        bounds,
+        hop_sizes(program, hops, part.bounds, selection, beside.grain),
+        part,
         budget_bytes,
         gradients=_gradients(program, model, graph),
         folded=folded,

@@ -217,7 +217,7 @@ class StreamedModel(nn.Module):
             planned = plan_epoch(
                 program,
                 self._chunks.sizes(program),
-                self.bounds,
+                self._part,
                 self.budget_bytes,
                 gradients=gradients,
                 trains=trains,
@@ -227,7 +227,6 @@ class StreamedModel(nn.Module):
                 memory_policy=self.memory_policy,
                 beside=self._beside,
                 has_mapped_x=is_read,
-                part=self._part,
             )
             self._plans[key] = planned
             if self._folder is not None:
@@ -384,12 +383,11 @@ class StreamedModel(nn.Module):
         return plan_constants(
             program,
             self._chunks.sizes(program),
-            self.bounds,
+            self._part,
             self.budget_bytes,
             self.selection,
             memory_policy=self.memory_policy,
             beside=self._beside,
-            part=self._part,
         )
 
     def chunks_of(self, program: ModelProgram) -> dict[int, Chunks]:
