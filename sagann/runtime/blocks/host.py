@@ -159,10 +159,8 @@ def picked(tensors: Mapping[str, Tensor], rows: Tensor) -> dict[str, Tensor]:
 
 
 def copied(region: Region, copy_into: Callable[[Tensor, Tensor], Tensor]) -> Region:
-    """A copy of a region, in pooled memory."""
-    memory, source = region.layout.allocate(), region.bytes
-    copy_into(memory[: len(source)], source)
-    return Region(region.layout, memory)
+    """A copy of a region of a host, in pooled memory."""
+    return Region(region.layout, copy_into(region.layout.allocate(), region.bytes))
 
 
 def copy_alone_into(into: Tensor, tensor: Tensor) -> Tensor:
