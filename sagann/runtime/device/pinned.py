@@ -65,7 +65,7 @@ class PinnedPool:
 
     def reclaim(self, pieces: Sequence[Tensor]) -> None:
         """Take pieces back, once all lanes have done what they were given."""
-        for lane in LANES:
+        for lane in LANES if pieces else ():
             self._streams.finish(self._streams.mark(lane))
         for piece in pieces:
             self.give(piece)
