@@ -27,6 +27,7 @@ from sagann.plan.gradients import Gradients
 from sagann.plan.hops import EdgesOfType, HopSize, gathered_hops, topology_of
 from sagann.plan.intervals import equal_vertices
 from sagann.plan.machine import Machine
+from sagann.plan.part_intervals import PartIntervals
 from sagann.plan.residency import BudgetError, place
 from sagann.plan.simulate import simulate
 from sagann.plan.steps import UNLIMITED, Plan, Step
@@ -168,7 +169,7 @@ def cases_of(dataset: str, model: str, hidden: int, num_intervals: int, machine:
         return plan_epoch(
             program,
             sizes,
-            bounds,
+            PartIntervals.of_graph(bounds),
             budget_bytes,
             gradients=gradients,
             folded=True,

@@ -39,6 +39,7 @@ from sagann.plan.epoch import Planned, plan_epoch
 from sagann.plan.fit import cutter, fitted_intervals, hop_sizes
 from sagann.plan.gradients import Gradients
 from sagann.plan.machine import Machine
+from sagann.plan.part_intervals import PartIntervals
 from sagann.plan.residency import BudgetError
 from sagann.plan.selection import NEVER, Selection
 from sagann.plan.steps import UNLIMITED
@@ -153,7 +154,9 @@ def planned(
     whole = (0, hops[0].num_dst)
     plan = partial(plan_epoch, program, gradients=gradients, folded=True, beside=FILES if on_disk else MEMORY)
     fit = partial(fitted_intervals, program, hops, gradients=gradients, beside=FILES if on_disk else MEMORY)
-    budget_bytes = plan(hop_sizes(program, hops, whole), whole, UNLIMITED).plan.peak_bytes // share
+    budget_bytes = (
+        plan(hop_sizes(program, hops, whole), PartIntervals.of_graph(whole), UNLIMITED).plan.peak_bytes // share
+    )
     while True:
         try:
             orders = dict.fromkeys(way.order for way in ways.values())
@@ -164,7 +167,7 @@ def planned(
                 sizes = hop_sizes(program, hops, bounds, way.selection)
                 found[name] = plan(
                     sizes,
-                    bounds,
+                    PartIntervals.of_graph(bounds),
                     budget_bytes,
                     walks=ORDERS[way.order],
                     selection=way.selection,

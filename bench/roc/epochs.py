@@ -226,13 +226,12 @@ def planned(job: Job, part: Share, budget_bytes: int = DEVICE_BYTES, placement: 
     found = plan_epoch(
         job.program,
         job.hops(part),
-        intervals.bounds,
+        intervals,
         budget_bytes,
         gradients=job.gradients,
         trains=job.trains,
         folded=job.trains,
         beside=FILES,
-        part=intervals if intervals.exchanges else None,
     )
     return found if placement is place else replaced(found, placement, ahead=True)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 import torch
@@ -65,16 +65,53 @@ class Layout:
         return pool.empty((self.num_bytes // _WORD.itemsize,), _WORD).view(torch.uint8)
 
     def views(self, memory: Tensor) -> dict[str, Tensor]:
-        """The tensors in a piece of memory, uint8 [num_bytes], by name."""
+        """The tensors in a piece of memory, uint8 with at least ``num_bytes``, by name. Each counts its own changes in place."""
         return {
-            name: memory[place.offset : place.offset + place.num_bytes].view(place.dtype).view(place.shape)
-            for name, place in self._places().items()
+            name: _view(memory, place.offset, place.dtype, place.shape) for name, place in self._places().items()
         }
+
+
+class Region(NamedTuple):
+    """Tensors side by side in one piece of memory, which is copied as one."""
+
+    layout: Layout
+    memory: Tensor
+    "The piece, contiguous: uint8. It may be longer, or end with the last tensor."
+
+    @classmethod
+    def of(cls, tensor: Tensor) -> Region:
+        """A contiguous tensor, without a name, where it lies."""
+        return cls(Layout({"": tensor}), _view(tensor, 0, torch.uint8, (tensor.nbytes,)))
+
+    @property
+    def bytes(self) -> Tensor:
+        """The bytes of the tensors."""
+        return self.memory[: self.layout.num_bytes]
+
+    def views(self) -> dict[str, Tensor]:
+        """The tensors by name."""
+        return self.layout.views(self.memory)
+
+
+def side_by_side(regions: Iterable[Region], memory: Tensor) -> Iterator[Region]:
+    """The places of regions one after the other in a piece of memory."""
+    begin = 0
+    for layout, _ in regions:
+        yield Region(layout, memory[begin : begin + layout.num_bytes])
+        begin += layout.num_bytes
 
 
 def packed_bytes(parts: Iterable[int]) -> int:
     """Bytes that packed tensors take together, from the bytes of each."""
     return allocated_bytes(sum(map(_aligned, parts)))
+
+
+def _view(memory: Tensor, offset: int, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
+    """A tensor in the storage of another one, from so many bytes after that one's first number on."""
+    # One operator, where slices and views of types and shapes would be three.
+    first = (memory.storage_offset() * memory.itemsize + offset) // dtype.itemsize
+    view: Tensor = torch.empty(0, dtype=dtype, device=memory.device)
+    return view.set_(memory.untyped_storage(), first, shape)  # type: ignore[call-overload]
 
 
 def _aligned(num_bytes: int) -> int:

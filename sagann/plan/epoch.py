@@ -18,7 +18,6 @@ from sagann.plan.beside import Beside
 from sagann.plan.dynamic_program import place_by_program
 from sagann.plan.gradients import Gradients
 from sagann.plan.hops import CSC, HopSize, gathered_hops, topology_of
-from sagann.plan.intervals import sizes
 from sagann.plan.part_intervals import PartIntervals
 from sagann.plan.residency import LOOKAHEAD, BudgetError, place
 from sagann.plan.schedule import Schedule
@@ -79,7 +78,7 @@ def without_collections() -> Iterator[None]:
 def plan_epoch(
     program: ModelProgram,
     hops: Mapping[int, HopSize],
-    bounds: Sequence[int],
+    part: PartIntervals,
     budget_bytes: int,
     *,
     gradients: Gradients,
@@ -91,7 +90,6 @@ def plan_epoch(
     memory_policy: MemoryPolicy = "belady",
     beside: Beside,
     has_mapped_x: bool = False,
-    part: PartIntervals | None = None,
 ) -> Planned:
     """Plan an epoch.
 
@@ -100,40 +98,23 @@ def plan_epoch(
     in the same order. All these choices compare Belady's plans, so the steps and their numbers do not depend on the memory policy.
 
     Args:
+        part: intervals of a whole graph, or of a worker's part.
         budget_bytes: bytes for blocks, temporaries, and the plan's own objects where these are in the same memory.
         folded: whether the loss is computed inside the last stage.
         traversal: order of sweeps and strips; by default zigzag, in strips as wide as moves the fewest bytes.
         beside: memory where blocks lie that the device does not hold.
         has_mapped_x: whether features lie in a mapped file and are read by position.
-        part: intervals of a worker's part, whose bounds are ``bounds``; None for a whole graph.
     Raises:
         BudgetError: a step needs more than the budget.
     """
-    in_place = beside.reads_in_place(budget_bytes)
     # Pages of a map belong to a file too.
-    values = constants_of_stages(program) - ({"x"} if has_mapped_x else set()) if in_place else frozenset()
-    own_bytes = plan_bytes(program, hops, gradients, budget_bytes, beside)
-    room_bytes = budget_bytes - own_bytes
-    rows = sizes(tuple(bounds))
-    block_sizes = BlockSizes(
-        program, hops, rows, gradients, edges_in_place=in_place, values_in_place=values, part=part
-    )
-    first = Schedule(
-        program,
-        hops,
-        bounds,
-        gradients=gradients,
-        folded=folded,
-        walks=walks,
-        traversal=traversal,
-        sizes=block_sizes,
-        part=part,
-    )
+    values = constants_of_stages(program) - ({"x"} if has_mapped_x else set())
+    planner = _Planner(program, hops, part, gradients, budget_bytes, beside, values_in_place=values)
+    first = Schedule(planner.sizes, folded=folded, walks=walks, traversal=traversal)
 
     def placed(schedule: Schedule) -> Planned:
-        steps = list(schedule.epoch() if trains else schedule.forward())
-        initial = [*schedule.initial(), *(schedule.upstream() if trains else [])]
-        return _placed(schedule, steps, initial, room_bytes, place, ahead=beside.copies_beside)
+        steps = schedule.epoch() if trains else schedule.forward()
+        return planner.placed(schedule, steps, [*schedule.initial(), *(schedule.upstream() if trains else [])])
 
     @cache
     def whole() -> Planned:
@@ -150,13 +131,8 @@ def plan_epoch(
             known = whole().schedule.traversal
         return placed(first.changed(selects=True, traversal=known))
 
-    try:
-        found = cheaper(whole, picking, hops, selection)
-    except BudgetError as error:
-        raise error.beside(own_bytes, budget_bytes) from None
-    if trains:
-        found = _saving(found, placed)
-    return _finished(found, memory_policy, beside)
+    found = planner.cheaper(whole, picking, selection)
+    return planner.finished(_saving(found, placed) if trains else found, memory_policy)
 
 
 def _saving(found: Planned, placed: Callable[[Schedule], Planned]) -> Planned:
@@ -176,32 +152,82 @@ def _saving(found: Planned, placed: Callable[[Schedule], Planned]) -> Planned:
 def plan_constants(
     program: ModelProgram,
     hops: Mapping[int, HopSize],
-    bounds: Sequence[int],
+    part: PartIntervals,
     budget_bytes: int,
     selection: Selection = NEVER,
     *,
     memory_policy: MemoryPolicy = "belady",
     beside: Beside,
-    part: PartIntervals | None = None,
 ) -> Planned:
     """Plan what is the same in every epoch (:attr:`Schedule.kept`); arguments are those of :func:`plan_epoch`."""
-    in_place = beside.reads_in_place(budget_bytes)
-    gradients = Gradients(program)
-    own_bytes = plan_bytes(program, hops, gradients, budget_bytes, beside)
-    known = BlockSizes(program, hops, sizes(tuple(bounds)), gradients, edges_in_place=in_place, part=part)
+    planner = _Planner(program, hops, part, Gradients(program), budget_bytes, beside)
 
     def placed(*, selects: bool) -> Planned:
-        schedule = Schedule(program, hops, bounds, selects=selects, sizes=known, part=part)
+        schedule = Schedule(planner.sizes, selects=selects)
         kept = set(schedule.kept)
-        initial = [block for block in schedule.initial() if block not in kept]
-        steps = list(schedule.constants())
-        return _placed(schedule, steps, initial, budget_bytes - own_bytes, place, ahead=beside.copies_beside)
+        return planner.placed(
+            schedule, schedule.constants(), [block for block in schedule.initial() if block not in kept]
+        )
 
-    try:
-        found = cheaper(partial(placed, selects=False), partial(placed, selects=True), hops, selection)
-    except BudgetError as error:
-        raise error.beside(own_bytes, budget_bytes) from None
-    return _finished(found, memory_policy, beside)
+    found = planner.cheaper(partial(placed, selects=False), partial(placed, selects=True), selection)
+    return planner.finished(found, memory_policy)
+
+
+class _Planner:
+    """Places schedules over one chunk grid, within what the plan's own objects leave of a budget.
+
+    Where blocks are read in place, edges and ``values_in_place`` are.
+    """
+
+    def __init__(
+        self,
+        program: ModelProgram,
+        hops: Mapping[int, HopSize],
+        part: PartIntervals,
+        gradients: Gradients,
+        budget_bytes: int,
+        beside: Beside,
+        *,
+        values_in_place: frozenset[str] = frozenset(),
+    ) -> None:
+        self.budget_bytes, self.beside = budget_bytes, beside
+        in_place = beside.reads_in_place(budget_bytes)
+        values = values_in_place if in_place else frozenset()
+        self.sizes = BlockSizes(program, hops, part, gradients, edges_in_place=in_place, values_in_place=values)
+        self.own_bytes = plan_bytes(program, hops, gradients, budget_bytes, beside)
+
+    def placed(self, schedule: Schedule, steps: Iterable[Step], initial: Iterable[Block]) -> Planned:
+        """The plan of Belady's rule."""
+        room_bytes, ahead = self.budget_bytes - self.own_bytes, self.beside.copies_beside
+        return _placed(schedule, list(steps), initial, room_bytes, place, ahead=ahead)
+
+    def cheaper(
+        self, whole: Callable[[], Planned], picking: Callable[[], Planned], selection: Selection
+    ) -> Planned:
+        """The plan that picks rows, or the plan that loads whole intervals."""
+        try:
+            if not any(hop.needed for hop in self.sizes.hops.values()):
+                return whole()
+            if selection.is_forced:
+                return picking()
+            found = whole()
+            with suppress(BudgetError):
+                picked = picking()
+                if selection.cost_of(picked.plan) < selection.cost_of(found.plan):
+                    return picked
+            return found
+        except BudgetError as error:
+            raise error.beside(self.own_bytes, self.budget_bytes) from None
+
+    def finished(self, found: Planned, memory_policy: MemoryPolicy) -> Planned:
+        """The steps of Belady's plan as a policy places them, with what operations wait for where copies run beside steps."""
+        if memory_policy != "belady":
+            found = replaced(found, MEMORY_POLICIES[memory_policy], ahead=self.beside.copies_beside)
+        if not self.beside.copies_beside:
+            return found
+        plan = found.plan
+        waits = waits_of(plan.operations, plan.budget_bytes, has_engines=self.beside.has_engines)
+        return found._replace(plan=replace(plan, waits=waits))
 
 
 @without_collections()
@@ -224,8 +250,8 @@ def dense_peak_bytes(
         topology = topology_of(hop)
         chunks[number] = HopSize.of(topology, {(0, 0): topology.num_edges} if topology.num_edges else {})
     every = frozenset((number, 0) for number in range(len(program.stages)))
-    bounds = (0, hops[0].num_dst)
-    schedule = Schedule(program, chunks, bounds, gradients=gradients, saves=every)
+    part = PartIntervals.of_graph((0, hops[0].num_dst))
+    schedule = Schedule(BlockSizes(program, chunks, part, gradients), saves=every)
 
     def bytes_of(block: Block) -> int:
         if block.kind == "edges":
@@ -235,7 +261,7 @@ def dense_peak_bytes(
 
     initial = [*schedule.initial(), *(schedule.upstream() if trains else [])]
     steps = list(schedule.epoch() if trains else schedule.forward())
-    return place(steps, bytes_of=bytes_of, initial=initial, bounds=bounds, budget_bytes=UNLIMITED).peak_bytes
+    return place(steps, bytes_of=bytes_of, initial=initial, bounds=part.bounds, budget_bytes=UNLIMITED).peak_bytes
 
 
 def _strips(found: Planned) -> Traversal | None:
@@ -244,27 +270,6 @@ def _strips(found: Planned) -> Traversal | None:
     num_intervals = len(found.schedule.intervals)
     widths = strip_widths(steps, found.schedule.sizes.of, found.plan.budget_bytes, num_intervals)
     return Traversal(widths=widths) if widths else None
-
-
-def cheaper(
-    whole: Callable[[], Planned], picking: Callable[[], Planned], hops: Mapping[int, HopSize], selection: Selection
-) -> Planned:
-    """The plan that picks rows, or the plan that loads whole intervals."""
-    if not any(hop.needed for hop in hops.values()):
-        return whole()
-    if selection.is_forced:
-        return picking()
-    found = whole()
-
-    def cost(plan: Plan) -> float:
-        """Cost of a plan's copies, in bytes of whole intervals."""
-        return plan.moved_bytes + (selection.cost - 1) * plan.picked_bytes
-
-    with suppress(BudgetError):
-        picked = picking()
-        if cost(picked.plan) < cost(found.plan):
-            return picked
-    return found
 
 
 def _placed(
@@ -285,14 +290,3 @@ def _placed(
         lookahead=LOOKAHEAD if ahead else 0,
     )
     return Planned(schedule.program, schedule, plan)
-
-
-def _finished(found: Planned, memory_policy: MemoryPolicy, beside: Beside) -> Planned:
-    """The steps of Belady's plan as a policy places them, with what operations wait for where copies run beside steps."""
-    if memory_policy != "belady":
-        found = replaced(found, MEMORY_POLICIES[memory_policy], ahead=beside.copies_beside)
-    if not beside.copies_beside:
-        return found
-    plan = found.plan
-    waits = waits_of(plan.operations, plan.budget_bytes, has_engines=beside.has_engines)
-    return found._replace(plan=replace(plan, waits=waits))

@@ -76,16 +76,11 @@ def fitted_intervals(
     @cache
     def work(count: int) -> list[tuple[list[Step], BlockSizes]]:
         part = cut_part(count, cut_own).largest(walks.telling)
-        largest, found = part.bounds, largest_hops(part, sizes_of(count))
-        once = Schedule(program, found, largest, gradients=gradients, walks=walks, part=part)
-        read = BlockSizes(program, found, sizes(largest), gradients, values_in_place=values, part=part)
+        found = largest_hops(part, sizes_of(count))
+        once = Schedule(BlockSizes(program, found, part, gradients), walks=walks)
+        read = BlockSizes(program, found, part, gradients, values_in_place=values)
         # A model that is only evaluated has no loss. A folded loss would take several times the rows of the result.
-        epochs = [
-            Schedule(
-                program, found, largest, gradients=gradients, folded=folded, walks=walks, sizes=read, part=part
-            )
-            for folded in ([False, True] if trains else [False])
-        ]
+        epochs = [Schedule(read, folded=folded, walks=walks) for folded in ([False, True] if trains else [False])]
         runs = [each.epoch() if trains else each.forward() for each in epochs]
         return [(list(once.constants()), once.sizes), *((list(steps), read) for steps in runs)]
 
@@ -137,12 +132,12 @@ def hop_sizes(
     }
 
 
-def edges_bytes(hops: Iterable[Hop], bounds: Sequence[int]) -> int:
+def edges_bytes(hops: Iterable[Hop], bounds: Sequence[int], grain: Grain | None = None) -> int:
     """Bytes of the chunks of some hops, by destination and by source."""
     rows = sizes(tuple(bounds))
     return sum(
         size.chunk_bytes(rows, *at, form)
-        for size in (hop_size(hop, bounds) for hop in hops)
+        for size in (replace(hop_size(hop, bounds), grain=grain) for hop in hops)
         for at in size.edges
         for form in (CSC, NUMBERED)
     )

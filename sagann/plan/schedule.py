@@ -10,18 +10,14 @@ References:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from copy import copy
 from functools import partial
 from itertools import product
 
-from sagann.compiler.model_program import BatchMeans, Gather, ModelProgram
+from sagann.compiler.model_program import BatchMeans, Gather
 from sagann.compiler.vjp import BackwardPass
 from sagann.plan.exchanges import Exchanges
-from sagann.plan.gradients import Gradients
-from sagann.plan.hops import HopSize
-from sagann.plan.intervals import sizes as interval_sizes
-from sagann.plan.part_intervals import PartIntervals
 from sagann.plan.sizes import BlockSizes
 from sagann.plan.step_blocks import StepBlocks
 from sagann.plan.steps import Block, BlockKind, Exchanged, Step, StepKind
@@ -33,45 +29,35 @@ class Schedule:
     """Steps of an epoch.
 
     Args:
-        gradients: which values get a gradient; by default all parameters do.
+        sizes: sizes of the blocks of a captured model over a chunk grid.
         folded: whether the loss is computed inside the last stage, interval by interval. The result is never whole then.
         saves: stages that save what their gradients read, instead of running again: numbers of a stage and of an interval.
-        selects: whether rows are picked for the chunks for which ``hops`` allows it.
-        sizes: sizes of a schedule of the same program, hops, bounds and gradients, so that no block is measured twice.
-        part: intervals of a worker's part, with the same bounds; None for a whole graph.
+        selects: whether rows are picked for the chunks for which the sizes of hops allow it.
     """
 
     def __init__(
         self,
-        program: ModelProgram,
-        hops: Mapping[int, HopSize],
-        bounds: Sequence[int],
+        sizes: BlockSizes,
         *,
-        gradients: Gradients | None = None,
         folded: bool = False,
         saves: frozenset[tuple[int, int]] = frozenset(),
         walks: Walks = COLUMN,
         selects: bool = False,
         traversal: Traversal | None = None,
-        sizes: BlockSizes | None = None,
-        part: PartIntervals | None = None,
     ) -> None:
-        self.program = program
-        self.hops = hops
-        self.gradients = gradients or Gradients(program)
+        self.sizes = sizes
+        self.program, self.hops, self.part, self.gradients = sizes.program, sizes.hops, sizes.part, sizes.gradients
+        self.intervals = self.part.own
         self.folded = folded
         self.saves = saves
         self._walks = walks
         self.traversal = traversal or Traversal()
-        self.part = part or PartIntervals.of_graph(bounds)
-        self.intervals = self.part.own
-        self.sizes = sizes or BlockSizes(program, hops, interval_sizes(tuple(bounds)), self.gradients, part=part)
         self._exchanges, self._constant_exchanges = Exchanges(), Exchanges()
         if self.part.exchanges:
-            self._exchanges = Exchanges.of(program, self.gradients)
-            self._constant_exchanges = Exchanges.of(program, self.gradients, constant=True)
-        self._last = len(program.links)
-        self._blocks = StepBlocks(program, hops, self.gradients, self.part, selects=selects)
+            self._exchanges = Exchanges.of(self.program, self.gradients)
+            self._constant_exchanges = Exchanges.of(self.program, self.gradients, constant=True)
+        self._last = len(self.program.links)
+        self._blocks = StepBlocks(sizes, selects=selects)
 
     def changed(
         self,

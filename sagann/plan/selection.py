@@ -23,7 +23,7 @@ import torch
 
 from sagann.plan.hops import PICKED_CSC, PICKED_CSR, PICKED_NUMBERED, EdgesOfType, Hop, topology_of
 from sagann.plan.intervals import sizes
-from sagann.plan.steps import Block
+from sagann.plan.steps import Block, Plan
 
 Select = Literal["auto", "never", "always"]
 """auto: for chunks that the rule selects, without a spill folder, where a plan gains by it. never: for no chunk. always: for
@@ -61,6 +61,10 @@ class Selection:
     def cost(self) -> float:
         """Cost of a picked byte, in bytes that are moved with a whole interval."""
         return 1.0 if self.is_forced or not self.share else 1 / self.share
+
+    def cost_of(self, plan: Plan) -> float:
+        """Cost of a plan's copies, in bytes of whole intervals."""
+        return plan.moved_bytes + (self.cost - 1) * plan.picked_bytes
 
     def picks(self, *, needed: int, rows: int) -> bool:
         """Whether rows are picked for a chunk that needs this many of an interval's rows."""

@@ -15,6 +15,7 @@ from sagann.kernels.packed import packed_bytes
 from sagann.plan.beside import Beside
 from sagann.plan.gradients import Gradients
 from sagann.plan.hops import PICKED, HopSize, most_merged
+from sagann.plan.intervals import sizes
 from sagann.plan.part_intervals import PartIntervals
 from sagann.plan.stage_size import StageSize
 from sagann.plan.steps import UNLIMITED, Block, Step
@@ -39,26 +40,25 @@ _LOSS_TENSORS = 4
 class BlockSizes:
     """Sizes of the blocks of a captured model over a chunk grid.
 
-    ``rows`` has the number of vertices of each interval. Edges that are read in place take no memory, nor do the values of
-    ``values_in_place``, which are some of :func:`constants_of_stages`. ``part`` has the intervals where they are a worker's.
+    Edges that are read in place take no memory, nor do the values of ``values_in_place``, which are some of :func:`constants_of_stages`.
     """
 
     def __init__(
         self,
         program: ModelProgram,
         hops: Mapping[int, HopSize],
-        rows: Sequence[int],
+        part: PartIntervals,
         gradients: Gradients,
         *,
         edges_in_place: bool = False,
         values_in_place: frozenset[str] = frozenset(),
-        part: PartIntervals | None = None,
     ) -> None:
         self.program = program
         self.part = part
         self.hops = hops
-        self.rows = rows
         self.gradients = gradients
+        self.rows = sizes(part.bounds)
+        "Number of vertices of each interval."
         self._edges_in_place = edges_in_place
         self._values_in_place = values_in_place
         self._gathers = {gather.result: gather for gather in program.gathers}
@@ -96,7 +96,6 @@ class BlockSizes:
         if block.kind == "stage_saved":
             return packed_bytes(rows * size for size in self._stages[block.stage].kept)
         if block.kind in ("sent", "returned"):
-            assert self.part is not None
             return allocated_bytes(self.part.sent[block.interval, block.peer] * self.row_bytes(block.name))
         if block.kind == "edges":
             return self.hops[block.hop].chunk_bytes(self.rows, block.interval, block.dst_interval, block.name)
@@ -167,14 +166,13 @@ class BlockSizes:
 
     def exchange_bytes(self, name: str) -> int:
         """Temporary bytes of an exchange: a piece that is sent, and one that is received."""
-        assert self.part is not None
         row_bytes = self.row_bytes(name)
         return 2 * allocated_bytes(self.part.most_in_a_piece(row_bytes) * row_bytes)
 
     def prepare_grad_bytes(self, gather: Gather, interval: int) -> int:
         """Temporary bytes of preparing a gather's backward: the results' gradients in the type that is computed in."""
-        sizes = self._result_bytes(gather)
-        row = sum(sizes[each.state.start] for each in gather.edges.gathering.reduced)
+        results = self._result_bytes(gather)
+        row = sum(results[each.state.start] for each in gather.edges.gathering.reduced)
         return allocated_bytes(self.rows[interval] * row)
 
     def _result_bytes(self, gather: Gather, backward_pass: int = 0) -> list[int]:
@@ -188,7 +186,7 @@ class BlockSizes:
     def _grad_input_bytes(self, gather: Gather) -> list[int]:
         """Bytes of a row of each tensor that is made for the backward passes to read of destinations; half precision is widened."""
         function, ids = self.gradients.function(gather), id_dtype(self.hops[gather.hop].num_edges).itemsize
-        sizes = []
+        found = []
         for each, output in zip(gather.edges.gathering.reduced, function.outputs, strict=True):
             shapes = {
                 "value": function.value(output.values[-1]).shape,
@@ -199,8 +197,8 @@ class BlockSizes:
             made = (
                 reads[: len(reads) - len(each.accumulator.keeps)] if gather.edges.gathering.passes_kept else reads
             )
-            sizes += [math.prod(shapes[read.of]) * (ids if read.is_edge else width) for read in made]
-        return sizes
+            found += [math.prod(shapes[read.of]) * (ids if read.is_edge else width) for read in made]
+        return found
 
     def _edge_grad_bytes(self, gather: Gather) -> int:
         """Bytes per edge of the gradients that one backward pass leaves for another."""

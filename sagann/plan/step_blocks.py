@@ -2,39 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from copy import copy
 
-from sagann.compiler.model_program import Gather, ModelProgram
+from sagann.compiler.model_program import Gather
 from sagann.kernels.edge.function import EdgeFunction
-from sagann.plan.gradients import Gradients
-from sagann.plan.hops import CSC, CSR, NUMBERED, PICKED, HopSize
-from sagann.plan.part_intervals import PartIntervals
+from sagann.plan.hops import CSC, CSR, NUMBERED, PICKED
 from sagann.plan.selection import as_read
+from sagann.plan.sizes import BlockSizes
 from sagann.plan.steps import Block, BlockKind
 
 
 class StepBlocks:
-    """Blocks of a captured model's values, gradients and edges over a chunk grid.
+    """Blocks of a captured model's values, gradients and edges over a chunk grid, whose sizes are given.
 
     A block is one object in all steps: a plan has millions of references to blocks.
 
     Args:
-        selects: whether rows are picked for the chunks for which ``hops`` allows it.
+        selects: whether rows are picked for the chunks for which the sizes of hops allow it.
     """
 
-    def __init__(
-        self,
-        program: ModelProgram,
-        hops: Mapping[int, HopSize],
-        gradients: Gradients,
-        part: PartIntervals,
-        *,
-        selects: bool,
-    ) -> None:
-        self._hops, self._gradients, self._part = hops, gradients, part
+    def __init__(self, sizes: BlockSizes, *, selects: bool) -> None:
+        self._hops, self._gradients, self._part = sizes.hops, sizes.gradients, sizes.part
         self.selects = selects
-        self._by_source = self._forms_by_source(program.gathers)
+        self._by_source = self._forms_by_source(sizes.program.gathers)
         self._known: dict[Block, Block] = {}
 
     def selecting(self, selects: bool) -> StepBlocks:

@@ -6,6 +6,7 @@ from sagann.plan.beside import FILES
 from sagann.plan.epoch import MemoryPolicy, Planned, plan_epoch
 from sagann.plan.fit import hop_sizes
 from sagann.plan.gradients import Gradients
+from sagann.plan.part_intervals import PartIntervals
 from sagann.plan.residency import BudgetError
 from sagann.plan.steps import UNLIMITED, Plan, Step
 from tests.plan.test_schedule import BOUNDS, program_of
@@ -16,7 +17,7 @@ def planned(name: str, budget_bytes: int, policy: MemoryPolicy = "belady", *, tr
     return plan_epoch(
         program,
         hop_sizes(program, hops, BOUNDS),
-        BOUNDS,
+        PartIntervals.of_graph(BOUNDS),
         budget_bytes,
         gradients=Gradients(program),
         trains=trains,

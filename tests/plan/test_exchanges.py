@@ -19,7 +19,7 @@ from sagann.plan.gradients import Gradients
 from sagann.plan.part_intervals import PartIntervals
 from sagann.plan.residency import BudgetError
 from sagann.plan.schedule import Schedule
-from sagann.plan.sizes import needed_bytes
+from sagann.plan.sizes import BlockSizes, needed_bytes
 from sagann.plan.spec import verify
 from sagann.plan.steps import UNLIMITED, Plan, Step
 from sagann.runtime.workers import WorkerPart
@@ -89,8 +89,8 @@ def planned(
     """The plans of the constants and of an epoch."""
     model, _ = case(name)
     program, hops = program_of(model, part, model.num_hops), part.hops(model.num_hops)
-    given = program, hop_sizes(program, hops, intervals.bounds), intervals.bounds, budget_bytes
-    options = {"memory_policy": policy, "beside": FILES, "part": intervals}
+    given = program, hop_sizes(program, hops, intervals.bounds), intervals, budget_bytes
+    options = {"memory_policy": policy, "beside": FILES}
     epoch = plan_epoch(*given, gradients=Gradients(program), folded=folded, trains=trains, **options)
     return [plan_constants(*given, **options), epoch]
 
@@ -128,9 +128,8 @@ def least_budget(name: str, part: WorkerPart, intervals: PartIntervals, *, folde
     """Bytes of the hungriest step, of constants and epochs in which no stage saves."""
     model, _ = case(name)
     program, hops = program_of(model, part, model.num_hops), part.hops(model.num_hops)
-    schedule = Schedule(
-        program, hop_sizes(program, hops, intervals.bounds), intervals.bounds, folded=folded, part=intervals
-    )
+    blocks = BlockSizes(program, hop_sizes(program, hops, intervals.bounds), intervals, Gradients(program))
+    schedule = Schedule(blocks, folded=folded)
     return max(needed_bytes(list(steps), schedule.sizes.of) for steps in (schedule.constants(), schedule.epoch()))
 
 

@@ -14,10 +14,12 @@ from sagann.plan import equal_vertices
 from sagann.plan.beside import FILES
 from sagann.plan.epoch import plan_constants, plan_epoch
 from sagann.plan.fit import fitted_intervals, hop_sizes
+from sagann.plan.gradients import Gradients
 from sagann.plan.hops import CSC
+from sagann.plan.part_intervals import PartIntervals
 from sagann.plan.residency import BudgetError, place
 from sagann.plan.schedule import Schedule
-from sagann.plan.sizes import needed_bytes
+from sagann.plan.sizes import BlockSizes, needed_bytes
 from sagann.plan.spec import verify
 from sagann.plan.steps import UNLIMITED, Move, Plan
 from sagann.plan.sweeps import Traversal
@@ -41,7 +43,10 @@ def program_of(name: str) -> tuple[ModelProgram, list[Topology]]:
 
 def schedule_of(name: str, *, folded: bool = False, traversal: Traversal | None = None) -> Schedule:
     program, hops = program_of(name)
-    return Schedule(program, hop_sizes(program, hops, BOUNDS), BOUNDS, folded=folded, traversal=traversal)
+    blocks = BlockSizes(
+        program, hop_sizes(program, hops, BOUNDS), PartIntervals.of_graph(BOUNDS), Gradients(program)
+    )
+    return Schedule(blocks, folded=folded, traversal=traversal)
 
 
 def placed(schedule: Schedule, budget_bytes: int) -> Plan:
@@ -86,14 +91,14 @@ def test_intervals_are_fitted_to_budgets() -> None:
     given = {"gradients": schedule_of("gat").gradients, "beside": FILES}
     counts = []
     for budget_bytes in (1 << 30, 60_000, 30_000):
-        bounds = fitted_intervals(program, hops, budget_bytes, **given).bounds
-        sizes = hop_sizes(program, hops, bounds)
+        part = fitted_intervals(program, hops, budget_bytes, **given)
+        sizes = hop_sizes(program, hops, part.bounds)
         for folded in (False, True):
-            found = plan_epoch(program, sizes, bounds, budget_bytes, folded=folded, **given)
+            found = plan_epoch(program, sizes, part, budget_bytes, folded=folded, **given)
             assert found.plan.peak_bytes <= budget_bytes
-        found = plan_constants(program, sizes, bounds, budget_bytes, beside=FILES)
+        found = plan_constants(program, sizes, part, budget_bytes, beside=FILES)
         assert found.plan.peak_bytes <= budget_bytes
-        counts.append(len(bounds) - 1)
+        counts.append(len(part.own))
     assert counts == sorted(counts)
     assert counts[0] == 1 < counts[-1]
     with pytest.raises(BudgetError, match=r"bytes\)?, at least .* are needed"):

@@ -12,6 +12,7 @@ from sagann.plan.epoch import Planned, plan_epoch
 from sagann.plan.fit import hop_sizes
 from sagann.plan.gradients import Gradients
 from sagann.plan.hops import PICKED_CSC, PICKED_CSR
+from sagann.plan.part_intervals import PartIntervals
 from sagann.plan.selection import ALWAYS, NEVER, Selection, needed_rows
 from sagann.plan.steps import Step
 from sagann.runtime.streaming.capturing import captured
@@ -59,7 +60,7 @@ def plan_of(graph: Graph, selection: Selection, budget_bytes: int = 40_000) -> P
     bounds = equal_vertices(400, 8)
     sizes = hop_sizes(program, hops, bounds, selection)
     given = {"gradients": Gradients(program), "folded": True, "selection": selection, "beside": FILES}
-    return plan_epoch(program, sizes, bounds, budget_bytes, **given)
+    return plan_epoch(program, sizes, PartIntervals.of_graph(bounds), budget_bytes, **given)
 
 
 def test_a_sparse_graph_with_locality_moves_less() -> None:

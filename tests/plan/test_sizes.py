@@ -12,6 +12,7 @@ from sagann.plan.beside import FILES
 from sagann.plan.epoch import plan_epoch
 from sagann.plan.fit import fitted_intervals, hop_sizes
 from sagann.plan.gradients import Gradients
+from sagann.plan.part_intervals import PartIntervals
 from sagann.plan.residency import BudgetError
 from sagann.plan.sizes import plan_bytes
 from tests.plan.test_schedule import program_of
@@ -29,7 +30,9 @@ def test_the_objects_of_a_plan_take_the_bytes_that_are_foretold(name: str, monke
     foretold = plan_bytes(program, sized, gradients, BUDGET, FILES)
     gc.collect()
     tracemalloc.start()
-    planned = plan_epoch(program, sized, FINE, BUDGET + foretold, gradients=gradients, beside=FILES)
+    planned = plan_epoch(
+        program, sized, PartIntervals.of_graph(FINE), BUDGET + foretold, gradients=gradients, beside=FILES
+    )
     taken, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert planned.plan.num_intervals == 20
@@ -50,8 +53,8 @@ def test_a_budget_that_finer_plans_exceed_is_refused_with_one_that_fits(monkeypa
     ) as caught:
         fitted(30_000)
     needed = caught.value.needed_bytes
-    bounds = fitted_intervals(program, hops, needed, gradients=gradients, beside=FILES).bounds
-    sized = hop_sizes(program, hops, bounds)
-    plan_epoch(program, sized, bounds, needed, gradients=gradients, beside=FILES)
+    part = fitted_intervals(program, hops, needed, gradients=gradients, beside=FILES)
+    sized = hop_sizes(program, hops, part.bounds)
+    plan_epoch(program, sized, part, needed, gradients=gradients, beside=FILES)
     with pytest.raises(BudgetError, match="for the objects of the plan"):
-        plan_epoch(program, sized, bounds, needed // 2, gradients=gradients, beside=FILES)
+        plan_epoch(program, sized, part, needed // 2, gradients=gradients, beside=FILES)

@@ -86,12 +86,12 @@ def test_strips_are_as_wide_as_memory_allows_and_move_fewer_bytes() -> None:
     gradients = schedule_of("gated-gcn").gradients
     won = []
     for budget_bytes in (20_000, 40_000, 1 << 30):
-        bounds = fitted_intervals(program, hops, budget_bytes, gradients=gradients, beside=FILES).bounds
-        sizes = hop_sizes(program, hops, bounds)
+        part = fitted_intervals(program, hops, budget_bytes, gradients=gradients, beside=FILES)
+        sizes = hop_sizes(program, hops, part.bounds)
         moved = {}
         for traversal in (None, Traversal(), Traversal(direction="ascending")):
             found = plan_epoch(
-                program, sizes, bounds, budget_bytes, gradients=gradients, traversal=traversal, beside=FILES
+                program, sizes, part, budget_bytes, gradients=gradients, traversal=traversal, beside=FILES
             )
             assert found.plan.peak_bytes <= budget_bytes
             moved[None if traversal is None else traversal.direction] = found.plan.moved_bytes

@@ -13,7 +13,7 @@ from sagann.nn import ModelConfig, build_model
 from sagann.plan.fit import hop_sizes
 from sagann.plan.schedule import Schedule
 from sagann.plan.selection import NEVER, Selection
-from sagann.plan.sizes import needed_bytes
+from sagann.plan.sizes import BlockSizes, needed_bytes
 from sagann.plan.sweeps import PassKey, Traversal
 from sagann.runtime.streaming.streamed import StreamedModel
 from sagann.saga import NaiveEngine, using_engine
@@ -68,13 +68,8 @@ def tight(
     sizes = hop_sizes(program, hops, bounds, selection)
     needed = []
     for folded in (False, True):
-        options = {
-            "gradients": roomy.gradients,
-            "folded": folded,
-            "traversal": traversal,
-            "selects": selection != NEVER,
-        }
-        schedule = Schedule(program, sizes, bounds, **options)
+        blocks = BlockSizes(program, sizes, roomy.part, roomy.gradients)
+        schedule = Schedule(blocks, folded=folded, traversal=traversal, selects=selection != NEVER)
         needed.append(needed_bytes([*schedule.constants(), *schedule.epoch()], schedule.sizes.of))
     options = {"budget_bytes": max(needed), "spill": spill, "traversal": traversal, "selection": selection}
     return StreamedModel(model, hops, bounds, **options)

@@ -7,23 +7,28 @@ are copied.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from sagann.kernels.memory import POOL
 from sagann.plan.beside import FILES, MEMORY, Beside
-from sagann.runtime.blocks.host import HOST_POOL, Host, RamHost
+from sagann.runtime.blocks.host import HOST_POOL, Host, HostMemory, PooledMemory, RamHost
 from sagann.runtime.blocks.sources import Sources
 from sagann.runtime.blocks.spill import DiskHost
-from sagann.runtime.blocks.transport import BytesOf, ThreadTransport, Transport
+from sagann.runtime.blocks.transport import BytesOf, Transport
 from sagann.runtime.recorder import Recorder
 
 
-class CpuBackend:
-    """The processor as the place where steps run. Threads of their own read and write files."""
+class Backend:
+    """The processor as the place where steps run. Threads of their own read and write files. Other devices are subclasses."""
 
     device = torch.device("cpu")
     "Device that computes."
+    memory: HostMemory = PooledMemory()
+    "Memory of blocks that are not in use and lie in no file."
+    cutting: Any = None
+    "Dialect that cuts passes over edges into items on the host; None where passes need no cut."
 
     def beside(self, *, on_disk: bool) -> Beside:
         """What plans must know of the memory where blocks lie that are not in use: files, or the memory that computes."""
@@ -32,7 +37,7 @@ class CpuBackend:
     def new_host(self, folder: Path | None) -> Host:
         """A new place for blocks that are not in use: a file on the disk of the folder, or memory without one."""
         if folder is None:
-            return RamHost()
+            return RamHost(self.memory)
         # The budget holds for the process: memory that was kept for blocks of another model is not in it.
         HOST_POOL.release()
         return DiskHost(folder)
@@ -41,17 +46,9 @@ class CpuBackend:
         self, sources: Sources, host: Host, bytes_of: BytesOf, timeline: Recorder | None, beside: Beside
     ) -> Transport:
         """Copies of one epoch."""
-        kind = ThreadTransport if beside.copies_beside else Transport
-        return kind(sources, host, bytes_of, timeline)
-
-    def recorder(self, timeline: Recorder | None) -> Recorder | None:
-        """A recorder of the steps of one epoch, for a timeline."""
-        return timeline
+        return Transport(sources, host, bytes_of, timeline, copies_beside=beside.copies_beside)
 
     def release(self) -> None:
         """Give back memory that is kept for later use."""
         POOL.release()
         HOST_POOL.release()
-
-    def forget_chunks(self) -> None:
-        """Forget results that depend on chunks, of which there are none here: new chunks will have other numbers."""

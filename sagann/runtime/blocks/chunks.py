@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Literal, cast
+from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,16 +14,16 @@ from torch import Tensor
 from sagann.graph.topology import Topology
 from sagann.graph.widths import id_dtype, local_id_dtype
 from sagann.kernels.edge.pass_edges import Edges, PassEdges
+from sagann.kernels.packed import Region
 from sagann.plan.grid import ChunkGrid
 from sagann.plan.hops import CSC, CSR, NUMBERED, PICKED, PICKED_NUMBERED, HopSize, is_by_destination
 from sagann.plan.intervals import sizes
 from sagann.plan.selection import NEVER, OTHER_END, Selection
 from sagann.plan.steps import Block
-from sagann.runtime.blocks.host import Host, RamHost, copied
-from sagann.runtime.blocks.spill import DiskHost
+from sagann.runtime.blocks.host import Host, Parts
 
 _IDS = "ids"
-_DATA = "data:"
+_DATA, _CUT = "data:", "cut:"
 # Ids are expanded in parts, so that there is no second array of all of them.
 _EXPANDED_AT_ONCE = 1 << 16
 
@@ -31,19 +32,29 @@ class Chunks:
     """The chunks of one hop. A chunk is kept by destination and by source, and its edges' ids are kept apart.
 
     Where rows may be picked for a chunk, its edges hold positions in a list of the needed rows, which is kept as well. Without a
-    host, chunks stay in memory as topologies. The number is that of the hop in the names of blocks.
+    host, chunks stay in memory as topologies. The number is that of the hop in the names of blocks. Where ``cutting`` is a
+    device's dialect, a chunk is kept together with the cut of the passes over it, so that no pass waits for its offsets.
     """
 
-    def __init__(self, grid: ChunkGrid, host: Host | None, number: int, selection: Selection = NEVER) -> None:
+    def __init__(
+        self,
+        grid: ChunkGrid,
+        host: Host | None,
+        number: int,
+        selection: Selection = NEVER,
+        cutting: Any = None,
+    ) -> None:
         self._topology = grid.topology
         self.num_edges = grid.topology.num_edges
         self.first_edge = np.zeros((grid.num_intervals, grid.num_destinations), np.int64)
         "Number of each chunk's first edge among all chunks', by source and destination interval."
         edges: dict[tuple[int, int], int] = {}
-        self._host, self._number, self._selection = host, number, selection
+        self._host, self._number, self._selection, self._cutting = host, number, selection, cutting
         self._rows = sizes(grid.bounds)
         self._in_memory: dict[tuple[int, int], Topology] = {}
         self._needed: dict[tuple[str, int, int], int] = {}
+        # Cuts by the block of the edges; their arrays are empty.
+        self._cuts: dict[Block, Any] = {}
         for chunk in grid.chunks():
             at = (chunk.src, chunk.dst)
             self.first_edge[at] = chunk.first_edge
@@ -60,7 +71,14 @@ class Chunks:
         for form, edges in ((CSC, by_destination), (CSR, by_source)):
             arrays = _arrays(edges, *self._sides(form, src, dst))
             self._number_needed(host, arrays, form, src, dst)
-            host.put(self._block(form, src, dst), arrays)
+            block = self._block(form, src, dst)
+            if self._cutting is not None:
+                cut = self._cutting.cut_of(replace(edges, indptr=arrays["indptr"]), edges.at)
+                of_cut: list[Tensor] = []
+                cut.mapped(lambda array, found=of_cut: found.append(array) or array)
+                arrays |= {f"{_CUT}{number}": array for number, array in enumerate(of_cut)}
+                self._cuts[block] = cut.mapped(lambda array: array.new_empty(0))
+            host.put(block, arrays)
         assert by_source.edge_ids is not None
         host.put(self._block(_IDS, src, dst), {_IDS: by_source.edge_ids})
 
@@ -94,76 +112,67 @@ class Chunks:
     def needed_by(self, chunk: Block) -> Tensor:
         """The rows that are picked for a chunk: ids within their interval, ascending, [n]."""
         assert self._host is not None
-        form = CSC if is_by_destination(chunk.name) else CSR
-        return self._host.get(self._needed_block(form, chunk.interval, chunk.dst_interval))[""]
-
-    def known_as(self, chunk: Block) -> Block:
-        """A chunk's block by the number of these chunks."""
-        return chunk._replace(hop=self._number)
+        return self._host.get(self._needed_block(_form_of(chunk), chunk.interval, chunk.dst_interval)).views()[""]
 
     def is_at_hand(self, chunk: Block) -> bool:
-        """Whether a chunk lies in files that can be read without waiting for a disk, as far as the system tells."""
-        host = self._host
-        return isinstance(host, DiskHost) and all(map(host.is_at_hand, self._read_for(chunk)))
+        """Whether a chunk can be read without waiting for a disk, as far as the system tells."""
+        read = self._read_for(chunk)
+        if self._is_expanded(chunk):
+            read.append(self._needed_block(_form_of(chunk), chunk.interval, chunk.dst_interval))
+        return self._host is not None and all(map(self._host.is_at_hand, read))
 
-    def lies_pinned(self, chunk: Block) -> bool:
-        """Whether a chunk beside a device is loaded from where it lies in pinned memory, with no array made anew."""
-        host = self._host
-        return host is not None and not host.gives_copies and not self._is_expanded(chunk)
+    def lies_in_memory(self, chunk: Block) -> bool:
+        """Whether a chunk is read where it lies on a host, with no array made anew."""
+        return self._host is not None and self._host.lies_in_memory and not self._is_expanded(chunk)
 
     def _is_expanded(self, chunk: Block) -> bool:
         """Whether a chunk's edges hold positions among picked rows, and are read as ids of all rows."""
-        form = CSC if is_by_destination(chunk.name) else CSR
-        return chunk.name not in OTHER_END and (PICKED[form], chunk.interval, chunk.dst_interval) in self._needed
+        at = PICKED[_form_of(chunk)], chunk.interval, chunk.dst_interval
+        return chunk.name not in OTHER_END and at in self._needed
 
     def _read_for(self, chunk: Block) -> list[Block]:
-        """The blocks of the host that are read when a chunk is loaded."""
-        src, dst = chunk.interval, chunk.dst_interval
-        form = CSC if is_by_destination(chunk.name) else CSR
-        read = [self._block(form, src, dst)]
-        if chunk.name in (NUMBERED, PICKED_NUMBERED):
-            read.append(self._block(_IDS, src, dst))
-        if self._is_expanded(chunk):
-            read.append(self._needed_block(form, src, dst))
-        return read
+        """The blocks of the host with the edges that are read, and with their ids where these are."""
+        names = [_form_of(chunk), *([_IDS] if chunk.name in (NUMBERED, PICKED_NUMBERED) else [])]
+        return [self._block(name, chunk.interval, chunk.dst_interval) for name in names]
 
-    def load(self, block: Block) -> Edges:
-        """Read a chunk."""
-        host = self._host
-        if host is None:
-            return self._in_memory[block.interval, block.dst_interval]
-        return self._read(block, host.get, gives_copies=host.gives_copies)
+    def load(self, chunk: Block, copy: Callable[[Region], Region], *, own: bool) -> Parts:
+        """A chunk, where it lies, or in memory of its ``own``. Copies have the form in which the chunk is read, whatever is kept."""
+        if (host := self._host) is None:
+            return Parts.of(self._in_memory[chunk.interval, chunk.dst_interval])
+        is_expanded = self._is_expanded(chunk)
+        regions = [host.get(block) for block in self._read_for(chunk)]
+        if host.lies_in_memory and (own or is_expanded):
+            regions = list(map(copy, regions))
+        if is_expanded:
+            _expand_ids(regions[0].views()["indices"], self.needed_by(chunk))
+        return Parts(regions, partial(self._edges, chunk))
 
-    def view(self, block: Block) -> Edges:
-        """A chunk where it lies: in memory, in the form in which it is read."""
-        if self._host is None:
-            return self._in_memory[block.interval, block.dst_interval]
-        return self._read(block, cast("RamHost", self._host).view, gives_copies=False)
-
-    def _read(self, block: Block, get: Callable[[Block], dict[str, Tensor]], *, gives_copies: bool) -> Edges:
-        """A chunk, from the blocks of the host."""
-        src, dst = block.interval, block.dst_interval
-        at: Literal["dst", "src"] = "dst" if is_by_destination(block.name) else "src"
-        form = CSC if at == "dst" else CSR
-        arrays = get(self._block(form, src, dst))
+    def _edges(self, chunk: Block, arrays: dict[str, Tensor]) -> Edges:
+        """A chunk of arrays, which may be copies of those that are kept."""
+        src, dst, form = chunk.interval, chunk.dst_interval, _form_of(chunk)
         _, num_others = self._sides(form, src, dst)
-        num_needed = self._needed.get((PICKED[form], src, dst))
-        if block.name in OTHER_END:
-            assert num_needed is not None
-            num_others = num_needed
-        elif num_needed is not None:
-            if not gives_copies:
-                arrays["indices"] = copied(arrays["indices"])
-            _expand_ids(arrays["indices"], self.needed_by(block))
-        has_ids = block.name in (NUMBERED, PICKED_NUMBERED)
-        return PassEdges(
-            at=at,
+        edges = PassEdges(
+            at="dst" if form == CSC else "src",
             indptr=arrays["indptr"],
             indices=arrays["indices"],
-            num_others=num_others,
-            edge_ids=get(self._block(_IDS, src, dst))[_IDS] if has_ids else None,
-            edge_data={name.removeprefix(_DATA): rows for name, rows in arrays.items() if name.startswith(_DATA)},
+            num_others=self._needed[PICKED[form], src, dst] if chunk.name in OTHER_END else num_others,
+            edge_ids=arrays.get(_IDS),
+            edge_data=_named(arrays, _DATA),
         )
+        if self._cutting is not None:
+            of_cut = iter(_named(arrays, _CUT).values())
+            cut = self._cuts[self._block(form, src, dst)].mapped(lambda _: next(of_cut))
+            self._cutting.set_cut(edges, edges.at, cut)
+        return edges
+
+
+def _form_of(chunk: Block) -> str:
+    """The form in which the edges of a chunk are kept."""
+    return CSC if is_by_destination(chunk.name) else CSR
+
+
+def _named(arrays: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
 
 
 def _arrays(edges: PassEdges, num_rows: int, num_others: int) -> dict[str, Tensor]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, cast
+from functools import partial
 
 from torch import Tensor
 
@@ -11,12 +11,12 @@ from sagann.graph.feature_store import FeatureStore, SparseRows, TensorRows, rea
 from sagann.graph.large_arrays import made_by
 from sagann.kernels.feature_rows import FeatureRows
 from sagann.kernels.memory import POOL, empty
+from sagann.kernels.packed import Region
 from sagann.plan.beside import Beside
 from sagann.plan.epoch import Planned
 from sagann.plan.steps import UNLIMITED, Block
 from sagann.runtime.blocks.chunks import Chunks
-from sagann.runtime.blocks.host import Host, RamHost, copy_alone_into
-from sagann.runtime.blocks.spill import DiskHost
+from sagann.runtime.blocks.host import Host, Parts, copied, copy_alone_into
 from sagann.runtime.streaming.epoch import Epoch
 from sagann.storage.mapped import MappedRows
 
@@ -24,7 +24,8 @@ from sagann.storage.mapped import MappedRows
 class Sources:
     """Reads blocks: edges from the chunks, features and the result's gradient from their stores, other blocks from hosts.
 
-    The arguments are those of the executor. Where a device has no engines that copy, rows of the caller's tensors are copied before they are read.
+    The arguments are those of the executor. A processor gets blocks in memory of their own, unless they are read in place or take no room of
+    the budget. A device with engines that copy gets them where they lie.
     """
 
     def __init__(
@@ -40,40 +41,46 @@ class Sources:
         program, schedule, self.plan = planned
         self._num_own = schedule.part.num_own
         self._is_in_place = schedule.sizes.is_in_place
-        self._copies = not beside.has_engines and self.plan.budget_bytes < UNLIMITED
+        self._has_engines = beside.has_engines
         self.chunks = chunks
         self.host = host
         self.constants = constants
         self.epoch = epoch
         # No step runs while blocks are copied within memory, so that all threads may copy.
         self._copy_into = copy_alone_into if beside.copies_beside else Tensor.copy_
+        self._copied = partial(copied, copy_into=self._copy_into)
         self._output = program.output
 
-    def load(self, block: Block) -> Any:
-        """A block's content: in memory of its own, unless the block is read in place or takes no room of the budget."""
-        if self._is_in_place(block):
-            return self._view(block)
+    def load(self, block: Block) -> Parts:
+        """Read a block."""
+        own = not self._has_engines and not self._is_in_place(block)
         if block.kind == "edges":
-            return self.chunks[block.hop].load(block)
+            return self.chunks[block.hop].load(block, self._copied, own=own)
         store = self._store_of(block)
         if block.needed_by is not None:
             ids = self.chunks[block.needed_by.hop].needed_by(block.needed_by)
             if store is None:
-                return _unnamed(self._host_of(block).pick(block.whole, ids))
+                return Parts([self._host_of(block).pick(block.whole, ids)])
             with made_by(POOL.empty):
-                return read_rows(store, ids.long().add_(self.plan.vertices(block.interval).start)).detach()
-        return _unnamed(self._host_of(block).get(block)) if store is None else self._rows_of(store, block)
+                rows = read_rows(store, ids.long().add_(self.plan.vertices(block.interval).start)).detach()
+            return self._given(store, rows)
+        if store is None:
+            host = self._host_of(block)
+            region = host.get(block)
+            return Parts([self._copied(region) if own and host.lies_in_memory else region])
+        vertices = self.plan.vertices(block.interval)
+        if isinstance(store, SparseRows) and not own:
+            return Parts.of(FeatureRows.of_interval(store.tensor, vertices))
+        with made_by(POOL.empty):
+            rows = read_slice(store, vertices.start, vertices.stop).detach()
+        if own and isinstance(store, TensorRows) and self.plan.budget_bytes < UNLIMITED:
+            rows = self._copy_into(empty(rows.shape, rows.dtype), rows)
+        return self._given(store, rows)
 
-    def _view(self, block: Block) -> Any:
-        """A block's content, where it lies."""
-        if block.kind == "edges":
-            return self.chunks[block.hop].view(block)
-        store, vertices = self._store_of(block), self.plan.vertices(block.interval)
-        if isinstance(store, SparseRows):
-            return FeatureRows.of_interval(store.tensor, vertices)
-        if store is not None:
-            return read_slice(store, vertices.start, vertices.stop).detach()
-        return _unnamed(cast("RamHost", self.constants).view(block))
+    def _given(self, store: FeatureStore, rows: Tensor) -> Parts:
+        """Rows of a store. The result's gradient lies on the device that computes."""
+        is_there = not self._has_engines or store is self.epoch.upstream
+        return Parts.of(rows) if is_there else Parts([Region.of(rows.contiguous())])
 
     def is_at_hand(self, block: Block) -> bool:
         """Whether a block lies in a file that can be read without waiting for a disk, as far as the system tells."""
@@ -84,20 +91,15 @@ class Sources:
         if (store := self._store_of(block)) is not None:
             vertices = self.plan.vertices(block.interval)
             return isinstance(store, MappedRows) and store.is_at_hand(vertices.start, vertices.stop)
-        host = self._host_of(block)
-        return isinstance(host, DiskHost) and host.is_at_hand(block)
+        return self._host_of(block).is_at_hand(block)
 
-    def lies_pinned(self, block: Block) -> bool:
-        """Whether a block beside a device is loaded from where it lies in pinned memory: nothing is read, copied or picked."""
+    def lies_in_memory(self, block: Block) -> bool:
+        """Whether a block is loaded from where it lies in a host's memory: nothing is read, copied or picked."""
         if block.kind == "edges":
-            return self.chunks[block.hop].lies_pinned(block)
+            return self.chunks[block.hop].lies_in_memory(block)
         if block.needed_by is not None or self._store_of(block) is not None:
             return False
-        return not self._host_of(block).gives_copies
-
-    def known_as(self, block: Block) -> Block:
-        """A chunk's block, by a number that is the same in every program and never of other edges."""
-        return self.chunks[block.hop].known_as(block)
+        return self._host_of(block).lies_in_memory
 
     def _store_of(self, block: Block) -> FeatureStore | None:
         """The store of a block that the caller brings: of the features, or of the result's gradient. Other workers send the halo's."""
@@ -108,16 +110,3 @@ class Sources:
     def _host_of(self, block: Block) -> Host:
         # The plan that computes constants may store and load them before they are kept.
         return self.constants if block.whole in self.plan.initial else self.host
-
-    def _rows_of(self, store: FeatureStore, block: Block) -> Tensor:
-        vertices = self.plan.vertices(block.interval)
-        with made_by(POOL.empty):
-            rows = read_slice(store, vertices.start, vertices.stop).detach()
-        if self._copies and isinstance(store, TensorRows):
-            return self._copy_into(empty(rows.shape, rows.dtype), rows)
-        return rows
-
-
-def _unnamed(payload: dict[str, Tensor]) -> Any:
-    """The only tensor of a block that has no names; else the tensors by name."""
-    return payload.get("", payload)

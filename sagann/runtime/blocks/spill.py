@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Lock
-from typing import IO, NamedTuple
+from typing import IO
 from weakref import finalize
 
 import torch
@@ -25,7 +25,7 @@ from sagann.errors import SagannError
 from sagann.free_space import nearest_folder
 from sagann.graph.rows import flat_bytes
 from sagann.kernels.memory import SMALLEST_BYTES
-from sagann.kernels.packed import Layout
+from sagann.kernels.packed import Layout, Region
 from sagann.plan.steps import Block
 from sagann.storage.file_cache import is_cached
 from sagann.storage.positioned import read_bytes, write_bytes
@@ -76,13 +76,6 @@ def _failing(what: str, folder: Path) -> Iterator[None]:
         ) from error
 
 
-class _Region(NamedTuple):
-    """Where a block lies in the file of a host."""
-
-    offset: int
-    layout: Layout
-
-
 class DiskHost:
     """Blocks in one file without a name, one after the other; a block that is put again replaces itself.
 
@@ -92,74 +85,77 @@ class DiskHost:
         folder: the file lies on its disk.
     """
 
-    gives_copies = True
+    lies_in_memory = False
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         # Made when a block is put.
         self._file: IO[bytes] | None = None
-        self._regions: dict[Block, _Region] = {}
+        # By block, its first byte in the file, and its layout.
+        self._places: dict[Block, tuple[int, Layout]] = {}
         self._end = 0
         "Bytes of all regions."
         self._lock = Lock()
 
     def put(self, block: Block, tensors: Mapping[str, Tensor]) -> None:
+        layout = Layout(tensors)
         with self._used("written") as file:
-            region = self._room_for(block, Layout(tensors), file)
+            offset = self._place_for(block, layout, file)
             for name, tensor in tensors.items():
-                write_bytes(file, flat_bytes(tensor).data, region.offset + region.layout.offset(name))
+                write_bytes(file, flat_bytes(tensor).data, offset + layout.offset(name))
 
     def put_rows(self, block: Block, at: slice, rows: Tensor, *, num_rows: int) -> None:
         with self._used("written") as file:
-            region = self._room_for(block, Layout({"": rows}).of_rows(num_rows), file)
-            write_bytes(file, flat_bytes(rows).data, region.offset + at.start * (rows.nbytes // max(1, len(rows))))
+            offset = self._place_for(block, Layout({"": rows}).of_rows(num_rows), file)
+            write_bytes(file, flat_bytes(rows).data, offset + at.start * (rows.nbytes // max(1, len(rows))))
 
-    def _room_for(self, block: Block, layout: Layout, file: int) -> _Region:
+    def _place_for(self, block: Block, layout: Layout, file: int) -> int:
         """Room for a block: its own, where it had as much before, or else at the end of the file."""
         with self._lock:
-            known = self._regions.get(block)
-            if known is not None and layout.num_bytes <= known.layout.num_bytes:
-                region = _Region(known.offset, layout)
-            else:
-                region, self._end = _Region(self._end, layout), self._end + layout.num_bytes
+            offset, known = self._places.get(block, (0, None))
+            if known is None or layout.num_bytes > known.num_bytes:
+                offset, self._end = self._end, self._end + layout.num_bytes
                 # The last tensor may end before its room does.
                 os.ftruncate(file, self._end)
-            self._regions[block] = region
-            return region
+            self._places[block] = offset, layout
+            return offset
 
-    def get(self, block: Block) -> dict[str, Tensor]:
-        region = self._regions[block]
-        memory = region.layout.allocate()
+    def room(self, block: Block, layout: Layout) -> None:
+        pass
+
+    def get(self, block: Block) -> Region:
+        offset, layout = self._places[block]
+        memory = layout.allocate()
         with self._used("read") as file:
-            read_bytes(file, memory.numpy().data, region.offset)
-        return region.layout.views(memory)
+            read_bytes(file, memory.numpy().data, offset)
+        return Region(layout, memory)
 
     def is_at_hand(self, block: Block) -> bool:
-        """Whether a block can be read without waiting for a disk, as far as the system tells. Errors are left to the reader."""
-        region = self._regions[block]
+        """Whether the system's page cache has a block. Errors are left to the reader."""
+        offset, layout = self._places[block]
         with suppress(SpillError), self._used("read") as file:
-            return is_cached(file, region.offset, region.layout.num_bytes)
+            return is_cached(file, offset, layout.num_bytes)
         return False
 
-    def pick(self, block: Block, rows: Tensor) -> dict[str, Tensor]:
+    def pick(self, block: Block, rows: Tensor) -> Region:
         """Read some rows of each of a block's tensors; the rows between them are not read."""
-        region = self._regions[block]
-        picked = region.layout.of_rows(len(rows))
-        tensors = picked.views(picked.allocate())
+        offset, layout = self._places[block]
+        found = layout.of_rows(len(rows))
+        memory = found.allocate()
         with self._used("read") as file:
-            for name, tensor in tensors.items():
-                read_rows(file, region.offset + region.layout.offset(name), rows, tensor)
-        return tensors
+            for name, tensor in found.views(memory).items():
+                read_rows(file, offset + layout.offset(name), rows, tensor)
+        return Region(found, memory)
 
     def get_rows(self, block: Block, at: slice, into: Tensor) -> None:
         """Read consecutive rows of a block of one tensor."""
-        row_bytes = into.nbytes // max(1, len(into))
+        offset, _ = self._places[block]
         with self._used("read") as file:
-            read_bytes(file, flat_bytes(into).data, self._regions[block].offset + at.start * row_bytes)
+            read_bytes(file, flat_bytes(into).data, offset + at.start * (into.nbytes // max(1, len(into))))
 
     def close(self) -> None:
         """Forget all blocks; the file vanishes. No thread may read or write."""
-        self._regions.clear()
+        self._places.clear()
         file, self._file, self._end = self._file, None, 0
         if file is not None:
             # Closed here: the traceback of an error may keep the object from being collected.

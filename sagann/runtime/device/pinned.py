@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import OrderedDict, deque
+from collections.abc import Sequence
 from threading import Condition
 
 from torch import Tensor
 
 from sagann.kernels.memory import allocated_bytes
 from sagann.plan.steps import UNLIMITED
+from sagann.plan.timeline import LANES
 from sagann.runtime.device.streams import Mark, Streams
 
 _PAGE_BYTES = 4096
@@ -60,6 +62,13 @@ class PinnedPool:
             else:
                 self._returned.append((piece, mark))
             self._changed.notify_all()
+
+    def reclaim(self, pieces: Sequence[Tensor]) -> None:
+        """Take pieces back, once all lanes have done what they were given."""
+        for lane in LANES if pieces else ():
+            self._streams.finish(self._streams.mark(lane))
+        for piece in pieces:
+            self.give(piece)
 
     def _reused(self, size: int) -> Tensor | None:
         # The piece that was used last comes first: it may still be in the processor's cache.

@@ -111,10 +111,6 @@ class Streams:
         """Whether a tensor lies in pinned memory."""
         return tensor.is_pinned()
 
-    def holds(self, tensor: Tensor) -> bool:
-        """Whether a tensor lies on the device."""
-        return tensor.device == self.device
-
     def release(self) -> None:
         """Give back the device's memory that PyTorch keeps for later. All lanes wait, so not within an epoch."""
         with torch.cuda.device(self.device):

@@ -11,13 +11,12 @@ So a copy may last from where the plan begins it to where the plan needs it, as 
 memory is in use than was planned.
 
 What lies in pinned memory is copied from there. Other loads are prepared by a thread: it reads files, and copies pageable memory
-to a ring of pinned pieces.
+to a ring of pinned pieces. A block that goes to a file comes to a pinned piece, from where a thread writes it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -25,20 +24,18 @@ from weakref import finalize
 
 from torch import Tensor
 
+from sagann.kernels.packed import Layout, side_by_side
 from sagann.plan.steps import Block
-from sagann.runtime.blocks.host import copy_alone_into
+from sagann.runtime.blocks.host import Host, copy_alone_into
 from sagann.runtime.blocks.sources import Sources
-from sagann.runtime.blocks.transport import Awaited, BytesOf, Copy, Transport
-from sagann.runtime.device.chunk_parcels import ChunkParcels
-from sagann.runtime.device.hosts import DeviceHost
-from sagann.runtime.device.parcels import ALIGNMENT, Parcel, mapped, tensors_of
+from sagann.runtime.blocks.transport import Awaited, BytesOf, Copy, Threads, Transport, nothing
 from sagann.runtime.device.pinned import PinnedPool
 from sagann.runtime.device.recorder import EventRecorder
 from sagann.runtime.device.streams import Mark, Streams
-from sagann.runtime.recorder import recorded
+from sagann.runtime.recorder import Recorder, recorded
 
-MOST_TENSORS = 32
-"Most tensors of a block. Its memory has room to align so many."
+SPARE_BYTES = 2048
+"Bytes beyond those that are planned for a block, so that each of its tensors can be aligned."
 PIECE_BYTES = 16 << 20
 "Bytes of pageable memory that are copied at a time: one piece goes to the device while the next is prepared."
 SMALL_BYTES = 64 << 10
@@ -46,65 +43,84 @@ SMALL_BYTES = 64 << 10
 
 
 class DeviceTransport(Transport):
-    """Copies between a host and a device; ``staging`` is pinned memory for copies from pageable memory."""
+    """Copies between a host and a device; ``staging`` is pinned memory for copies from and to pageable memory and files."""
 
-    _host: DeviceHost
-    _timeline: EventRecorder | None
+    timeline: EventRecorder | None
+    _threads: Threads
 
     def __init__(
         self,
         sources: Sources,
-        host: DeviceHost,
+        host: Host,
         bytes_of: BytesOf,
+        timeline: Recorder | None,
         *,
         streams: Streams,
         staging: PinnedPool,
-        chunks: ChunkParcels,
-        timeline: EventRecorder | None,
     ) -> None:
-        super().__init__(sources, host, bytes_of, timeline)
-        self._reader = _Reader(sources=sources, streams=streams, staging=staging, chunks=chunks, timeline=timeline)
-        self._streams = streams
-        self._loader = ThreadPoolExecutor(max_workers=1, thread_name_prefix="sagann-load")
+        events = None if timeline is None else EventRecorder(streams, timeline)
+        super().__init__(sources, host, bytes_of, events, copies_beside=True)
+        self._streams, self._staging = streams, staging
+        self._reader = _Reader(sources=sources, streams=streams, staging=staging, timeline=events)
         # Memory of copies under way is kept until they are done, even if the transport itself is dropped.
         self._under_way: dict[Block, Tensor] = {}
-        self._end = finalize(self, _end, streams, self._loader, self._under_way)
+        # By block, what waits on the host until its last store has ended.
+        self._stored: dict[Block, Callable[[], None]] = {}
+        self._end = finalize(self, _end, streams, self._threads, self._under_way)
         self._end.atexit = False
 
     def load(self, block: Block, after: Sequence[Copy]) -> Copy:
         # The lane that computes has waited for the stores of what was dropped.
-        memory = self._streams.empty(self._bytes_of(block) + MOST_TENSORS * ALIGNMENT)
+        num_bytes = self._bytes_of(block)
+        memory = self._streams.empty(num_bytes + SPARE_BYTES)
         self._under_way[block] = memory
-        free = self._streams.mark("compute")
-        if self._sources.lies_pinned(block):
+        load = partial(self._reader.load, block, num_bytes, memory, self._streams.mark("compute"))
+        if self._sources.lies_in_memory(block):
             # To queue a copy takes less than to hand it to the thread, with which this one would share Python's lock.
-            landing = self._reader.load(block, memory, free, lies_pinned=True)
+            landing = load(nothing)
             return Awaited(partial(self._landed, block, lambda: landing))
-        job = self._loader.submit(self._reader.load, block, memory, free, lies_pinned=False)
+        job = self._threads.loader.submit(load, self._stored.get(block.whole, nothing))
         return Awaited(partial(self._landed, block, job.result))
-
-    def store(self, block: Block, tensors: Mapping[str, Tensor]) -> Copy:
-        self._streams.wait("store", self._streams.mark("compute"))
-        with self._streams.on("store"):
-            arrived = self._recorded("store", self._host.receive, block, tensors)
-        return Awaited(partial(self._streams.wait, "compute", arrived))
-
-    # `stored` need not wait: before a host gives another thread rows of a block, it waits for that block itself.
-
-    def close(self) -> None:
-        self._end()
-        super().close()
-        if self._timeline is not None:
-            self._timeline.settle()
 
     def _landed(self, block: Block, landing_of: Callable[[], _Landing]) -> Any:
         """The content of a block whose load was begun."""
         landing = landing_of()
         self._streams.wait("compute", landing.arrived)
-        for memory in landing.own:
-            self._streams.hand_over(memory)
+        if landing.own is not None:
+            self._streams.hand_over(landing.own)
         self._under_way.pop(block, None)
         return landing.content
+
+    def store(self, block: Block, tensors: Mapping[str, Tensor]) -> Copy:
+        streams, layout = self._streams, Layout(tensors)
+        views, staged = self._host.room(block, layout), None
+        if views is None:
+            staged = self._staging.take(layout.num_bytes)
+            views = layout.views(staged)
+        streams.wait("store", streams.mark("compute"))
+        with streams.on("store"):
+            try:
+                with recorded(self.timeline, "store", block.label, self._bytes_of(block)):
+                    for name, view in views.items():
+                        streams.copy(view, tensors[name].detach())
+            except BaseException:
+                if staged is not None:
+                    # Copies that were queued before the error may be under way.
+                    self._staging.give(staged, streams.mark("store"))
+                raise
+            arrived = streams.mark("store")
+        self._last_stored = partial(streams.finish, arrived)
+        if staged is not None:
+            put, release = partial(self._host.put, block, views), partial(self._staging.give, staged)
+            self._last_stored = self._threads.store(put, arrive=self._last_stored, release=release).result
+        self._stored[block] = self._last_stored
+        return Awaited(partial(streams.wait, "compute", arrived))
+
+    def close(self) -> None:
+        self._end()
+        super().close()
+        if self.timeline is not None:
+            self.timeline.settle()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -113,83 +129,57 @@ class _Landing:
 
     content: Any
     "Content of the block on the device."
-    own: Sequence[Tensor]
-    "Memory beyond the block's, for runs that do not fit."
+    own: Tensor | None
+    "Memory beyond the block's, where its tensors do not fit."
     arrived: Mark
     "Mark after the copies."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Reader:
-    """Reads blocks and queues their copies, in any thread. It must not hold the transport, which ends the loader's thread."""
+    """Reads blocks and queues their copies, in any thread."""
 
     sources: Sources
     streams: Streams
     staging: PinnedPool
-    chunks: ChunkParcels
     timeline: EventRecorder | None
 
-    def load(self, block: Block, memory: Tensor, free: Mark, *, lies_pinned: bool) -> _Landing:
-        """Read a block and queue its copy to the device's ``memory``, which is free after the mark ``free``."""
+    def load(
+        self, block: Block, num_bytes: int, memory: Tensor, free: Mark, stored: Callable[[], None]
+    ) -> _Landing:
+        """Read a block once it is stored, and queue its copy to the device's ``memory``, which is free after the mark ``free``."""
         name = block.label
         with recorded(None if self.timeline is None else self.timeline.of_host, "load", f"{name}, read"):
-            parcel, landed = self._parcel(block, lies_pinned=lies_pinned)
+            stored()
+            parts = self.sources.load(block)
         with self.streams.on("load"):
             self.streams.wait("load", free)
-            with recorded(self.timeline, "load", name, memory.nbytes - MOST_TENSORS * ALIGNMENT):
-                copies, own = self._copied(parcel.runs, memory)
-            arrived = self.streams.mark("load")
-        views = parcel.views(copies)
-        return _Landing(content=landed(lambda _: next(views)), own=own, arrived=arrived)
+            with recorded(self.timeline, "load", name, num_bytes):
+                needed_bytes = sum(region.layout.num_bytes for region in parts.regions)
+                # This lane allocates other memory, so only this lane's earlier copies can have used it.
+                own = self.streams.empty(needed_bytes) if needed_bytes > memory.nbytes else None
+                copies = list(side_by_side(parts.regions, memory if own is None else own))
+                for region, copy in zip(parts.regions, copies, strict=True):
+                    self._copy(copy.bytes, region.bytes)
+            return _Landing(content=parts.content(copies), own=own, arrived=self.streams.mark("load"))
 
-    def _parcel(
-        self, block: Block, *, lies_pinned: bool
-    ) -> tuple[Parcel, Callable[[Callable[[Tensor], Tensor]], Any]]:
-        """The parcel of a block, and what makes its content of the tensors on the device."""
-        if block.kind == "edges":
-            known = self.sources.known_as(block)
-            chunk = self.chunks.of(known, partial(self.sources.load, block), lasting=lies_pinned)
-            return chunk.parcel, partial(chunk.landed, self.chunks.dialect)
-        content = self.sources.load(block)
-
-        def landed(view: Callable[[Tensor], Tensor]) -> Any:
-            return mapped(content, lambda tensor: tensor if self.streams.holds(tensor) else view(tensor))
-
-        return Parcel([tensor for tensor in tensors_of(content) if not self.streams.holds(tensor)]), landed
-
-    def _copied(self, runs: Sequence[Tensor], memory: Tensor) -> tuple[list[Tensor], list[Tensor]]:
-        """Queue the copies of runs side by side into a block's memory, and where it has no room, into memory of their own."""
-        copies: list[Tensor] = []
-        own: list[Tensor] = []
-        taken, room = 0, memory.nbytes
-        for run in runs:
-            num_bytes, begin = run.nbytes, -(-taken // ALIGNMENT) * ALIGNMENT
-            if begin + num_bytes <= room:
-                into, taken = memory[begin : begin + num_bytes], begin + num_bytes
-            else:
-                # This lane allocates the memory, so only this lane's earlier copies can have used it.
-                into = self.streams.empty(num_bytes)
-                own.append(into)
-            copies.append(into)
-            if not num_bytes:
-                continue
-            if self.streams.is_pinned(run):
-                self.streams.copy(into, run)
-            else:
-                for part, here in zip(run.split(PIECE_BYTES), into.split(PIECE_BYTES), strict=True):
-                    self._by_way_of_staging(here, part)
-        return copies, own
-
-    def _by_way_of_staging(self, into: Tensor, part: Tensor) -> None:
-        # Pieces have two sizes only, so that they are reused: pinning one takes longer than copying it.
-        piece = self.staging.take(SMALL_BYTES if len(part) <= SMALL_BYTES else PIECE_BYTES)
-        staged = copy_alone_into(piece[: len(part)], part)
-        self.streams.copy(into, staged)
-        self.staging.give(piece, self.streams.mark("load"))
+    def _copy(self, into: Tensor, source: Tensor) -> None:
+        """Queue the copy of a region."""
+        into = into[: len(source)]
+        if not len(source):
+            return
+        if self.streams.is_pinned(source):
+            self.streams.copy(into, source)
+            return
+        for here, part in zip(into.split(PIECE_BYTES), source.split(PIECE_BYTES), strict=True):
+            # Pieces have two sizes only, so that they are reused: pinning one takes longer than copying it.
+            piece = self.staging.take(SMALL_BYTES if len(part) <= SMALL_BYTES else PIECE_BYTES)
+            self.streams.copy(here, copy_alone_into(piece[: len(part)], part))
+            self.staging.give(piece, self.streams.mark("load"))
 
 
-def _end(streams: Streams, loader: ThreadPoolExecutor, under_way: dict[Block, Tensor]) -> None:
-    loader.shutdown(wait=True, cancel_futures=True)
+def _end(streams: Streams, threads: Threads, under_way: dict[Block, Tensor]) -> None:
+    threads.end()
     streams.finish(streams.mark("load"))
     streams.finish(streams.mark("store"))
     under_way.clear()

@@ -17,14 +17,16 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import count
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from sagann.graph.large_arrays import made_by
 from sagann.kernels.dialects import Dialect, dialect_for
+from sagann.kernels.packed import Layout, Region, side_by_side
 from sagann.runtime.device.pinned import PinnedPool
 from sagann.runtime.device.streams import Mark, Streams
 from sagann.runtime.loading.minibatch import MiniBatch
@@ -32,8 +34,6 @@ from sagann.runtime.tiered.device_features import DeviceFeatures, FarRows
 
 # Batches differ in size, and pinning takes far longer than a copy.
 _MOST_TIMES = 1.5
-# Memory of the device is given in pieces that are aligned so.
-_ALIGNED_BYTES = 256
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,15 +50,6 @@ class Sent:
     "Passed when the batch is complete."
 
 
-class _Run(NamedTuple):
-    """Bytes that are one copy."""
-
-    offset: int
-    "Where the bytes begin in the memory of the device."
-    array: Tensor
-    "The bytes in pinned memory, contiguous."
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Packed:
     """A batch in pinned memory."""
@@ -69,14 +60,10 @@ class Packed:
     "Rows that no device can read, if features are to be gathered."
     cuts: list[tuple[int, str, Any]]
     "Cuts of the passes over blocks: number of the block, end, cut."
-    runs: list[_Run]
-    "The copies that bring the batch to the device."
+    regions: list[Region]
+    "The copies that bring the batch to the device. The arrays of batch, far rows and cuts have numbers, in the order of ``mapped``."
     pieces: list[Tensor]
     "Pinned memory that is free when the copies are done."
-    offsets: list[int]
-    "Where each array of batch, far rows and cuts begins in the memory of the device, in the order of ``mapped``."
-    num_bytes: int
-    "Bytes of all of them there."
 
 
 class DeviceCopies:
@@ -135,28 +122,19 @@ class DeviceCopies:
             far.mapped(keep)
         for _, _, cut in cuts:
             cut.mapped(keep)
-        lent = {number: self._lent.pop(array.data_ptr(), None) for number, array in enumerate(arrays)}
-        # Arrays that lie in pinned memory already come last.
-        offsets, end = dict[int, int](), 0
-        for number in sorted(lent, key=lambda each: lent[each] is not None):
-            offsets[number] = end
-            end += -(-arrays[number].nbytes // _ALIGNED_BYTES) * _ALIGNED_BYTES
-        own = {number: piece for number, piece in lent.items() if piece is not None}
-        num_bytes = min((offsets[number] for number in own), default=end)
-        piece = self._pool.take(num_bytes)
+        regions, pieces, packed = list[Region](), list[Tensor](), dict[str, Tensor]()
         for number, array in enumerate(arrays):
-            if number not in own:
-                _fill(piece, offsets[number], array)
-        runs = [_Run(0, piece[:num_bytes]), *(_Run(offsets[number], arrays[number]) for number in own)]
-        return Packed(
-            batch=batch,
-            far=far,
-            cuts=cuts,
-            runs=runs,
-            pieces=[piece, *own.values()],
-            offsets=[offsets[number] for number in range(len(arrays))],
-            num_bytes=end,
-        )
+            if (lent := self._lent.pop(array.data_ptr(), None)) is None:
+                packed[str(number)] = array
+            else:
+                regions.append(Region(Layout({str(number): array}), lent))
+                pieces.append(lent)
+        layout = Layout(packed)
+        pieces.append(self._pool.take(layout.num_bytes))
+        regions.append(Region(layout, pieces[-1]))
+        for name, place in regions[-1].views().items():
+            _fill(place, packed[name])
+        return Packed(batch=batch, far=far, cuts=cuts, regions=regions, pieces=pieces)
 
     def send(self, packed: Packed) -> Sent:
         """Start the copy of a batch, and the gathering of its features if it comes with far rows; returns before they are done."""
@@ -165,19 +143,21 @@ class DeviceCopies:
         if far is not None:
             assert self._features is not None
             gathered_bytes = len(batch.src_ids) * self._features.row_bytes
+        num_bytes = sum(region.layout.num_bytes for region in packed.regions)
         with self._streams.on("load"):
-            memory = self._streams.empty(-(-(packed.num_bytes + gathered_bytes) // _ALIGNED_BYTES) * _ALIGNED_BYTES)
-            views = _Views(memory)
-            for run in packed.runs:
-                self._streams.copy(views.at(run.offset, run.array), run.array)
+            memory = self._streams.empty(num_bytes + gathered_bytes)
+            views: dict[str, Tensor] = {}
+            for region, copy in zip(packed.regions, side_by_side(packed.regions, memory), strict=True):
+                self._streams.copy(copy.bytes, region.bytes)
+                views |= copy.views()
             copied = self._streams.mark("load")
         for piece in packed.pieces:
             self._pool.give(piece, copied)
-        places, sampled = iter(packed.offsets), list[Tensor]()
+        numbers, sampled = count(), list[Tensor]()
 
         def moved(array: Tensor) -> Tensor:
             if not _is_apart(array):
-                return views.at(next(places), array)
+                return views[str(next(numbers))]
             if not array.requires_grad:
                 sampled.append(array)
             return array.to(memory.device)
@@ -188,7 +168,7 @@ class DeviceCopies:
             self._dialect.set_cut(sent.batch.blocks[number], at, cut.mapped(moved))
         if moved_far is None:
             return sent
-        return self._gathered(sent, moved_far, memory[packed.num_bytes : packed.num_bytes + gathered_bytes])
+        return self._gathered(sent, moved_far, memory[num_bytes:])
 
     def _cuts(self, batch: MiniBatch) -> list[tuple[int, str, Any]]:
         """The cuts of the passes over a batch's blocks: number of the block, end, cut. None where the kernels know no cuts."""
@@ -230,28 +210,10 @@ def _is_apart(array: Tensor) -> bool:
     return array.requires_grad or array.device.type != "cpu"
 
 
-def _fill(piece: Tensor, offset: int, array: Tensor) -> None:
-    """Copy an array into a piece of memory."""
+def _fill(place: Tensor, array: Tensor) -> None:
+    """Copy an array to its place."""
     if array.is_contiguous():
         # Few of PyTorch's calls: they hold Python's lock, which the thread that trains waits for.
-        ctypes.memmove(piece.data_ptr() + offset, array.data_ptr(), array.nbytes)
+        ctypes.memmove(place.data_ptr(), array.data_ptr(), array.nbytes)
     else:
-        _Views(piece).at(offset, array).copy_(array)
-
-
-class _Views:
-    """Tensors in a piece of memory, by their offsets in bytes."""
-
-    def __init__(self, memory: Tensor) -> None:
-        self._of: dict[torch.dtype, Tensor] = {torch.uint8: memory}
-
-    def at(self, offset: int, like: Tensor) -> Tensor:
-        """A contiguous tensor of the form of ``like``, which counts its own changes in place."""
-        memory = self._of.get(like.dtype)
-        if memory is None:
-            memory = self._of[like.dtype] = self._of[torch.uint8].view(like.dtype)
-        shape = like.shape
-        strides = [prod(shape[axis + 1 :]) for axis in range(len(shape))]
-        view = memory.as_strided(shape, strides, memory.storage_offset() + offset // like.element_size())
-        # Views of one memory share a count: labels that are written to would count as edges that are written to.
-        return view.data
+        place.copy_(array)

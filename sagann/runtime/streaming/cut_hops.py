@@ -17,9 +17,9 @@ from sagann.plan.grid import CUT_BYTES, MOST_EDGES, ChunkGrid
 from sagann.plan.hops import EdgesOfType, Hop, HopSize, gathered_hops, topology_of
 from sagann.plan.selection import Selection
 from sagann.plan.steps import UNLIMITED
+from sagann.runtime.blocks.backend import Backend
 from sagann.runtime.blocks.chunks import Chunks
 from sagann.runtime.blocks.spill import require_room
-from sagann.runtime.device.backend import Backend
 from sagann.runtime.streaming.capturing import edge_data_of, require_types
 
 
@@ -45,7 +45,7 @@ class CutHops:
         self._hops, self._bounds, self._budget_bytes = hops, bounds, budget_bytes
         self._folder = folder
         self._selection, self._numbers = selection, numbers
-        self._grain = beside.grain
+        self._grain, self._cutting = beside.grain, backend.cutting
         reads_in_place = budget_bytes >= UNLIMITED and not beside.copies_beside
         self._host = None if reads_in_place else backend.new_host(folder)
         # By hop, or by topology and type.
@@ -66,10 +66,10 @@ class CutHops:
         hops = gathered_hops(program, self._hops)
         missing = {_key(hop): hop for hop in hops.values() if _key(hop) not in self._chunks}
         if self._folder is not None and missing:
-            require_room(self._folder, edges_bytes(missing.values(), self._bounds))
+            require_room(self._folder, edges_bytes(missing.values(), self._bounds, self._grain))
         for key, hop in missing.items():
             grid = ChunkGrid(hop, self._bounds, most_edges=min(MOST_EDGES, self._budget_bytes // CUT_BYTES))
-            self._chunks[key] = Chunks(grid, self._host, next(self._numbers), self._selection)
+            self._chunks[key] = Chunks(grid, self._host, next(self._numbers), self._selection, self._cutting)
             self._note(topology_of(hop).edge_data.values())
         return {number: self._chunks[_key(hop)] for number, hop in hops.items()}
 

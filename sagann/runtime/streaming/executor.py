@@ -26,11 +26,11 @@ from sagann.plan.beside import Beside
 from sagann.plan.epoch import Planned
 from sagann.plan.selection import as_read
 from sagann.plan.steps import Block, Move, Step
+from sagann.runtime.blocks.backend import Backend
 from sagann.runtime.blocks.chunks import Chunks
 from sagann.runtime.blocks.host import Host
 from sagann.runtime.blocks.residents import Residents
 from sagann.runtime.blocks.sources import Sources
-from sagann.runtime.device.backend import Backend
 from sagann.runtime.gather import ChunkedGather, compute_rows, divisors
 from sagann.runtime.moments import Groups, Moments
 from sagann.runtime.recorder import Recorder, recorded
@@ -88,8 +88,8 @@ class Executor:
         self._rows = partial(compute_rows, dialect=self.dialect)
         sources = Sources(planned, chunks=chunks, host=host, constants=constants, epoch=epoch, beside=beside)
         self._host, self._constants = host, constants
-        self._timeline = backend.recorder(timeline)
-        transport = backend.transport(sources, host, schedule.sizes.of, self._timeline, beside)
+        transport = backend.transport(sources, host, schedule.sizes.of, timeline, beside)
+        self._timeline = transport.timeline
         self.resident = Residents(self.plan, transport, schedule.sizes.of, beside)
         self._halo = None if exchange is None else HaloSteps(planned, exchange, host, self.resident)
         self._operations = enumerate(self.plan.operations)
@@ -358,7 +358,7 @@ class Executor:
 
     def _store_constant(self, step: Step) -> None:
         (block,) = step.reads
-        self._constants.put(block, {"": self.resident[block]})
+        self._constants.put(block, {"": self.resident[block].cpu()})
 
     def _counts(self, gather: Gather, step: Step) -> Counts:
         return lambda like: divisors(self.chunks[gather.hop].in_degrees(self.plan.vertices(step.interval)), like)

@@ -20,6 +20,7 @@ from sagann.graph.topology import Topology
 from sagann.plan.epoch import MemoryPolicy, Planned, dense_peak_bytes, plan_epoch
 from sagann.plan.fit import MOST_INTERVALS, Cut, cutter, fitted_intervals, hop_sizes
 from sagann.plan.gradients import Gradients
+from sagann.plan.part_intervals import cut_graph
 from sagann.plan.selection import ALWAYS, NEVER, Select, Selection
 from sagann.plan.steps import UNLIMITED
 from sagann.runtime.device.backend import backend_of
@@ -89,43 +90,18 @@ def stream(
     require_choice(select, get_args(Select), what="unknown policy of picking rows", where="stream.select")
     require_type(spill, (str, os.PathLike), where="stream.spill", hint="Pass a path.", optional=True)
     require_type(num_intervals, int, where="stream.num_intervals", hint="Pass an integer.", optional=True)
-    backend = backend_of(device_named(device))
-    hops, program = _captured_on(model, graph, backend.device, trains=trains)
-    spill = None if spill is None else Path(spill)
-    if num_intervals is None:
-        bounds = fitted_intervals(
-            program,
-            hops,
-            budget_bytes,
-            # Whatever is trained later.
-            gradients=Gradients(program, wanted_x=needs_gradient(graph.features)),
-            trains=trains,
-            cut=cut,
-            beside=backend.beside(on_disk=spill is not None),
-        ).bounds
-    elif 1 <= num_intervals <= MOST_INTERVALS:
-        bounds = cutter(program, hops[0], cut)(num_intervals)
-    else:
-        raise InputError(
-            f"the number of intervals is out of range: {num_intervals}, expected 1 to {MOST_INTERVALS} (in "
-            "stream.num_intervals)",
-            hint="Pass a number in the range, or leave it out to get one that fits the budget.",
-        )
-    streamed = StreamedModel(
+    return stream_part(
         model,
-        hops,
-        bounds,
+        graph,
         budget_bytes=budget_bytes,
         spill=spill,
         trains=trains,
-        memory_policy=memory_policy,
-        selection=_selection(select, budget_bytes, bounds, backend.device, on_disk=spill is not None),
         cut=cut,
-        backend=backend,
+        num_intervals=num_intervals,
+        select=select,
+        memory_policy=memory_policy,
+        device=device,
     )
-    # Cut now, so that too little room on the disk is found now.
-    streamed.chunks_of(program)
-    return streamed
 
 
 def foretell(
@@ -145,18 +121,18 @@ def foretell(
     backend = backend_of(device_named(device))
     hops, program = _captured_on(model, graph, backend.device)
     beside = backend.beside(on_disk=on_disk)
-    bounds = fitted_intervals(
+    part = fitted_intervals(
         program,
         hops,
         budget_bytes,
         gradients=Gradients(program, wanted_x=needs_gradient(graph.features)),
         beside=beside,
-    ).bounds
-    selection = _selection(select, budget_bytes, bounds, backend.device, on_disk=on_disk)
+    )
+    selection = _selection(select, budget_bytes, part.bounds, backend.device, on_disk=on_disk)
     return plan_epoch(
         program,
-        hop_sizes(program, hops, bounds, selection, beside.grain),
-        bounds,
+        hop_sizes(program, hops, part.bounds, selection, beside.grain),
+        part,
         budget_bytes,
         gradients=_gradients(program, model, graph),
         folded=folded,
@@ -169,37 +145,49 @@ def foretell(
 def stream_part(
     model: nn.Module,
     part: Walked,
-    exchange: BlockExchange,
+    exchange: BlockExchange | None = None,
     *,
     budget_bytes: int,
     spill: str | os.PathLike[str] | None = None,
     trains: bool = True,
+    cut: Cut = "bytes",
     num_intervals: int | None = None,
+    select: Select = "never",
+    memory_policy: MemoryPolicy = "belady",
     device: torch.device | str = "cpu",
 ) -> StreamedModel:
-    """Make a model run over a worker's part of a graph inside a memory budget; arguments and errors are those of :func:`stream`.
+    """Make a model run over a graph, or a worker's part of one, inside a memory budget; arguments and errors are those of :func:`stream`.
 
     All workers do so, each with a budget and a number of intervals of its own, and call the model at the same time. The halo's rows
     travel between blocks on the hosts.
 
     Args:
-        part: the worker's part.
-        exchange: sends and receives rows of the halo.
+        part: the graph, or the worker's part.
+        exchange: sends and receives rows of the halo; None for a whole graph.
     """
     backend = backend_of(device_named(device))
     hops, program = _captured_on(model, part, backend.device, trains=trains)
+    cut_part = cut_graph if exchange is None else exchange.cut
     if num_intervals is None:
         intervals = fitted_intervals(
             program,
             hops,
             budget_bytes,
-            gradients=Gradients(program),
+            # Whatever is trained later.
+            gradients=Gradients(program, wanted_x=needs_gradient(part.features)),
             trains=trains,
+            cut=cut,
             beside=backend.beside(on_disk=spill is not None),
-            cut_part=exchange.cut,
+            cut_part=cut_part,
         )
+    elif 1 <= num_intervals <= MOST_INTERVALS:
+        intervals = cut_part(num_intervals, cutter(program, hops[0], cut))
     else:
-        intervals = exchange.cut(num_intervals, cutter(program, hops[0], "bytes"))
+        raise InputError(
+            f"the number of intervals is out of range: {num_intervals}, expected 1 to {MOST_INTERVALS} (in "
+            "stream.num_intervals)",
+            hint="Pass a number in the range, or leave it out to get one that fits the budget.",
+        )
     streamed = StreamedModel(
         model,
         hops,
@@ -207,6 +195,9 @@ def stream_part(
         budget_bytes=budget_bytes,
         spill=None if spill is None else Path(spill),
         trains=trains,
+        memory_policy=memory_policy,
+        selection=_selection(select, budget_bytes, intervals.bounds, backend.device, on_disk=spill is not None),
+        cut=cut,
         backend=backend,
         part=intervals,
         exchange=exchange,

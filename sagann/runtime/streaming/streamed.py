@@ -33,11 +33,10 @@ from sagann.plan.residency import BudgetError
 from sagann.plan.selection import NEVER, Selection
 from sagann.plan.steps import UNLIMITED
 from sagann.plan.sweeps import Traversal
-from sagann.runtime.blocks.backend import CpuBackend
+from sagann.runtime.blocks.backend import Backend
 from sagann.runtime.blocks.chunks import Chunks
 from sagann.runtime.blocks.host import Host
 from sagann.runtime.blocks.spill import Scratch, require_room, unnamed_file
-from sagann.runtime.device.backend import Backend
 from sagann.runtime.moments import Moments
 from sagann.runtime.places import require_places
 from sagann.runtime.recorder import Recorder
@@ -122,7 +121,7 @@ class StreamedModel(nn.Module):
         )
         check_dialect(dialect)
         self.model = model
-        self._backend = backend or CpuBackend()
+        self._backend = backend or Backend()
         require_places(model, hops, self._backend.device)
         self.hops = list(hops)
         self.bounds = tuple(bounds)
@@ -152,7 +151,6 @@ class StreamedModel(nn.Module):
         """Forget the chunks, and all that was made of them; calls under way keep theirs."""
         self._plans: dict[tuple[object, ...], Planned] = {}
         self._kept: dict[object, _Kept] = {}
-        self._backend.forget_chunks()
         self._chunks = CutHops(
             self.hops,
             self.bounds,
@@ -219,7 +217,7 @@ class StreamedModel(nn.Module):
             planned = plan_epoch(
                 program,
                 self._chunks.sizes(program),
-                self.bounds,
+                self._part,
                 self.budget_bytes,
                 gradients=gradients,
                 trains=trains,
@@ -229,7 +227,6 @@ class StreamedModel(nn.Module):
                 memory_policy=self.memory_policy,
                 beside=self._beside,
                 has_mapped_x=is_read,
-                part=self._part,
             )
             self._plans[key] = planned
             if self._folder is not None:
@@ -386,12 +383,11 @@ class StreamedModel(nn.Module):
         return plan_constants(
             program,
             self._chunks.sizes(program),
-            self.bounds,
+            self._part,
             self.budget_bytes,
             self.selection,
             memory_policy=self.memory_policy,
             beside=self._beside,
-            part=self._part,
         )
 
     def chunks_of(self, program: ModelProgram) -> dict[int, Chunks]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from sagann.plan.hops import CSC
 from sagann.plan.selection import ALWAYS
 from sagann.plan.steps import UNLIMITED, Block, Move
 from sagann.runtime.blocks.chunks import Chunks
-from sagann.runtime.blocks.host import RamHost
+from sagann.runtime.blocks.host import RamHost, copied
 from sagann.runtime.blocks.spill import DiskHost
 from sagann.runtime.streaming.stream import foretell
 from sagann.runtime.streaming.streamed import StreamedModel
@@ -29,6 +30,7 @@ from tests.graphs import labelled_graph, random_topology
 from tests.runtime.streams import assert_all_close, dense, in_double
 
 COUNT = 4
+COPIED = partial(copied, copy_into=Tensor.copy_)
 
 
 def prepared(name: str) -> tuple[nn.Module, Graph, Tensor]:
@@ -133,8 +135,8 @@ def test_a_chunk_that_is_viewed_stays_as_it_is() -> None:
     expected = {(chunk.src, chunk.dst): chunk.topology.indices.tolist() for chunk in grid.chunks()}
     for (src, dst), indices in expected.items():
         block = Block("edges", CSC, src, dst, 0)
-        for read in (chunks.view, chunks.view, chunks.load, chunks.load):
-            assert read(block).indices.tolist() == indices
+        for own in (False, False, True, True):
+            assert chunks.load(block, COPIED, own=own).content().indices.tolist() == indices
 
 
 def test_many_chunks_on_disk(tmp_path: Path) -> None:
@@ -144,7 +146,7 @@ def test_many_chunks_on_disk(tmp_path: Path) -> None:
     assert len(chunks.size.edges) > 900
     first = 0
     for chunk in grid.chunks():
-        read = chunks.load(Block("edges", CSC, chunk.src, chunk.dst, 0))
+        read = chunks.load(Block("edges", CSC, chunk.src, chunk.dst, 0), COPIED, own=True).content()
         assert read.indices.tolist() == chunk.topology.indices.tolist()
         assert chunks.first_edge[chunk.src, chunk.dst] == first
         first += chunk.topology.num_edges

@@ -9,8 +9,8 @@ import pytest
 from torch import Tensor, zeros
 
 from sagann.plan.steps import Block
-from sagann.runtime.blocks.host import RamHost
-from sagann.runtime.blocks.transport import ThreadTransport
+from sagann.runtime.blocks.host import Parts, RamHost
+from sagann.runtime.blocks.transport import Transport
 
 
 class SlowHost(RamHost):
@@ -31,14 +31,11 @@ class Source:
     def __init__(self, *, at_hand: bool) -> None:
         self.at_hand = at_hand
 
-    def load(self, block: Block) -> str:
-        return threading.current_thread().name
+    def load(self, block: Block) -> Parts:
+        return Parts.of(threading.current_thread().name)
 
     def is_at_hand(self, block: Block) -> bool:
         return self.at_hand
-
-    def known_as(self, block: Block) -> Block:
-        return block
 
 
 def block(interval: int) -> Block:
@@ -47,7 +44,7 @@ def block(interval: int) -> Block:
 
 def test_what_is_at_hand_is_read_at_once_when_what_leaves_has_left() -> None:
     host = SlowHost()
-    transport = ThreadTransport(Source(at_hand=True), host, lambda _: 10, None)
+    transport = Transport(Source(at_hand=True), host, lambda _: 10, None, copies_beside=True)
     here = threading.current_thread().name
     assert transport.load(block(0), []).result() == here
     store = transport.store(block(1), {"": zeros(3)})
@@ -69,7 +66,7 @@ class FailingHost(RamHost):
 
 
 def test_another_thread_that_waits_for_the_last_store_learns_that_one_before_has_failed() -> None:
-    transport = ThreadTransport(Source(at_hand=True), FailingHost(), lambda _: 10, None)
+    transport = Transport(Source(at_hand=True), FailingHost(), lambda _: 10, None, copies_beside=True)
     transport.stored()()
     for interval in (1, 0, 2):
         transport.store(block(interval), {"": zeros(3)})

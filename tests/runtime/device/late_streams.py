@@ -30,16 +30,11 @@ class LateMark(NamedTuple):
 
 
 class LateStreams:
-    """See the module.
-
-    Args:
-        host: tensors that lie on the host; the others count as the device's.
-    """
+    """See the module."""
 
     device = torch.device("cpu")
 
-    def __init__(self, *host: Tensor) -> None:
-        self.host = list(host)
+    def __init__(self) -> None:
         self.pinned_bytes = 0
         self.tick = 0
         "Counts what computing has been given: memory and steps."
@@ -145,11 +140,6 @@ class LateStreams:
     def is_pinned(self, tensor: Tensor) -> bool:
         address = tensor.untyped_storage().data_ptr()
         return any(memory.data_ptr() == address for memory in self._pinned)
-
-    def holds(self, tensor: Tensor) -> bool:
-        address = tensor.untyped_storage().data_ptr()
-        on_host = any(each.untyped_storage().data_ptr() == address for each in self.host)
-        return not on_host and not self.is_pinned(tensor)
 
     def release(self) -> None:
         pass

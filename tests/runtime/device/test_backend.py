@@ -20,8 +20,6 @@ from sagann.plan.selection import ALWAYS, Selection
 from sagann.plan.steps import Block, Step
 from sagann.plan.timeline import LANES
 from sagann.runtime.blocks.residents import Residents
-from sagann.runtime.blocks.sources import Sources
-from sagann.runtime.blocks.spill import DiskHost
 from sagann.runtime.device import transport
 from sagann.runtime.device.backend import DeviceBackend
 from sagann.runtime.recorder import Recorder
@@ -65,8 +63,8 @@ def streamed_late(
 ) -> tuple[StreamedModel, LateStreams]:
     """A model by late copies; it is checked that no block is dropped while a copy touches it."""
     topology = hops[0]
-    streams = LateStreams(x, topology.indptr, topology.indices, *topology.edge_data.values())
-    begin, discard, get, load = Residents.begin, Residents.discard, DiskHost.get, Sources.load
+    streams = LateStreams()
+    begin, discard = Residents.begin, Residents.discard
 
     def begun(residents: Residents, number: int, step: Step) -> None:
         begin(residents, number, step)
@@ -80,23 +78,8 @@ def streamed_late(
         for tensor in tensors:
             assert storage_of(tensor) in kept or not streams.is_in_use(tensor), block
 
-    def read(host: DiskHost, block: Block) -> dict[str, Tensor]:
-        found = get(host, block)
-        streams.host += found.values()
-        return found
-
-    def loaded(sources: Sources, block: Block) -> Any:
-        content = load(sources, block)
-        if block.needed_by is not None:
-            streams.host += tensors_of(content)
-        elif block.kind == "edges":
-            streams.host.append(content.indices)
-        return content
-
-    monkeypatch.setattr(Sources, "load", loaded)
     monkeypatch.setattr(Residents, "begin", begun)
     monkeypatch.setattr(Residents, "discard", discarded)
-    monkeypatch.setattr(DiskHost, "get", read)
     backend = DeviceBackend(streams, dialect_for("cpu", dialect))
     bounds = equal_vertices(topology.num_dst, count)
     return StreamedModel(model, hops, bounds, dialect=dialect, backend=backend, **options), streams

@@ -69,7 +69,7 @@ def sent_and_returned(part: WorkerPart, rows: Tensor, host: Host, *, count: int,
         host.put(block, {"": own[rows_at(block.interval)][blocks.sent_rows(intervals, block)]})
     halo = [Block("value", "h", interval) for interval in intervals.halo]
     exchanged(blocks, intervals, host, for_peers(intervals, "sent"), halo)
-    received = [host.get(block)[""] for block in halo]
+    received = [host.get(block).views()[""] for block in halo]
     assert torch.equal(torch.cat([own, *received]), torch.cat([own, rows[part.halo.part.halo]]))
     grads = [block._replace(kind="grad") for block in halo]
     for block, value in zip(grads, received, strict=True):
@@ -78,7 +78,7 @@ def sent_and_returned(part: WorkerPart, rows: Tensor, host: Host, *, count: int,
     total = torch.zeros_like(own)
     for block in for_peers(intervals, "returned"):
         at = rows_at(block.interval)
-        total[at] = total[at].index_add(0, blocks.sent_rows(intervals, block), host.get(block)[""])
+        total[at] = total[at].index_add(0, blocks.sent_rows(intervals, block), host.get(block).views()[""])
     return total
 
 
@@ -141,7 +141,7 @@ class Streamed:
 
     def received(self) -> bool:
         """Whether the halo's rows are there."""
-        return torch.equal(torch.cat([self.host.get(block)[""] for block in self.halo]), self.halo_rows)
+        return torch.equal(torch.cat([self.host.get(block).views()[""] for block in self.halo]), self.halo_rows)
 
 
 def wait_until(holds: Callable[[], bool]) -> None:
@@ -198,7 +198,7 @@ def test_no_exchange_begins_after_one_that_has_failed() -> None:
         second = begun(streamed.blocks, streamed.part, streamed.host, again, halo, after=first)
         for block, other in zip(streamed.sends, again, strict=True):
             streamed.put(block)
-            streamed.host.put(other, streamed.host.get(block))
+            streamed.host.put(other, streamed.host.get(block).views())
             with suppress(OSError):
                 first.send(block, lambda: None)
                 second.send(other, lambda: None)

@@ -5,17 +5,14 @@ from __future__ import annotations
 import threading
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
 from sagann.kernels.dialects import dialect_for
-from sagann.plan.steps import Block, Step
+from sagann.plan.steps import Step
 from sagann.runtime.blocks.residents import Residents
-from sagann.runtime.blocks.sources import Sources
 from sagann.runtime.device.backend import DeviceBackend
-from sagann.runtime.device.parcels import tensors_of
 from sagann.runtime.workers import Workers
 from sagann.train.contract import Contract
 from sagann.train.predictor import Predictor
@@ -32,7 +29,7 @@ CASES = {case.name: case for case in cases()}
 def devices(monkeypatch: pytest.MonkeyPatch) -> list[LateStreams]:
     """The devices that parts stream to, one for each model that is streamed."""
     found: list[LateStreams] = []
-    begin, load = Residents.begin, Sources.load
+    begin = Residents.begin
 
     def backend(_: torch.device) -> DeviceBackend:
         found.append(LateStreams())
@@ -42,19 +39,8 @@ def devices(monkeypatch: pytest.MonkeyPatch) -> list[LateStreams]:
         begin(residents, number, step)
         residents._transport._streams.step()
 
-    def loaded(sources: Sources, block: Block) -> Any:
-        content = load(sources, block)
-        if block.kind == "edges":
-            tensors = [content.indptr, content.indices, *content.edge_data.values()]
-        else:
-            tensors = tensors_of(content)
-        for each in found:
-            each.host += tensors
-        return content
-
     monkeypatch.setattr("sagann.runtime.streaming.stream.backend_of", backend)
     monkeypatch.setattr(Residents, "begin", begun)
-    monkeypatch.setattr(Sources, "load", loaded)
     return found
 
 
