@@ -35,11 +35,11 @@ class Host(Protocol):
     def pick(self, block: Block, rows: Tensor) -> dict[str, Tensor]:
         """Copies of some rows, in ascending order, of each tensor of a block."""
 
-    def put_rows(self, block: Block, at: slice, rows: Tensor, *, num_rows: int) -> None:
-        """Copy consecutive rows of a block of one tensor, which has ``num_rows`` in all, by the calling thread alone."""
+    def room(self, block: Block, layout: Layout) -> dict[str, Tensor]:
+        """Where the tensors of a block will lie, for others to write: memory, or pages of a file."""
 
-    def get_rows(self, block: Block, at: slice, into: Tensor) -> None:
-        """Copy consecutive rows of a block of one tensor into contiguous memory, by the calling thread alone."""
+    def view(self, block: Block) -> dict[str, Tensor]:
+        """The tensors of a block where they lie, once they do. Callers must not modify them."""
 
     def close(self) -> None:
         """Forget all blocks."""
@@ -54,11 +54,10 @@ class RamHost:
         self._blocks: dict[Block, tuple[Layout, Tensor]] = {}
 
     def put(self, block: Block, tensors: Mapping[str, Tensor]) -> None:
-        for name, view in self._room_for(block, Layout(tensors)).items():
+        for name, view in self.room(block, Layout(tensors)).items():
             view.copy_(tensors[name].detach())
 
-    def _room_for(self, block: Block, layout: Layout) -> dict[str, Tensor]:
-        """Where the tensors of a block go."""
+    def room(self, block: Block, layout: Layout) -> dict[str, Tensor]:
         known = self._blocks.get(block)
         # Nobody reads the old content: `get` gives copies, and blocks that are viewed are put once.
         memory = known[1] if known and known[0].num_bytes == layout.num_bytes else layout.allocate(HOST_POOL)
@@ -70,19 +69,12 @@ class RamHost:
         return layout.views(layout.allocate().copy_(memory))
 
     def view(self, block: Block) -> dict[str, Tensor]:
-        """The tensors of a block where they lie."""
         layout, memory = self._blocks[block]
         return layout.views(memory)
 
     def pick(self, block: Block, rows: Tensor) -> dict[str, Tensor]:
         layout, memory = self._blocks[block]
         return picked(layout.views(memory), rows)
-
-    def put_rows(self, block: Block, at: slice, rows: Tensor, *, num_rows: int) -> None:
-        copy_alone_into(self._room_for(block, Layout({"": rows}).of_rows(num_rows))[""][at], rows)
-
-    def get_rows(self, block: Block, at: slice, into: Tensor) -> None:
-        copy_alone_into(into, self.view(block)[""][at])
 
     def close(self) -> None:
         self._blocks.clear()

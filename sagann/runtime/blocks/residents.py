@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor
@@ -58,10 +58,6 @@ class Residents:
         POOL.shrink(max(0, self._budget_bytes - self._held_bytes - step.temporary_bytes))
         if self._heap is not None:
             self._heap.check()
-
-    def stored(self) -> Callable[[], None]:
-        """A function that waits until the blocks that were stored so far lie outside, for another thread."""
-        return self._transport.stored()
 
     def move(self, number: int, move: Move) -> None:
         """Start a copy, or drop a block; the number is that in the plan."""

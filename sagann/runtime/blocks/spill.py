@@ -101,6 +101,8 @@ class DiskHost:
         self._regions: dict[Block, _Region] = {}
         self._end = 0
         "Bytes of all regions."
+        self._pages = torch.empty(0, dtype=torch.uint8)
+        "The file, or its beginning, mapped into memory."
         self._lock = Lock()
 
     def put(self, block: Block, tensors: Mapping[str, Tensor]) -> None:
@@ -109,10 +111,23 @@ class DiskHost:
             for name, tensor in tensors.items():
                 write_bytes(file, flat_bytes(tensor).data, region.offset + region.layout.offset(name))
 
-    def put_rows(self, block: Block, at: slice, rows: Tensor, *, num_rows: int) -> None:
+    def room(self, block: Block, layout: Layout) -> dict[str, Tensor]:
+        """Where the tensors of a block will lie, for others to write. Its room on the disk is reserved now."""
         with self._used("written") as file:
-            region = self._room_for(block, Layout({"": rows}).of_rows(num_rows), file)
-            write_bytes(file, flat_bytes(rows).data, region.offset + at.start * (rows.nbytes // max(1, len(rows))))
+            region = self._room_for(block, layout, file)
+            os.posix_fallocate(file, region.offset, max(1, layout.num_bytes))
+        return self.view(block)
+
+    def view(self, block: Block) -> dict[str, Tensor]:
+        """The tensors of a block where they lie: pages of the file."""
+        region = self._regions[block]
+        end = region.offset + region.layout.num_bytes
+        with self._used("read") as file, self._lock:
+            if end > len(self._pages):
+                # Mapped anew each time that the file has doubled. The end is a hole, which takes no room.
+                os.ftruncate(file, 2 * self._end)
+                self._pages = torch.frombuffer(mmap.mmap(file, 2 * self._end), dtype=torch.uint8)
+            return region.layout.views(self._pages[region.offset : end])
 
     def _room_for(self, block: Block, layout: Layout, file: int) -> _Region:
         """Room for a block: its own, where it had as much before, or else at the end of the file."""
@@ -123,7 +138,7 @@ class DiskHost:
             else:
                 region, self._end = _Region(self._end, layout), self._end + layout.num_bytes
                 # The last tensor may end before its room does.
-                os.ftruncate(file, self._end)
+                os.ftruncate(file, max(self._end, len(self._pages)))
             self._regions[block] = region
             return region
 
@@ -151,16 +166,10 @@ class DiskHost:
                 read_rows(file, region.offset + region.layout.offset(name), rows, tensor)
         return tensors
 
-    def get_rows(self, block: Block, at: slice, into: Tensor) -> None:
-        """Read consecutive rows of a block of one tensor."""
-        row_bytes = into.nbytes // max(1, len(into))
-        with self._used("read") as file:
-            read_bytes(file, flat_bytes(into).data, self._regions[block].offset + at.start * row_bytes)
-
     def close(self) -> None:
         """Forget all blocks; the file vanishes. No thread may read or write."""
         self._regions.clear()
-        file, self._file, self._end = self._file, None, 0
+        file, self._file, self._end, self._pages = self._file, None, 0, torch.empty(0, dtype=torch.uint8)
         if file is not None:
             # Closed here: the traceback of an error may keep the object from being collected.
             file.close()

@@ -60,10 +60,6 @@ class Transport:
         self._recorded("store", self._host.put, block, tensors)
         return Awaited(lambda: None)
 
-    def stored(self) -> Callable[[], None]:
-        """A function that waits for the stores so far, for another thread."""
-        return lambda: None
-
     def close(self) -> None:
         """Wait for the copies under way, start no others, and forget the stored blocks."""
         self._host.close()
@@ -81,7 +77,6 @@ class ThreadTransport(Transport):
 
     def __init__(self, sources: Sources, host: Host, bytes_of: BytesOf, timeline: Recorder | None) -> None:
         super().__init__(sources, host, bytes_of, timeline)
-        self._last_store: Future[None] | None = None
         self._store_error: BaseException | None = None
         self._loader = ThreadPoolExecutor(max_workers=1, thread_name_prefix="sagann-load")
         self._storer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="sagann-store")
@@ -93,8 +88,7 @@ class ThreadTransport(Transport):
         return self._loader.submit(self._load_after, after, block)
 
     def store(self, block: Block, tensors: Mapping[str, Tensor]) -> Copy:
-        self._last_store = self._storer.submit(self._store_in_turn, block, tensors)
-        return self._last_store
+        return self._storer.submit(self._store_in_turn, block, tensors)
 
     def _store_in_turn(self, block: Block, tensors: Mapping[str, Tensor]) -> None:
         """Store a block, unless a store before has failed: then this one fails with the same error."""
@@ -105,10 +99,6 @@ class ThreadTransport(Transport):
         except BaseException as error:
             self._store_error = error
             raise
-
-    def stored(self) -> Callable[[], None]:
-        # One thread stores, in the order of the calls.
-        return super().stored() if self._last_store is None else self._last_store.result
 
     def close(self) -> None:
         for copies in (self._loader, self._storer):

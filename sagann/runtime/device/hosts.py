@@ -41,7 +41,7 @@ class PinnedHost(RamHost):
         self._arrivals[block] = self._streams.mark("store")
         return self._arrivals[block]
 
-    def _room_for(self, block: Block, layout: Layout) -> dict[str, Tensor]:
+    def room(self, block: Block, layout: Layout) -> dict[str, Tensor]:
         known = self._blocks.get(block)
         if known is not None and known[0].num_bytes == layout.num_bytes:
             # A block is stored again only after it was read, and the lane waits for that.
@@ -54,7 +54,7 @@ class PinnedHost(RamHost):
         return layout.views(memory)
 
     def _copy(self, block: Block, tensors: Mapping[str, Tensor]) -> None:
-        for name, view in self._room_for(block, Layout(tensors)).items():
+        for name, view in self.room(block, Layout(tensors)).items():
             source = tensors[name].detach()
             if self._streams.holds(source):
                 self._streams.copy(view, source)
@@ -63,7 +63,7 @@ class PinnedHost(RamHost):
 
     def get(self, block: Block) -> dict[str, Tensor]:
         """Where a block's tensors lie, or will lie once the lane "store" has copied them."""
-        return self.view(block)
+        return super().view(block)
 
     def pick(self, block: Block, rows: Tensor) -> dict[str, Tensor]:
         """Copies of some rows of each tensor; waits until the block has arrived."""
@@ -71,11 +71,11 @@ class PinnedHost(RamHost):
             self._streams.finish(arrived)
         return super().pick(block, rows)
 
-    def get_rows(self, block: Block, at: slice, into: Tensor) -> None:
-        """Copy consecutive rows of a block of one tensor; waits until the block has arrived."""
+    def view(self, block: Block) -> dict[str, Tensor]:
+        """The tensors of a block where they lie; waits until the block has arrived."""
         if (arrived := self._arrivals.get(block)) is not None:
             self._streams.finish(arrived)
-        super().get_rows(block, at, into)
+        return super().view(block)
 
     def close(self) -> None:
         _return(self._streams, self._pool, self._blocks)
@@ -135,13 +135,13 @@ class StagedHost:
         self._settle(block)
         return self._host.pick(block, rows)
 
-    def put_rows(self, block: Block, at: slice, rows: Tensor, *, num_rows: int) -> None:
+    def room(self, block: Block, layout: Layout) -> dict[str, Tensor]:
         self._settle(block)
-        self._host.put_rows(block, at, rows, num_rows=num_rows)
+        return self._host.room(block, layout)
 
-    def get_rows(self, block: Block, at: slice, into: Tensor) -> None:
+    def view(self, block: Block) -> dict[str, Tensor]:
         self._settle(block)
-        self._host.get_rows(block, at, into)
+        return self._host.view(block)
 
     def close(self) -> None:
         """Forget all blocks, also those that the thread has not put yet."""

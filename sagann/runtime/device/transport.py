@@ -89,8 +89,6 @@ class DeviceTransport(Transport):
             arrived = self._recorded("store", self._host.receive, block, tensors)
         return Awaited(partial(self._streams.wait, "compute", arrived))
 
-    # `stored` need not wait: before a host gives another thread rows of a block, it waits for that block itself.
-
     def close(self) -> None:
         self._end()
         super().close()
