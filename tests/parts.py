@@ -31,20 +31,7 @@ def cut(blocks: HaloBlocks, part: WorkerPart, count: int) -> PartIntervals:
     return blocks.cut(count, partial(equal_vertices, part.topology.num_dst))
 
 
-def cut_all(
-    graph: Graph, counts: Sequence[int], *, piece_bytes: int = 64
-) -> list[tuple[WorkerPart, PartIntervals]]:
+def cut_all(graph: Graph, counts: Sequence[int]) -> list[tuple[WorkerPart, PartIntervals]]:
     """The parts of a graph for as many workers as there are ``counts``, each in so many intervals."""
     parts = parts_of(graph, len(counts))
-    return [
-        (part, cut(blocks_of(part, piece_bytes), part, count)) for part, count in zip(parts, counts, strict=True)
-    ]
-
-
-def blocks_of(part: WorkerPart, piece_bytes: int) -> HaloBlocks:
-    """The exchange of a part in pieces of some size."""
-    return HaloBlocks(
-        part.halo,
-        first_value=part.first_value,
-        piece_bytes=piece_bytes,
-    )
+    return [(part, cut(part.blocks, part, count)) for part, count in zip(parts, counts, strict=True)]

@@ -123,7 +123,6 @@ class Cut:
         numbers = (*own, *halo)
         asked = self.needed[own.start : own.stop]
         sent = {(place, peer): int(asked[place, peer]) for place, peer in asked.nonzero().tolist()}
-        received = sum(rows[self.num_intervals :])
         intervals = PartIntervals(
             bounds=(0, *accumulate(rows)),
             num_own=self.num_intervals,
@@ -131,7 +130,6 @@ class Cut:
             rank=rank,
             sent=sent,
             num_workers=self.num_workers,
-            most_rows=max(received, *sent.values()) if sent else received,
         )
         chunks = self.edges[list(numbers)][:, own.start : own.stop]
         edges = {(src, dst): int(chunks[src, dst]) for src, dst in chunks.nonzero().tolist()}

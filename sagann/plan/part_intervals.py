@@ -13,9 +13,6 @@ from dataclasses import dataclass, field
 
 from sagann.plan.intervals import sizes
 
-PIECE_BYTES = 1 << 18
-"Bytes of the rows that one worker sends to another at a time; at least one row. All workers have the same number."
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PartIntervals:
@@ -39,12 +36,6 @@ class PartIntervals:
     "Number of rows of an own interval that another worker needs, where it needs any, by interval and rank."
     num_workers: int = 1
     "Number of workers."
-    most_rows: int = 0
-    "Most rows that travel to or from one worker in an exchange."
-    piece_bytes: int = PIECE_BYTES
-    "Bytes that are sent to a worker at a time."
-    stands_for_all: bool = False
-    "Whether these few intervals stand for all of a part (:meth:`largest`)."
 
     @classmethod
     def of_graph(cls, bounds: Sequence[int]) -> PartIntervals:
@@ -81,14 +72,6 @@ class PartIntervals:
         """Ranks of the workers that need rows of an own interval."""
         return sorted(rank for at, rank in self.sent if at == interval)
 
-    def piece_rows(self, row_bytes: int) -> int:
-        """Number of rows that are sent to a worker at a time."""
-        return max(1, self.piece_bytes // max(1, row_bytes))
-
-    def most_in_a_piece(self, row_bytes: int) -> int:
-        """Number of rows in the largest piece that is sent or received."""
-        return min(self.piece_rows(row_bytes), self.most_rows)
-
     def largest(self, most: int) -> PartIntervals:
         """At most ``most`` own intervals and ``most`` of the halo, all as large as the largest one, which send as many rows as any does."""
         rows, count, num_halo = max(sizes(self.bounds)), min(self.num_own, most), min(len(self.halo), most)
@@ -102,9 +85,6 @@ class PartIntervals:
             rank=self.rank,
             sent={(interval, rank): number for interval in range(count) for rank, number in needed.items()},
             num_workers=self.num_workers,
-            most_rows=self.most_rows,
-            piece_bytes=self.piece_bytes,
-            stands_for_all=True,
         )
 
 

@@ -20,7 +20,7 @@ from sagann.compiler.vjp import BackwardPass
 from sagann.plan.exchanges import Exchanges
 from sagann.plan.sizes import BlockSizes
 from sagann.plan.step_blocks import StepBlocks
-from sagann.plan.steps import Block, BlockKind, Exchanged, Step, StepKind
+from sagann.plan.steps import Block, BlockKind, Exchanged, Step
 from sagann.plan.sweeps import COLUMN, Pass, PassKey, Sweeps, Traversal, Walks, by_strips, no_steps
 from sagann.plan.travel import travelling
 
@@ -127,7 +127,7 @@ class Schedule:
         return self._beside_exchanges(self._constants())
 
     def _beside_exchanges(self, steps: Iterator[Step]) -> Iterable[Step]:
-        return travelling(steps, throughout=self.part.stands_for_all) if self.part.exchanges else steps
+        return travelling(steps) if self.part.exchanges else steps
 
     def _epoch(self) -> Iterator[Step]:
         sweeps = self._sweeps()
@@ -182,11 +182,7 @@ class Schedule:
                 block for interval in self.part.own for block in self._blocks.for_peers("sent", name, interval)
             )
             receives = tuple(self._blocks.block("value", name, interval) for interval in self.part.halo)
-            yield self._exchange_step("exchange", number, Exchanged(name, sends, receives))
-
-    def _exchange_step(self, kind: StepKind, number: int, exchanged: Exchanged) -> Step:
-        taken = self.sizes.exchange_bytes(exchanged.value)
-        return Step(kind, number, 0, temporary_bytes=taken, exchanged=exchanged)
+            yield Step("exchange", number, 0, exchanged=Exchanged(name, sends, receives))
 
     def _collect_made(self, names: Sequence[str], interval: int, exchanges: Exchanges) -> Iterator[Step]:
         """Copy the rows that other workers need of values that a step has just made."""
@@ -282,7 +278,7 @@ class Schedule:
             receives = tuple(
                 block for interval in self.part.own for block in self._blocks.for_peers("returned", name, interval)
             )
-            yield self._exchange_step("exchange_grad", number, Exchanged(name, sends, receives, is_grad=True))
+            yield Step("exchange_grad", number, 0, exchanged=Exchanged(name, sends, receives, is_grad=True))
 
     def _transform_grad(
         self, number: int, interval: int, reached: set[str], returned: Sequence[str]

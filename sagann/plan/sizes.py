@@ -164,11 +164,6 @@ class BlockSizes:
             taken += size * (of_rows if result.rows == "row" else of_totals)
         return allocated_bytes(taken)
 
-    def exchange_bytes(self, name: str) -> int:
-        """Temporary bytes of an exchange: a piece that is sent, and one that is received."""
-        row_bytes = self.row_bytes(name)
-        return 2 * allocated_bytes(self.part.most_in_a_piece(row_bytes) * row_bytes)
-
     def prepare_grad_bytes(self, gather: Gather, interval: int) -> int:
         """Temporary bytes of preparing a gather's backward: the results' gradients in the type that is computed in."""
         results = self._result_bytes(gather)

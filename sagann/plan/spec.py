@@ -298,6 +298,7 @@ class _Memory:
             self._require(
                 block in self.outside, f"{block.label} is sent and does not lie outside as it was written last"
             )
+            self._touch(block, on_device=False)
         sent.update(step.sends)
         if step.kind == "send_rows":
             return
@@ -305,8 +306,6 @@ class _Memory:
         self._require(
             step.receives == begun.receives, f"the exchange of {found.value} brings other blocks than it began with"
         )
-        for block in begun.sends:
-            self._touch(block, on_device=False)
         for block in step.receives:
             self._require(block not in self.resident, f"{block.label} is received and lies in memory")
             self._touch(block, on_device=False, changes=True)

@@ -1,11 +1,13 @@
 """Travel: exchanges between workers run beside the steps.
 
 A schedule has each exchange as one step, after what it sends is complete and before what it receives is read. Here it becomes steps of
-three kinds. The exchange begins before the first block that it sends is complete; each block goes as soon as it is; and what comes is
-waited for where a step reads it first. A worker to which nothing comes waits where the first state is finished. So rows of one interval
-travel while the next ones are computed, and those of the last interval while chunks between own vertices are gathered.
+three kinds. The exchange begins before the first block that it sends is complete. Each block goes one step after it is, because it is
+copied out of the device meanwhile; the last one goes where the schedule has the exchange. What comes is waited for where a step reads it
+first; a worker to which nothing comes waits where the first state is finished. So rows of one interval travel while the next ones are
+computed, and those of the last interval while chunks between own vertices are gathered.
 
-Exchanges begin in the order in which the schedule has them, which is the same at all workers.
+Exchanges begin in the order in which the schedule has them, which is the same at all workers. A worker that waits for one has sent all blocks
+of this one and of those before it, so workers never wait for each other.
 
 References:
     Jia et al., ROC, MLSys 2020, Sec. 3. We differ in that a layer begins before the rows of the halo have come: it waits where a step
@@ -18,52 +20,37 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from sagann.plan.steps import Block, Step
+from sagann.plan.steps import Block, Exchanged, Step
 
 
-def travelling(schedule: Iterable[Step], *, throughout: bool = False) -> list[Step]:
-    """The steps with their exchanges beside them. While one is under way, every step that computes counts the memory of its pieces.
-
-    With ``throughout``, for intervals that stand for all of a part, every step counts it: exchanges of intervals with fewer edges end later.
-    """
+def travelling(schedule: Iterable[Step]) -> list[Step]:
+    """The steps with their exchanges beside them."""
     steps = list(schedule)
     # What comes before a step, by the step's number.
-    begins, others = defaultdict[int, list[Step]](list), defaultdict[int, list[Step]](list)
-    held = [0] * len(steps)
+    begins, sends, ends = (defaultdict[int, list[Step]](list) for _ in range(3))
+    # By number of an exchange, the blocks that it sends, by number of the step that completes them.
+    exchanges: dict[int, dict[int, list[Block]]] = {}
     written: dict[Block, int] = {}
-    exchanges: list[tuple[int, int]] = []
     for number, step in enumerate(steps):
         written |= dict.fromkeys(step.writes, number)
-        if step.exchanged is None:
-            continue
-        complete = defaultdict[int, list[Block]](list)
-        for block in step.sends:
-            complete[written[block]].append(block)
-        for at in sorted(complete):
-            going = step.exchanged._replace(sends=tuple(complete[at]), receives=())
-            others[at + 1].append(replace(step, kind="send_rows", exchanged=going))
-        in_order = tuple(sorted(step.sends, key=written.__getitem__))
-        steps[number] = replace(step, exchanged=step.exchanged._replace(sends=in_order))
-        exchanges.append((min(complete, default=number), number))
-    latest = len(steps)
-    for first, number in reversed(exchanges):
-        latest = min(latest, first)
-        step, end = steps[number], _end(steps, number)
+        if step.exchanged is not None:
+            complete = exchanges[number] = defaultdict(list)
+            for block in sorted(step.sends, key=written.__getitem__):
+                complete[written[block]].append(block)
+    first = len(steps)
+    for number, complete in reversed(exchanges.items()):
+        step, first = steps[number], min(first, number, *complete)
         assert step.exchanged is not None
-        begins[latest].insert(0, replace(step, kind="begin_exchange"))
-        others[end].append(replace(step, exchanged=step.exchanged._replace(sends=())))
-        # One exchange is under way at a time, after those that have begun before.
-        held[latest:end] = [max(before, step.temporary_bytes) for before in held[latest:end]]
-    if throughout:
-        held = [max(held, default=0)] * len(steps)
+        begins[first].insert(0, replace(step, kind="begin_exchange"))
+        for at, blocks in complete.items():
+            going = Exchanged(step.exchanged.value, tuple(blocks), (), step.exchanged.is_grad)
+            sends[min(at + 2, number)].append(replace(step, kind="send_rows", exchanged=going))
+        ends[_end(steps, number)].insert(0, replace(step, exchanged=step.exchanged._replace(sends=())))
     found: list[Step] = []
-    for number, step in enumerate(steps):
-        found += begins[number]
-        found += others[number]
-        if step.exchanged is None:
-            more = held[number]
-            found.append(replace(step, temporary_bytes=step.temporary_bytes + more) if more else step)
-    return found + others[len(steps)]
+    for number in range(len(steps) + 1):
+        found += [*begins[number], *sends[number], *ends[number]]
+        found += [step for step in steps[number : number + 1] if step.exchanged is None]
+    return found
 
 
 def _end(steps: Sequence[Step], number: int) -> int:

@@ -8,7 +8,7 @@ step of its owner: it begins when the steps before it have ended. Across resourc
   picked rows starts after the store of the block that they are picked from.
 - A step that does not fit beside blocks that are dropped but not stored starts after the stores of the first of them, until it fits.
   What has not been waited for counts as not stored.
-- An exchange ends after the stores of the blocks that it sends, and a load of a block that it receives starts after its end.
+- A step that sends blocks starts after their stores, and a load of a block that an exchange receives starts after its end.
 - A send starts when its block is there, a receive after its send. An all-reduce starts as a step does.
 - A drop starts after the block's loads, receives and sends. It starts after the block's store as well where a device has copy engines, because
   its memory is reused in the order of its steps. Elsewhere the block leaves when it is stored.
@@ -84,8 +84,8 @@ class _Writer:
         self.sent: defaultdict[Block, list[int]] = defaultdict(list)
         # By number of a load, the store that it waits for.
         self.behind: dict[int, int] = {}
-        # The stores of blocks that were sent since the last end of an exchange, by owner.
-        self.going = defaultdict[str, list[int]](list)
+        # By block, the last store of all.
+        self.last_stores: dict[Block, int] = {}
         # By block that an exchange receives, the number of the step that waits for it.
         self.received: dict[Block, int] = {}
         self.sends: defaultdict[tuple[Block, str], deque[int]] = defaultdict(deque)
@@ -99,13 +99,7 @@ class _Writer:
 
     def _step(self, number: int, step: Step) -> tuple[int, ...]:
         after, memory = list(step.after), self.memories[step.owner]
-        if step.sends:
-            # The step itself does not wait: the exchange runs beside the steps.
-            self.going[step.owner] += [self.stored[block] for block in step.sends if block in self.stored]
-            if memory.last_store >= 0:
-                self.going[step.owner].append(memory.last_store)
-        elif step.kind in ("exchange", "exchange_grad"):
-            after += self.going.pop(step.owner, ())
+        after += [self.last_stores[block] for block in step.sends if block in self.last_stores]
         self.received |= dict.fromkeys(step.receives, number)
         for block in step.blocks if self.coming else ():
             if block in self.coming:
@@ -154,7 +148,7 @@ class _Writer:
         elif block in self.coming:
             after.append(self.coming.pop(block) if kind == "drop" else self.coming[block])
         if kind == "store":
-            self.stored[block] = number
+            self.stored[block] = self.last_stores[block] = number
         elif kind == "send":
             self.sent[block].append(number)
         elif kind == "drop":

@@ -41,17 +41,14 @@ class Host(Protocol):
     def pick(self, block: Block, rows: Tensor) -> Region:
         """Copies of some rows, in ascending order, of each tensor of a block."""
 
-    def put_rows(self, block: Block, at: slice, rows: Tensor, *, num_rows: int) -> None:
-        """Copy consecutive rows of a block of one tensor, which has ``num_rows`` in all, by the calling thread alone."""
+    def room(self, block: Block, layout: Layout) -> dict[str, Tensor]:
+        """Where the tensors of a block will lie, for others to write: memory, or pages of a file."""
 
-    def get_rows(self, block: Block, at: slice, into: Tensor) -> None:
-        """Copy consecutive rows of a block of one tensor into contiguous memory, by the calling thread alone."""
+    def view(self, block: Block) -> dict[str, Tensor]:
+        """The tensors of a block where they lie, once they do. Callers must not modify them."""
 
     def is_at_hand(self, block: Block) -> bool:
         """Whether a block can be read without waiting for a disk, as far as the system tells."""
-
-    def room(self, block: Block, layout: Layout) -> dict[str, Tensor] | None:
-        """Where the tensors of a block will lie, for others to write; None where blocks lie in files."""
 
     def close(self) -> None:
         """Forget all blocks."""
@@ -124,6 +121,9 @@ class RamHost:
     def get(self, block: Block) -> Region:
         return self._regions[block]
 
+    def view(self, block: Block) -> dict[str, Tensor]:
+        return self._regions[block].views()
+
     def pick(self, block: Block, rows: Tensor) -> Region:
         region = self._regions[block]
         found = region.layout.of_rows(len(rows))
@@ -131,12 +131,6 @@ class RamHost:
         for name, into in found.views(memory).items():
             pick_rows(tensors[name], rows, into)
         return Region(found, memory)
-
-    def put_rows(self, block: Block, at: slice, rows: Tensor, *, num_rows: int) -> None:
-        copy_alone_into(self.room(block, Layout({"": rows}).of_rows(num_rows))[""][at], rows)
-
-    def get_rows(self, block: Block, at: slice, into: Tensor) -> None:
-        copy_alone_into(into, self._regions[block].views()[""][at])
 
     def is_at_hand(self, block: Block) -> bool:
         return True

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor
@@ -59,9 +59,9 @@ class Residents:
         if self._heap is not None:
             self._heap.check()
 
-    def stored(self) -> Callable[[], None]:
-        """A function that waits until the blocks that were stored so far lie outside, for another thread."""
-        return self._transport.stored()
+    def await_store(self, block: Block) -> None:
+        """Wait until a block that was stored lies on its host, for others to read it there."""
+        self._transport.await_store(block)
 
     def move(self, number: int, move: Move) -> None:
         """Start a copy, or drop a block; the number is that in the plan."""

@@ -95,6 +95,8 @@ class DiskHost:
         self._places: dict[Block, tuple[int, Layout]] = {}
         self._end = 0
         "Bytes of all regions."
+        self._pages = torch.empty(0, dtype=torch.uint8)
+        "The file, or its beginning, mapped into memory."
         self._lock = Lock()
 
     def put(self, block: Block, tensors: Mapping[str, Tensor]) -> None:
@@ -104,10 +106,23 @@ class DiskHost:
             for name, tensor in tensors.items():
                 write_bytes(file, flat_bytes(tensor).data, offset + layout.offset(name))
 
-    def put_rows(self, block: Block, at: slice, rows: Tensor, *, num_rows: int) -> None:
+    def room(self, block: Block, layout: Layout) -> dict[str, Tensor]:
+        """Where the tensors of a block will lie, for others to write. Its room on the disk is reserved now."""
         with self._used("written") as file:
-            offset = self._place_for(block, Layout({"": rows}).of_rows(num_rows), file)
-            write_bytes(file, flat_bytes(rows).data, offset + at.start * (rows.nbytes // max(1, len(rows))))
+            offset = self._place_for(block, layout, file)
+            os.posix_fallocate(file, offset, max(1, layout.num_bytes))
+        return self.view(block)
+
+    def view(self, block: Block) -> dict[str, Tensor]:
+        """The tensors of a block where they lie: pages of the file."""
+        offset, layout = self._places[block]
+        end = offset + layout.num_bytes
+        with self._used("read") as file, self._lock:
+            if end > len(self._pages):
+                # Mapped anew each time that the file has doubled. The end is a hole, which takes no room.
+                os.ftruncate(file, 2 * self._end)
+                self._pages = torch.frombuffer(mmap.mmap(file, 2 * self._end), dtype=torch.uint8)
+            return layout.views(self._pages[offset : end])
 
     def _place_for(self, block: Block, layout: Layout, file: int) -> int:
         """Room for a block: its own, where it had as much before, or else at the end of the file."""
@@ -116,12 +131,9 @@ class DiskHost:
             if known is None or layout.num_bytes > known.num_bytes:
                 offset, self._end = self._end, self._end + layout.num_bytes
                 # The last tensor may end before its room does.
-                os.ftruncate(file, self._end)
+                os.ftruncate(file, max(self._end, len(self._pages)))
             self._places[block] = offset, layout
             return offset
-
-    def room(self, block: Block, layout: Layout) -> None:
-        pass
 
     def get(self, block: Block) -> Region:
         offset, layout = self._places[block]
@@ -147,16 +159,10 @@ class DiskHost:
                 read_rows(file, offset + layout.offset(name), rows, tensor)
         return Region(found, memory)
 
-    def get_rows(self, block: Block, at: slice, into: Tensor) -> None:
-        """Read consecutive rows of a block of one tensor."""
-        offset, _ = self._places[block]
-        with self._used("read") as file:
-            read_bytes(file, flat_bytes(into).data, offset + at.start * (into.nbytes // max(1, len(into))))
-
     def close(self) -> None:
         """Forget all blocks; the file vanishes. No thread may read or write."""
         self._places.clear()
-        file, self._file, self._end = self._file, None, 0
+        file, self._file, self._end, self._pages = self._file, None, 0, torch.empty(0, dtype=torch.uint8)
         if file is not None:
             # Closed here: the traceback of an error may keep the object from being collected.
             file.close()

@@ -104,7 +104,6 @@ class Transport:
         self.timeline = timeline
         "Recorder of the epoch's steps and copies."
         self._threads = Threads() if copies_beside else None
-        self._last_stored = nothing
 
     def load(self, block: Block, after: Sequence[Copy]) -> Copy:
         """Start to load a block, after some stores."""
@@ -125,13 +124,10 @@ class Transport:
         if self._threads is None:
             put()
             return Awaited(nothing)
-        copy = self._threads.store(put)
-        self._last_stored = copy.result
-        return copy
+        return self._threads.store(put)
 
-    def stored(self) -> Callable[[], None]:
-        """A function that waits for the stores so far, for another thread. Stores end in the order of the calls."""
-        return self._last_stored
+    def await_store(self, block: Block) -> None:
+        """Wait until a block lies on its host, for others to read it there. The plan has waited for stores by threads already."""
 
     def close(self) -> None:
         """Wait for the copies under way, start no others, and forget the stored blocks."""

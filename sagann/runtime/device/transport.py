@@ -93,10 +93,8 @@ class DeviceTransport(Transport):
 
     def store(self, block: Block, tensors: Mapping[str, Tensor]) -> Copy:
         streams, layout = self._streams, Layout(tensors)
-        views, staged = self._host.room(block, layout), None
-        if views is None:
-            staged = self._staging.take(layout.num_bytes)
-            views = layout.views(staged)
+        staged = None if self._host.lies_in_memory else self._staging.take(layout.num_bytes)
+        views = self._host.room(block, layout) if staged is None else layout.views(staged)
         streams.wait("store", streams.mark("compute"))
         with streams.on("store"):
             try:
@@ -109,12 +107,14 @@ class DeviceTransport(Transport):
                     self._staging.give(staged, streams.mark("store"))
                 raise
             arrived = streams.mark("store")
-        self._last_stored = partial(streams.finish, arrived)
+        self._stored[block] = partial(streams.finish, arrived)
         if staged is not None:
             put, release = partial(self._host.put, block, views), partial(self._staging.give, staged)
-            self._last_stored = self._threads.store(put, arrive=self._last_stored, release=release).result
-        self._stored[block] = self._last_stored
+            self._stored[block] = self._threads.store(put, arrive=self._stored[block], release=release).result
         return Awaited(partial(streams.wait, "compute", arrived))
+
+    def await_store(self, block: Block) -> None:
+        self._stored.get(block, nothing)()
 
     def close(self) -> None:
         self._end()

@@ -35,8 +35,7 @@ from sagann.runtime.gather import ChunkedGather, compute_rows, divisors
 from sagann.runtime.moments import Groups, Moments
 from sagann.runtime.recorder import Recorder, recorded
 from sagann.runtime.streaming.epoch import Epoch, loss_of_rows
-from sagann.runtime.streaming.halo_steps import HaloSteps
-from sagann.runtime.streaming.part import BlockExchange
+from sagann.runtime.streaming.part import BlockExchange, WholeGraph
 from sagann.runtime.streaming.tape import Tape
 from sagann.saga.batch_norms import too_few_rows
 
@@ -77,7 +76,7 @@ class Executor:
         exchange: BlockExchange | None = None,
     ) -> None:
         self.program, schedule, self.plan = planned
-        self.part, self.exchange = schedule.part, exchange
+        self.part, self.exchange = schedule.part, exchange or WholeGraph()
         self._first_seed = self.part.rank * _SEEDS_OF_WORKER
         self.gradients = schedule.gradients
         self.chunks = chunks
@@ -91,7 +90,7 @@ class Executor:
         transport = backend.transport(sources, host, schedule.sizes.of, timeline, beside)
         self._timeline = transport.timeline
         self.resident = Residents(self.plan, transport, schedule.sizes.of, beside)
-        self._halo = None if exchange is None else HaloSteps(planned, exchange, host, self.resident)
+        self._exchanges = self.exchange.steps(planned, host, self.resident)
         self._operations = enumerate(self.plan.operations)
         self._tapes: dict[Block, Tape] = {}
         self._is_done = False
@@ -123,8 +122,7 @@ class Executor:
     def close(self) -> None:
         """Wait for the copies under way, end exchanges that nobody has waited for, and forget all blocks."""
         try:
-            if self._halo is not None:
-                self._halo.close()
+            self._exchanges.close()
         finally:
             self.resident.close()
             self._host.close()
@@ -152,7 +150,7 @@ class Executor:
             "share_means_grad": self._share_means_grad,
             "means_grad": self._means_grad,
             "output_grad": self._output_grad,
-        } | ({} if self._halo is None else self._halo.steps)
+        } | self._exchanges.by_kind
         try:
             with POOL.limited(self.plan.budget_bytes):
                 for number, operation in self._operations:
@@ -198,11 +196,9 @@ class Executor:
         """Run a stage on an interval, with the same random numbers each time."""
         number = step.number * self.plan.num_intervals + step.interval + self._first_seed
         others = seeded(self.seed + number, self.device) if self.program.draws_more else nullcontext()
-        vertices, first_value = self.plan.vertices(step.interval), 0
-        if self.exchange is not None:
-            first, first_value = self.exchange.first_vertex, self.exchange.first_value
-            vertices = slice(first + vertices.start, first + vertices.stop)
-        with others, rows_of(vertices, self.seeds, first_value=first_value):
+        first, own = self.exchange.first_vertex, self.plan.vertices(step.interval)
+        vertices = slice(first + own.start, first + own.stop)
+        with others, rows_of(vertices, self.seeds, first_value=self.exchange.first_value):
             return self.program.stages[step.number].run(inputs, self._rows)
 
     def _taped(self, step: Step) -> tuple[Tape, dict[str, Tensor]]:
@@ -405,7 +401,7 @@ class Executor:
         """Let the stages and gathers that follow read the means, once all intervals are added."""
         link, moments = self.program.mean(step.number), self.epoch.moments[step.number]
         with torch.no_grad():
-            if self.exchange is not None:
+            if self.part.exchanges:
                 moments.merge(partial(self.exchange.add_up, doing="adding means of a BatchNorm"))
             if moments.count == 1:
                 raise too_few_rows(link.norm)
@@ -421,9 +417,8 @@ class Executor:
         grad = torch.stack(
             [of_shared.get(name, torch.zeros_like(shared[name])) for name in (link.result, link.scales)]
         )
-        if self.exchange is not None:
-            grad = self.exchange.add_up(grad.flatten(), "adding gradients of a BatchNorm's means").view_as(grad)
-        self.epoch.of_moments[step.number] = grad
+        total = self.exchange.add_up(grad.flatten(), "adding gradients of a BatchNorm's means")
+        self.epoch.of_moments[step.number] = total.view_as(grad)
 
     def _means_grad(self, step: Step) -> None:
         link = self.program.mean(step.number)

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from torch import Tensor
 
-from sagann.compiler.model_program import Form
 from sagann.graph.feature_store import Features
 from sagann.graph.topology import Topology
-from sagann.plan.part_intervals import CutOwn, PartIntervals
-from sagann.plan.steps import Block, Exchanged
+from sagann.plan.epoch import Planned
+from sagann.plan.part_intervals import CutOwn, PartIntervals, cut_graph
+from sagann.plan.steps import Step
 from sagann.runtime.blocks.host import Host
+from sagann.runtime.blocks.residents import Residents
 
 
 class Walked(Protocol):
@@ -26,17 +27,15 @@ class Walked(Protocol):
         """The topologies that a model of k layers walks."""
 
 
-class Travel(Protocol):
-    """An exchange between workers that is under way. Implemented by :class:`sagann.runtime.workers.block_travel.BlockTravel`."""
+class ExchangeSteps(Protocol):
+    """The steps of one epoch in which workers exchange blocks."""
 
-    def send(self, block: Block, await_stored: Callable[[], None]) -> None:
-        """Let a complete block go, which lies on the host when ``await_stored`` has returned. Raises what has ended the exchange."""
+    @property
+    def by_kind(self) -> Mapping[str, Callable[[Step], None]]:
+        """What runs a step, by its kind."""
 
-    def wait(self) -> None:
-        """Wait until everything has come and gone, or raise what has ended the exchange."""
-
-    def abort(self) -> None:
-        """End the exchange at once, because this worker has failed."""
+    def close(self) -> None:
+        """End exchanges that nobody has waited for, because this worker has failed."""
 
 
 class BlockExchange(Protocol):
@@ -53,27 +52,27 @@ class BlockExchange(Protocol):
     def add_up(self, tensor: Tensor, doing: str) -> Tensor:
         """The sum of one tensor [n] of each worker: the same bits at every worker. All workers call this at the same time."""
 
-    def sent_rows(self, part: PartIntervals, block: Block) -> Tensor:
-        """The rows of an interval that another worker needs: int64, ascending, counted from the interval's first row."""
+    def steps(self, planned: Planned, host: Host, resident: Residents) -> ExchangeSteps:
+        """The steps of an epoch that exchange blocks. All workers begin their exchanges in the same order."""
 
-    def begin(
-        self,
-        part: PartIntervals,
-        host: Host,
-        exchanged: Exchanged,
-        *,
-        form: Form,
-        doing: str,
-        after: Travel | None,
-    ) -> Travel:
-        """Begin to send blocks of a host, and to put those that other workers send on it. All workers begin their exchanges in the same order.
 
-        Args:
-            part: intervals of the blocks.
-            host: keeps the blocks.
-            exchanged: blocks that are sent, in the order in which they are complete, and blocks that are received. The peer of a block, or the
-                owner of its interval, gets or sends it.
-            form: shape and type of a row.
-            doing: what the workers do, for errors.
-            after: the exchange that began last, if it may be under way.
-        """
+class _NoSteps:
+    by_kind: Mapping[str, Callable[[Step], None]] = {}
+
+    def close(self) -> None:
+        """Nothing travels."""
+
+
+class WholeGraph:
+    """A graph in one process, which exchanges nothing (:class:`BlockExchange`)."""
+
+    first_vertex = first_value = 0
+
+    def cut(self, count: int, cut_own: CutOwn) -> PartIntervals:
+        return cut_graph(count, cut_own)
+
+    def add_up(self, tensor: Tensor, doing: str) -> Tensor:
+        return tensor
+
+    def steps(self, planned: Planned, host: Host, resident: Residents) -> ExchangeSteps:
+        return _NoSteps()

@@ -28,7 +28,7 @@ from sagann.kernels.seeds import drawn_seed
 from sagann.plan.epoch import MEMORY_POLICIES, MemoryPolicy, Planned, plan_constants, plan_epoch
 from sagann.plan.fit import Cut, fitted_intervals
 from sagann.plan.gradients import Gradients
-from sagann.plan.part_intervals import PartIntervals, cut_graph
+from sagann.plan.part_intervals import PartIntervals
 from sagann.plan.residency import BudgetError
 from sagann.plan.selection import NEVER, Selection
 from sagann.plan.steps import UNLIMITED
@@ -52,7 +52,7 @@ from sagann.runtime.streaming.features import (
     like_on,
     needs_gradient,
 )
-from sagann.runtime.streaming.part import BlockExchange
+from sagann.runtime.streaming.part import BlockExchange, WholeGraph
 from sagann.saga.shared_lock import MODELS
 from sagann.saga.side_effects import has_hooks
 from sagann.storage.mapped import positioned
@@ -125,7 +125,7 @@ class StreamedModel(nn.Module):
         require_places(model, hops, self._backend.device)
         self.hops = list(hops)
         self.bounds = tuple(bounds)
-        self._part, self._exchange = part or PartIntervals.of_graph(bounds), exchange
+        self._part, self._exchange = part or PartIntervals.of_graph(bounds), exchange or WholeGraph()
         self.budget_bytes = budget_bytes
         self.trains = trains
         self.options = options
@@ -329,7 +329,7 @@ class StreamedModel(nn.Module):
             trains=self.trains,
             cut=self._cut,
             beside=self._beside,
-            cut_part=cut_graph if self._exchange is None else self._exchange.cut,
+            cut_part=self._exchange.cut,
         )
         self.bounds = self._part.bounds
         # The traversal belongs to the old intervals.

@@ -17,10 +17,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, replace
 from datetime import timedelta
-from functools import partial
 from typing import Any, Protocol
 
 import torch
@@ -29,26 +26,23 @@ from torch import Tensor
 
 from sagann.graph.rows import as_byte_tensor
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Parcel:
-    """What travels between this worker and others by one operation."""
-
-    peers: Sequence[int]
-    "Ranks of these workers."
-    start: Callable[[], Sequence[Any]]
-    "Starts the operation, and gives what is to be waited for (``torch.distributed.Work``)."
+Operation = tuple[Sequence[int], Callable[[], Sequence[Any]]]
+"""Ranks of the workers that something travels to or from, and what starts it, and gives what is to be waited for
+(``torch.distributed.Work``)."""
 
 
 class Carrier(Protocol):
     """Brings tensors of one kind of device to other workers."""
 
-    def parcels(self, sends: Mapping[int, Tensor], receives: Mapping[int, Tensor]) -> Sequence[Parcel]:
+    def operations(
+        self, sends: Mapping[int, Tensor], receives: Mapping[int, Tensor], tag: int
+    ) -> Sequence[Operation]:
         """The operations of a transfer, in the order in which they are to be started, and then waited for.
 
         Args:
             sends: what each worker gets, by rank; contiguous, and not empty.
             receives: where what each worker sends goes, by rank; contiguous, and not empty.
+            tag: number of the transfer; on devices 0.
         """
 
     def abort(self) -> None:
@@ -58,62 +52,21 @@ class Carrier(Protocol):
 class HostCarrier:
     """Brings tensors from host to host, by the process group of all workers."""
 
-    tag = 0
-    "Tag of the tensors. Each thread that sends has a tag of its own."
-
-    def parcels(self, sends: Mapping[int, Tensor], receives: Mapping[int, Tensor]) -> Sequence[Parcel]:
+    def operations(
+        self, sends: Mapping[int, Tensor], receives: Mapping[int, Tensor], tag: int
+    ) -> Sequence[Operation]:
         """See :class:`Carrier`."""
 
-        def parcel(start: Callable[..., Any], tensor: Tensor, rank: int) -> Parcel:
-            return Parcel(peers=(rank,), start=lambda: (start(tensor, rank, tag=self.tag),))
+        def operation(start: Callable[..., Any], tensor: Tensor, rank: int) -> Operation:
+            return (rank,), lambda: (start(tensor, rank, tag=tag),)
 
         return [
-            *(parcel(dist.irecv, tensor, rank) for rank, tensor in receives.items()),
-            *(parcel(dist.isend, tensor, rank) for rank, tensor in sends.items()),
+            *(operation(dist.irecv, tensor, rank) for rank, tensor in receives.items()),
+            *(operation(dist.isend, tensor, rank) for rank, tensor in sends.items()),
         ]
 
     def abort(self) -> None:
         """Do nothing: gloo waits for nobody as it ends."""
-
-
-class BesideCarrier(HostCarrier):
-    """Brings tensors from host to host for another thread than the one that computes."""
-
-    tag = 1
-
-    def __init__(self) -> None:
-        self._under_way: list[_UnderWay] = []
-
-    def parcels(self, sends: Mapping[int, Tensor], receives: Mapping[int, Tensor]) -> Sequence[Parcel]:
-        """See :class:`Carrier`."""
-        return [
-            replace(parcel, start=partial(self._started, parcel)) for parcel in super().parcels(sends, receives)
-        ]
-
-    def _started(self, parcel: Parcel) -> Sequence[_UnderWay]:
-        return [_UnderWay(work, self._under_way) for work in parcel.start()]
-
-    def abort(self) -> None:
-        """End the connections on which something travels, and every wait for it."""
-        for each in tuple(self._under_way):
-            # gloo ends a connection on which a wait was in vain. A wait for what has come takes it from the other thread, and the next one is in vain.
-            with suppress(RuntimeError):
-                each.work.wait(timedelta(milliseconds=1))
-
-
-class _UnderWay:
-    """An operation of gloo, listed until somebody has waited for it: it holds its tensor."""
-
-    def __init__(self, work: Any, listed: list[_UnderWay]) -> None:
-        self.work, self._listed = work, listed
-        listed.append(self)
-
-    def wait(self, patience: timedelta) -> None:
-        """Wait for the end, at most so long."""
-        try:
-            self.work.wait(patience)
-        finally:
-            self._listed.remove(self)
 
 
 class DeviceCarrier:
@@ -127,18 +80,22 @@ class DeviceCarrier:
         self._group = group
         self._host = HostCarrier()
 
-    def parcels(self, sends: Mapping[int, Tensor], receives: Mapping[int, Tensor]) -> Sequence[Parcel]:
+    def operations(
+        self, sends: Mapping[int, Tensor], receives: Mapping[int, Tensor], tag: int
+    ) -> Sequence[Operation]:
         """See :class:`Carrier`."""
         peers = sorted(sends.keys() | receives.keys())
         begun = torch.zeros(1, dtype=torch.uint8)
-        signals = self._host.parcels(dict.fromkeys(peers, begun), {rank: torch.empty_like(begun) for rank in peers})
+        signals = self._host.operations(
+            dict.fromkeys(peers, begun), {rank: torch.empty_like(begun) for rank in peers}, tag
+        )
         # As bytes: NCCL does not know every type.
-        operations = [
+        together = [
             dist.P2POp(operation, as_byte_tensor(tensor), rank, group=self._group)
             for operation, tensors in ((dist.irecv, receives), (dist.isend, sends))
             for rank, tensor in tensors.items()
         ]
-        return [*signals, Parcel(peers=peers, start=lambda: (_Started(operations),))]
+        return [*signals, (peers, lambda: (_Started(together),))]
 
     def abort(self) -> None:
         """End the operations on the device. Ending them regularly would wait for all workers of the machine."""

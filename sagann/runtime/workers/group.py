@@ -26,12 +26,12 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from sagann import torchrun
-from sagann.config import MOST_WAIT_S, SETTINGS
+from sagann.config import SETTINGS
 from sagann.errors import InputError, SagannError, WorkerError, first_line
 from sagann.graph.large_arrays import empty_array
 from sagann.partition import vertex_ranges
 from sagann.runtime.team import START_TIMEOUT_S, Team
-from sagann.runtime.workers.carriers import BesideCarrier, Carrier, HostCarrier, Parcel, connected_devices
+from sagann.runtime.workers.carriers import Carrier, HostCarrier, Operation, connected_devices
 from sagann.runtime.workers.meeting import meet
 from sagann.runtime.workers.stopwatch import Stopwatch
 
@@ -56,18 +56,10 @@ class Workers(Team):
         self.rank, self.size, self.timeout_s, self.balance = rank, size, timeout_s, balance
         self.sent_bytes = 0
         "Bytes that this worker has sent to the others."
-        self.waits_for: Sequence[int] = ()
-        "Ranks of the workers that a transfer waits for now, for other threads."
         self.stopwatch = Stopwatch()
         "Measures this worker's own computing while it trains."
         self._carriers: dict[str, Carrier] = {"cpu": HostCarrier()}
         "What carries tensors, by the type of their device."
-
-    def beside(self) -> Workers:
-        """The workers for one other thread, on the host. Its tensors have a tag of their own, and its transfers no limit of time."""
-        found = Workers(rank=self.rank, size=self.size, timeout_s=MOST_WAIT_S, balance=self.balance)
-        found._carriers = {"cpu": BesideCarrier()}
-        return found
 
     @property
     def others(self) -> list[int]:
@@ -107,48 +99,47 @@ class Workers(Team):
         doing: str,
         *,
         timeout_s: float | None = None,
-    ) -> Callable[[], None]:
+        tag: int = 0,
+    ) -> Callable[..., None]:
         """Begin what :meth:`transfer` does, and return a function that waits for the end. Tensors travel meanwhile.
 
         Until that function has returned, nobody writes to the tensors of ``sends``, and nobody reads those of ``receives``. All workers
-        begin their transfers in the same order. ``timeout_s`` counts from the call of the function.
+        begin their transfers of the same tag in the same order. ``timeout_s`` counts from the call of the function, which takes
+        another one. A wait in vain ends the connection.
 
+        Args:
+            tag: number of the transfer, on processors, where those of several numbers begin in any order.
         Raises:
             WorkerError: a worker does not answer; raised here or by the function.
         """
-        patience = timedelta(seconds=self.timeout_s if timeout_s is None else timeout_s)
+        limit_s = self.timeout_s if timeout_s is None else timeout_s
         works: list[tuple[Sequence[int], Any]] = []
         with self.stopwatch.waiting():
-            for parcel in self._parcels(sends, receives):
-                with self._blaming(parcel.peers, doing, patience):
-                    works += [(parcel.peers, work) for work in parcel.start()]
+            for peers, start in self._operations(sends, receives, tag):
+                with self._blaming(peers, doing, limit_s):
+                    works += [(peers, work) for work in start()]
         self.sent_bytes += sum(tensor.nbytes for tensor in sends.values())
 
-        def finish() -> None:
+        def finish(timeout_s: float = limit_s) -> None:
             with self.stopwatch.waiting():
                 for peers, work in works:
-                    self.waits_for = peers
-                    with self._blaming(peers, doing, patience):
-                        work.wait(patience)
-                self.waits_for = ()
+                    with self._blaming(peers, doing, timeout_s):
+                        work.wait(timedelta(seconds=timeout_s))
 
         return finish
 
     @contextmanager
-    def _blaming(self, peers: Sequence[int], doing: str, patience: timedelta) -> Iterator[None]:
+    def _blaming(self, peers: Sequence[int], doing: str, patience_s: float) -> Iterator[None]:
         try:
             yield
         except RuntimeError as error:
             text = _reason(error)
             # As gloo says it, and as NCCL does.
             if any(words in text.lower() for words in ("timed out", "timing out")):
-                raise self.silent(peers, doing, patience.total_seconds()) from error
+                why = f"no answer within {patience_s:g} s while {doing}"
+                hint = " A worker that is only slow wants a longer --worker-timeout."
+                raise self._gone(peers, why, hint) from error
             raise self._gone(peers, f"its connection was lost ({text}) while {doing}") from error
-
-    def silent(self, peers: Sequence[int], doing: str, waited_s: float) -> WorkerError:
-        """The error where one of some workers does not answer."""
-        why = f"no answer within {waited_s:g} s while {doing}"
-        return self._gone(peers, why, " A worker that is only slow wants a longer --worker-timeout.")
 
     def _gone(self, peers: Sequence[int], why: str, hint: str = "") -> WorkerError:
         ranks = ", ".join(map(str, peers))
@@ -164,28 +155,27 @@ class Workers(Team):
         Each worker adds a slice, and sends its sum to all. ``timeout_s`` is that of :meth:`transfer`.
         """
         cuts = [len(tensor) * number // self.size for number in range(self.size + 1)]
-        slices = [slice(*ends) for ends in pairwise(cuts)]
-        tensor = tensor.contiguous()
-        mine = tensor[slices[self.rank]]
-        parts = {rank: torch.empty_like(mine) for rank in self.others}
-        self.transfer({rank: tensor[slices[rank]] for rank in self.others}, parts, doing, timeout_s=timeout_s)
-        total = torch.empty_like(tensor)
-        summed = total[slices[self.rank]]
-        in_order = [mine if rank == self.rank else parts[rank] for rank in range(self.size)]
-        summed.copy_(in_order[0])
-        for part in in_order[1:]:
-            summed += part
-        sums = {rank: total[slices[rank]] for rank in self.others}
-        self.transfer(dict.fromkeys(self.others, summed), sums, doing, timeout_s=timeout_s)
-        return total
+        mine = self.sum_of_own(tensor, cuts, doing, timeout_s=timeout_s)
+        return self.gather_rows(mine, cuts, doing, timeout_s=timeout_s)
 
-    def gather_rows(self, own: Tensor, bounds: Sequence[int], doing: str) -> Tensor:
-        """The rows of all vertices [num_vertices, ...], from each worker's own rows."""
-        rows = empty_array((bounds[-1], *own.shape[1:]), own.dtype, own.device)
-        slices = [slice(*ends) for ends in pairwise(bounds)]
-        rows[slices[self.rank]] = own
+    def sum_of_own(
+        self, rows: Tensor, bounds: Sequence[int], doing: str, *, timeout_s: float | None = None
+    ) -> Tensor:
+        """This worker's own rows of the sum of each worker's rows of all vertices, added in the order of the ranks."""
+        rows, slices = rows.contiguous(), [slice(*ends) for ends in pairwise(bounds)]
         mine = rows[slices[self.rank]]
-        self.transfer(dict.fromkeys(self.others, mine), {rank: rows[slices[rank]] for rank in self.others}, doing)
+        parts = {rank: torch.empty_like(mine) for rank in self.others}
+        self.transfer({rank: rows[slices[rank]] for rank in self.others}, parts, doing, timeout_s=timeout_s)
+        first, *others = [mine if rank == self.rank else parts[rank] for rank in range(self.size)]
+        return sum(others, first)
+
+    def gather_rows(
+        self, own: Tensor, bounds: Sequence[int], doing: str, *, timeout_s: float | None = None
+    ) -> Tensor:
+        """The rows of all vertices [num_vertices, ...], from each worker's own rows."""
+        rows, slices = self._with_own(own, bounds)
+        sends = dict.fromkeys(self.others, rows[slices[self.rank]])
+        self.transfer(sends, {rank: rows[slices[rank]] for rank in self.others}, doing, timeout_s=timeout_s)
         return rows
 
     def rows_at_first(self, own: Tensor, bounds: Sequence[int], doing: str) -> Tensor | None:
@@ -193,11 +183,16 @@ class Workers(Team):
         if not self.is_first:
             self.transfer({0: own.contiguous()}, {}, doing)
             return None
-        rows = empty_array((bounds[-1], *own.shape[1:]), own.dtype, own.device)
-        slices = [slice(*ends) for ends in pairwise(bounds)]
-        rows[slices[0]] = own
+        rows, slices = self._with_own(own, bounds)
         self.transfer({}, {rank: rows[slices[rank]] for rank in self.others}, doing)
         return rows
+
+    def _with_own(self, own: Tensor, bounds: Sequence[int]) -> tuple[Tensor, list[slice]]:
+        """An array of the rows of all vertices, with this worker's, and the rows of each worker."""
+        rows = empty_array((bounds[-1], *own.shape[1:]), own.dtype, own.device)
+        slices = [slice(*ends) for ends in pairwise(bounds)]
+        rows[slices[self.rank]] = own
+        return rows, slices
 
     def all_rows(self, own: Tensor, bounds: Sequence[int], doing: str) -> Tensor:
         """The rows of all vertices at every worker, from each worker's own, which get the sum of all workers' gradients."""
@@ -319,7 +314,9 @@ class Workers(Team):
         self.share([state], "sharing the state of the random numbers")
         set_state(state)
 
-    def _parcels(self, sends: Mapping[int, Tensor], receives: Mapping[int, Tensor]) -> Sequence[Parcel]:
+    def _operations(
+        self, sends: Mapping[int, Tensor], receives: Mapping[int, Tensor], tag: int
+    ) -> Sequence[Operation]:
         """The operations of a transfer, by the carrier of its tensors."""
         sends, receives = (
             {rank: tensor for rank, tensor in tensors.items() if tensor.numel()} for tensors in (sends, receives)
@@ -328,7 +325,7 @@ class Workers(Team):
         if not kinds:
             return []
         (kind,) = kinds
-        return self._carriers[kind].parcels(sends, receives)
+        return self._carriers[kind].operations(sends, receives, tag)
 
     def compute_on(self, device: torch.device) -> None:
         """Compute on a device, and let tensors travel between it and the other workers' devices.
@@ -371,15 +368,7 @@ class _Gathered(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        workers, slices = ctx.workers, [slice(*ends) for ends in pairwise(ctx.bounds)]
-        grad = grad.contiguous()
-        mine = grad[slices[workers.rank]]
-        parts = {rank: torch.empty_like(mine) for rank in workers.others}
-        sends = {rank: grad[slices[rank]] for rank in workers.others}
-        workers.transfer(sends, parts, f"{ctx.doing}, backward")
-        # In the order of the ranks, as all sums of workers.
-        in_order = [mine if rank == workers.rank else parts[rank] for rank in range(workers.size)]
-        return sum(in_order[1:], in_order[0]), None, None, None
+        return ctx.workers.sum_of_own(grad, ctx.bounds, f"{ctx.doing}, backward"), None, None, None
 
 
 class _Total(torch.autograd.Function):

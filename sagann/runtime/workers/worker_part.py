@@ -21,9 +21,9 @@ from sagann.graph.large_arrays import empty_array
 from sagann.graph.rows import csr_slice, is_sparse, mapped_rows
 from sagann.kernels.row_dropout import rows_of
 from sagann.partition import part_of
+from sagann.runtime.workers.exchange import HaloBlocks
 from sagann.runtime.workers.group import Workers
 from sagann.runtime.workers.halo import Halo
-from sagann.runtime.workers.halo_blocks import HaloBlocks
 from sagann.runtime.workers.move import entries_before, moved_edges, moved_features
 
 

@@ -9,6 +9,7 @@ import torch
 
 from sagann.graph.rows import pick_rows
 from sagann.kernels.memory import SMALLEST_BYTES, Pool
+from sagann.kernels.packed import Layout
 from sagann.plan.steps import Block
 from sagann.runtime.blocks.backend import Backend
 from sagann.runtime.blocks.host import Host, RamHost
@@ -49,7 +50,7 @@ def test_hosts_pick_the_rows_asked_for(
 
 @pytest.mark.parametrize("parts", [[(0, 500)], [(0, 1), (1, 499), (499, 500)], [(400, 500), (7, 400), (0, 7)]])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_blocks_are_put_and_read_by_rows_in_any_order(
+def test_others_write_and_read_blocks_where_they_lie(
     dtype: torch.dtype, parts: list[tuple[int, int]], tmp_path: Path
 ) -> None:
     streams = LateStreams()
@@ -62,16 +63,14 @@ def test_blocks_are_put_and_read_by_rows_in_any_order(
     for host in hosts:
         # What is put again replaces the rows that were there, and leaves the neighbours alone.
         for wide in (torch.arange(500 * 12).reshape(500, 3, 4).to(dtype), torch.randn(500, 3, 4).to(dtype)):
+            room = host.room(AT, Layout({"": wide}))[""]
             for first, last in parts:
-                host.put_rows(AT, slice(first, last), wide[first:last], num_rows=500)
+                room[first:last] = wide[first:last]
                 host.put(AT._replace(interval=first + 1), {"": wide[first]})
             assert torch.equal(host.get(AT).views()[""], wide)
-            for first, last in ((0, 500), (3, 4), (10, 450)):
-                rows = torch.empty(last - first, 3, 4, dtype=dtype)
-                host.get_rows(AT, slice(first, last), rows)
-                assert torch.equal(rows, wide[first:last])
-        host.put(AT, {"": wide})
-        assert torch.equal(host.get(AT).views()[""], wide)
+            assert torch.equal(host.view(AT)[""], wide)
+        host.put(AT, {"": wide + wide})
+        assert torch.equal(host.view(AT)[""], wide + wide)
         host.close()
 
 

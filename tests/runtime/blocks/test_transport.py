@@ -65,11 +65,9 @@ class FailingHost(RamHost):
         super().put(block, tensors)
 
 
-def test_another_thread_that_waits_for_the_last_store_learns_that_one_before_has_failed() -> None:
+def test_what_waits_for_the_last_store_learns_that_one_before_has_failed() -> None:
     transport = Transport(Source(at_hand=True), FailingHost(), lambda _: 10, None, copies_beside=True)
-    transport.stored()()
-    for interval in (1, 0, 2):
-        transport.store(block(interval), {"": zeros(3)})
+    stores = [transport.store(block(interval), {"": zeros(3)}) for interval in (1, 0, 2)]
     with pytest.raises(OSError, match="no room"):
-        transport.stored()()
+        stores[-1].result()
     transport.close()

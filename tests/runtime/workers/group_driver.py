@@ -11,6 +11,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,13 +19,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from sagann.compiler.model_program import Form
 from sagann.errors import WorkerError
-from sagann.plan.part_intervals import PartIntervals
-from sagann.plan.steps import Block, Exchanged
-from sagann.runtime.blocks.host import RamHost
 from sagann.runtime.workers import Workers
-from sagann.runtime.workers.block_travel import BlockTravel
 from sagann.runtime.workers.carriers import DeviceCarrier
 from tests.runtime.workers.processes import join, run_workers, start_workers
 
@@ -93,48 +89,32 @@ def ask(workers: Workers) -> None:
     workers.any(False, "agreeing on the next epoch")
 
 
-def stream_meanwhile(workers: Workers) -> None:
-    """Compute while a thread exchanges a block with each other worker, then wait for it."""
-    size = workers.size
-    part = PartIntervals(
-        bounds=tuple(range(size + 1)),
-        num_own=1,
-        owners=tuple(workers.others),
-        rank=workers.rank,
-        sent=dict.fromkeys([(0, rank) for rank in workers.others], 1),
-        num_workers=size,
-        most_rows=1,
-    )
-    host, sends = RamHost(), tuple(Block("sent", "h", 0, rank) for rank in workers.others)
-    receives = tuple(Block("value", "h", interval) for interval in part.halo)
-    doing = "exchanging rows of the halo"
-    travel = BlockTravel(
-        workers,
-        part,
-        host,
-        Exchanged("h", sends, receives),
-        form=Form(shape=(1 << 20,), dtype=torch.float32),
-        doing=doing,
-        after=None,
-    )
-    try:
-        for block in sends:
-            host.put(block, {"": torch.ones(1, 1 << 20)})
-            travel.send(block, lambda: None)
-        time.sleep(0.5)
-        travel.wait()
-    except WorkerError:
-        since_s = time.perf_counter()
-        travel.abort()
-        assert not travel._thread.is_alive()
-        assert time.perf_counter() - since_s < TIMEOUT_S
-        raise
+def exchange(workers: Workers) -> Callable[..., None]:
+    """Begin to exchange a tensor with each other worker."""
+    mine = torch.ones(1 << 20)
+    receives = {rank: torch.empty_like(mine) for rank in workers.others}
+    return workers.begin(dict.fromkeys(workers.others, mine), receives, "exchanging rows of the halo")
 
 
-def die(workers: Workers, folder: Path, name: str, number: int, wait: Callable[[Workers], None]) -> None:
-    """Worker 1 gets a signal while the others wait for it."""
+def give_up(workers: Workers) -> None:
+    """End the connections on which something travels, as a worker that has failed, and live on."""
+    finishes = [workers.begin({}, {rank: torch.empty(1 << 20)}, "exchanging") for rank in workers.others]
+    for finish in finishes:
+        with suppress(WorkerError):
+            finish(timeout_s=0.001)
+
+
+def get(number: int) -> Callable[[Workers], None]:
+    """Get a signal."""
+    return lambda workers: os.kill(os.getpid(), number)
+
+
+def die(
+    workers: Workers, folder: Path, name: str, fail: Callable[[Workers], None], wait: Callable[[Workers], None]
+) -> None:
+    """Worker 1 fails while the others wait for it."""
     if workers.rank == 1:
-        os.kill(os.getpid(), number)
+        fail(workers)
         time.sleep(60)
     since_s = time.perf_counter()
     try:
@@ -167,13 +147,12 @@ def main(folder: Path) -> None:
             work(workers, folder)
 
         run_workers(partial(prepared, talk), SIZE)
-        for name, number, wait, timeout_s in (
-            ("killed", signal.SIGKILL, ask, LONG_S),
-            ("stopped", signal.SIGSTOP, ask, TIMEOUT_S),
-            ("killed beside", signal.SIGKILL, stream_meanwhile, LONG_S),
-            ("stopped beside", signal.SIGSTOP, stream_meanwhile, TIMEOUT_S),
+        for name, fail, wait, timeout_s in (
+            ("killed", get(signal.SIGKILL), ask, LONG_S),
+            ("stopped", get(signal.SIGSTOP), ask, TIMEOUT_S),
+            ("gave up", give_up, lambda workers: exchange(workers)(), LONG_S),
         ):
-            work = partial(prepared, partial(die, name=name, number=number, wait=wait))
+            work = partial(prepared, partial(die, name=name, fail=fail, wait=wait))
             pids = start_workers(work, SIZE, timeout_s=timeout_s)
             codes = join([pids[0], pids[2]])
             os.kill(pids[1], signal.SIGKILL)

@@ -136,11 +136,13 @@ class StalledCarrier(carriers.HostCarrier):
     def __init__(self, text: str) -> None:
         self.text = text
 
-    def parcels(self, sends: Mapping[int, Tensor], receives: Mapping[int, Tensor]) -> list[carriers.Parcel]:
+    def operations(
+        self, sends: Mapping[int, Tensor], receives: Mapping[int, Tensor], tag: int
+    ) -> list[carriers.Operation]:
         def fail() -> list[object]:
             raise dist.DistBackendError(self.text)
 
-        return [carriers.Parcel(peers=(1, 2), start=fail)]
+        return [((1, 2), fail)]
 
 
 @pytest.mark.parametrize(

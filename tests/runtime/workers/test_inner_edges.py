@@ -61,8 +61,7 @@ class Reduced(sagann.SagaLayer):
 LAYERS: dict[str, Callable[[], sagann.SagaLayer]] = {
     "softmax": lambda: Attending(4),
     **{
-        str(names): lambda names=names: Reduced(4, names)
-        for names in ("sum", "mean", "var", "std", "mul", ("mean", "std", "sum"))
+        str(names): lambda names=names: Reduced(4, names) for names in ("sum", "var", "mul", ("mean", "std", "sum"))
     },
 }
 
@@ -78,7 +77,7 @@ def gradients(
     return {"out": out.detach(), **dict(zip(wanted, found, strict=True))}
 
 
-@pytest.mark.parametrize("name", ["isolated vertices", "one hub", "skewed"])
+@pytest.mark.parametrize("name", ["isolated vertices", "one hub"])
 @pytest.mark.parametrize("accumulator", LAYERS)
 def test_results_and_gradients_are_those_of_one_process(accumulator: str, name: str) -> None:
     topology = TOPOLOGIES[name]
@@ -132,9 +131,10 @@ class RecordedWorkers(ThreadedWorkers):
         doing: str,
         *,
         timeout_s: float | None = None,
-    ) -> Callable[[], None]:
+        tag: int = 0,
+    ) -> Callable[..., None]:
         self.events.append(f"begin {doing}")
-        finish = super().begin(sends, receives, doing, timeout_s=timeout_s)
+        finish = super().begin(sends, receives, doing, timeout_s=timeout_s, tag=tag)
 
         def noted() -> None:
             finish()

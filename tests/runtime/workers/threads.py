@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from queue import Queue
+from queue import Empty, Queue
 from typing import TypeVar
 
 from torch import Tensor
@@ -13,19 +14,38 @@ from sagann.runtime.workers import Workers
 
 T = TypeVar("T")
 W = TypeVar("W", bound=Workers)
-Queues = Mapping[tuple[int, int, bool], "Queue[Tensor | BaseException]"]
-"By sender, receiver, and whether it is for the threads beside those that compute. An error ends all who wait for its sender."
+
+
+class Queues:
+    """What is on its way, by sender, receiver and tag. The error of a sender ends all who wait for it."""
+
+    def __init__(self) -> None:
+        self._queues: defaultdict[tuple[int, int, int], Queue[Tensor]] = defaultdict(Queue)
+        self._errors: dict[int, BaseException] = {}
+
+    def put(self, sender: int, receiver: int, tag: int, tensor: Tensor) -> None:
+        self._queues[sender, receiver, tag].put(tensor)
+
+    def get(self, sender: int, receiver: int, tag: int) -> Tensor:
+        queue = self._queues[sender, receiver, tag]
+        for _ in range(2400):
+            try:
+                return queue.get(timeout=0.1)
+            except Empty:
+                if sender in self._errors:
+                    raise self._errors[sender] from None
+        raise TimeoutError
+
+    def end(self, sender: int, error: BaseException) -> None:
+        self._errors[sender] = error
 
 
 class ThreadedWorkers(Workers):
     """One of several threads, as a worker."""
 
-    def __init__(self, rank: int, size: int, queues: Queues, *, is_beside: bool = False) -> None:
+    def __init__(self, rank: int, size: int, queues: Queues) -> None:
         super().__init__(rank=rank, size=size)
-        self._queues, self._is_beside = queues, is_beside
-
-    def beside(self) -> ThreadedWorkers:
-        return ThreadedWorkers(self.rank, self.size, self._queues, is_beside=True)
+        self._queues = queues
 
     def begin(
         self,
@@ -34,23 +54,19 @@ class ThreadedWorkers(Workers):
         doing: str,
         *,
         timeout_s: float | None = None,
-    ) -> Callable[[], None]:
+        tag: int = 0,
+    ) -> Callable[..., None]:
         for rank, tensor in sends.items():
             assert tensor.is_contiguous()
             if tensor.numel():
-                self._queues[self.rank, rank, self._is_beside].put(tensor.detach().clone())
+                self._queues.put(self.rank, rank, tag, tensor.detach().clone())
         self.sent_bytes += sum(tensor.nbytes for tensor in sends.values())
 
-        def finish() -> None:
+        def finish(timeout_s: float = 0.0) -> None:
             for rank, tensor in receives.items():
-                self.waits_for = (rank,)
                 assert tensor.is_contiguous()
                 if tensor.numel():
-                    found = self._queues[rank, self.rank, self._is_beside].get(timeout=240)
-                    if isinstance(found, BaseException):
-                        raise found
-                    tensor.copy_(found)
-            self.waits_for = ()
+                    tensor.copy_(self._queues.get(rank, self.rank, tag))
 
         return finish
 
@@ -59,17 +75,14 @@ def in_threads(
     work: Callable[[W], T], size: int, kind: Callable[[int, int, Queues], W] = ThreadedWorkers
 ) -> list[T]:
     """The results of ``work`` at every worker of a kind, in the order of the ranks."""
-    ends = range(size)
-    queues: Queues = {(one, other, beside): Queue() for one in ends for other in ends for beside in (False, True)}
+    queues = Queues()
 
     def ended(rank: int) -> T:
         try:
             return work(kind(rank, size, queues))
         except BaseException as error:
-            for (sender, *_), queue in queues.items():
-                if sender == rank:
-                    queue.put(error)
+            queues.end(rank, error)
             raise
 
     with ThreadPoolExecutor(size) as threads:
-        return list(threads.map(ended, ends))
+        return list(threads.map(ended, range(size)))
