@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
@@ -15,28 +15,35 @@ from sagann.graph.answers import ALL_TASKS, PREFIXES, kind_of, unit_of
 from sagann.graph.checks import Unit, form_of
 from sagann.graph.task import TO_HOLD_OUT, answers_of, for_task, task_of
 from sagann.graph.validate import FEATURE_DTYPES
-from sagann.ranges import RANGES
+from sagann.options import check_fields, integers, one_of
 from sagann.storage.json_fields import as_texts
+
+_COLUMNS = integers(0, 2**31 - 1)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Contract:
     """The task of a model, and the sizes of the graph that it was made for. A new graph must have the same."""
 
-    task: str
+    task: Annotated[str, one_of(*ALL_TASKS)]
     "What is learned: one of :data:`sagann.graph.TASKS` or :data:`sagann.graph.GRAPH_TASKS`, or :data:`sagann.graph.LINK_TASK`."
-    num_outputs: int
+    num_outputs: Annotated[int, integers(0, 2**48 - 1)]
     "Number of outputs per vertex, or per graph: one for each class, or each target. Rows that score links have any width: 0."
-    num_features: int
+    num_features: Annotated[int, _COLUMNS]
     "Number of features per vertex; 0 where vertices have no features."
-    num_edge_types: int
+    num_edge_types: Annotated[int, _COLUMNS]
     "Number of edge types; 0 where edges have no types."
-    num_vertices: int
+    num_vertices: Annotated[int, integers(0, 2**48 - 1)]
     "Number of vertices of the training graph. A model for a graph without features has weights for each of them."
-    edge_dim: int = 0
+    edge_dim: Annotated[int, _COLUMNS] = 0
     "Number of features per edge of the training graph; 0 where edges have none."
     feature_names: tuple[str, ...] = ()
     "Names of the features of the training graph, or empty."
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        # A list where it is read from a file.
+        object.__setattr__(self, "feature_names", as_texts([*self.feature_names]))
 
     @property
     def unit(self) -> Unit:
@@ -67,19 +74,6 @@ class Contract:
             edge_dim=graph.edge_dim,
             feature_names=graph.feature_names,
         )
-
-    @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> Contract:
-        """A contract of the values of its fields; a TypeError where one is missing, unknown, or of the wrong type."""
-        names = values["feature_names"]
-        found = cls(**{**values, "feature_names": as_texts([*names] if isinstance(names, tuple) else names)})
-        if found.task not in ALL_TASKS:
-            raise TypeError(f"task is {found.task!r:.40}, expected one of {', '.join(ALL_TASKS)}")
-        for name in ("num_outputs", "num_features", "num_edge_types", "num_vertices", "edge_dim"):
-            value, limits = getattr(found, name), RANGES["num_classes" if name == "num_outputs" else name]
-            if value not in limits:
-                raise TypeError(f"{name} is {value!r:.40}, expected {limits}")
-        return found
 
     def shape_only_graph(self) -> Graph:
         """A graph of these sizes without content, on which a model of the zoo can be built."""

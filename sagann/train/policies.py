@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -19,22 +20,8 @@ from sagann.saga import SagaLayer
 if TYPE_CHECKING:
     from sagann.config import TrainConfig
 
-ELEMENTWISE = tuple(
-    getattr(torch.optim, name)
-    for name in (
-        "ASGD",
-        "Adadelta",
-        "Adagrad",
-        "Adam",
-        "AdamW",
-        "Adamax",
-        "NAdam",
-        "RAdam",
-        "RMSprop",
-        "Rprop",
-        "SGD",
-    )
-)
+_ELEMENTWISE = "ASGD Adadelta Adagrad Adam AdamW Adamax NAdam RAdam RMSprop Rprop SGD"
+ELEMENTWISE = tuple(getattr(torch.optim, name) for name in _ELEMENTWISE.split())
 "Optimizers that step each number by itself. Others add numbers up, which machines may round differently."
 REFUSALS = (TypeError, ValueError, RuntimeError, AttributeError, LookupError, ArithmeticError, AssertionError)
 "Errors that torch raises for options of a wrong type or value."
@@ -86,6 +73,46 @@ def _groups(model: nn.Module, weight_decay: float, decays: Callable[[nn.Paramete
         {"params": [parameter for parameter in trained if not decays(parameter)], "weight_decay": 0.0},
     ]
     return [group for group in groups if group["params"]]
+
+
+class Policies:
+    """How a run makes its optimizer and scheduler: as ``config`` names them, or by functions of the user's.
+
+    Args:
+        config: names what is not given.
+        optimizer: makes the optimizer.
+        scheduler: makes the scheduler.
+        param_groups: splits the parameters into groups.
+    Raises:
+        InputError: an optimizer or a scheduler is given, and not a function that makes one.
+    """
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        *,
+        optimizer: OptimizerFactory | None,
+        scheduler: SchedulerFactory | None,
+        param_groups: ParamGroups | None,
+    ) -> None:
+        require_maker(optimizer, "optimizer", "groups")
+        require_maker(scheduler, "scheduler", "optimizer")
+        self._config, self._optimizer, self._scheduler = config, optimizer, scheduler
+        self._groups = param_groups or DECAY_POLICIES[config.decay]
+
+    def made(self, model: nn.Module, *, maximise: bool) -> tuple[torch.optim.Optimizer, LRScheduler | None]:
+        """The optimizer of a model, and its scheduler, if any; ``maximise`` says whether a higher monitored metric is better."""
+        # TrainConfig has put a number in place of None.
+        assert self._config.weight_decay is not None
+        groups = self._groups(model, self._config.weight_decay)
+        optimizer = (self._optimizer or partial(build_optimizer, self._config))(groups)
+        make_scheduler = self._scheduler or partial(build_scheduler, self._config, maximise=maximise)
+        return optimizer, make_scheduler(optimizer)
+
+    def try_out(self) -> None:
+        """Find errors of what the configuration names, if it names both, before anything is trained."""
+        if self._optimizer is None and self._scheduler is None:
+            try_policies(self._config)
 
 
 def require_maker(given: object, what: str, argument: str) -> None:

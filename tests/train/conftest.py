@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
+from sagann.saga.engine import NaiveEngine, using_engine
 from sagann.train import saver
+
+
+@pytest.fixture(scope="module")
+def naive() -> Iterator[None]:
+    """Layers run as plain PyTorch, without being traced and compiled: for tests of what is around them."""
+    with using_engine(NaiveEngine()):
+        yield
 
 
 @pytest.fixture

@@ -11,6 +11,8 @@ from sagann.nn import ModelConfig
 from sagann.train.best import BestTracker
 from tests.train.runs import community_graph, trainer_of, values_graph, without_split
 
+pytestmark = pytest.mark.usefixtures("naive")
+
 
 def test_the_best_weights_are_kept_and_measured():
     result = trainer_of(epochs=30, lr=0.1, monitor="val/loss").fit()

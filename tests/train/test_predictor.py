@@ -31,6 +31,8 @@ from tests.train.runs import (
     sparse_graph,
 )
 
+pytestmark = pytest.mark.usefixtures("naive")
+
 
 def test_predictions_are_those_of_the_model_without_dropout():
     graph, model = community_graph(), seeded_model()

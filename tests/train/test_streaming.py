@@ -185,7 +185,7 @@ def test_a_feature_store_trains_as_the_tensor_of_its_rows(tmp_path: Path) -> Non
         trainer = Trainer(MODEL, each, TrainConfig(epochs=3, device="cpu", **options))
         results.append([record.loss for record in trainer.fit().history])
         if each is graph and options:
-            assert trainer._parts.prepared.graph.features is store
+            assert trainer.prepared.graph.features is store
             assert trainer.predict(each).shape == (600,)
     assert results[0] == results[1]
     assert results[2] == results[3]

@@ -5,6 +5,7 @@ import math
 import statistics
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from dataclasses import replace
 
 import pytest
@@ -29,6 +30,8 @@ from tests.train.runs import (
     values_graph,
     weights_of,
 )
+
+pytestmark = pytest.mark.usefixtures("naive")
 
 
 def test_training_learns_what_features_alone_do_not_tell():
@@ -180,7 +183,9 @@ def test_trainers_in_threads_draw_the_numbers_that_each_draws_alone():
 
     before = torch.get_rng_state()
     with ThreadPoolExecutor(2) as threads:
-        found = list(threads.map(weights_after, (1, 2)))
+        # The engine is that of the context.
+        runs = [threads.submit(copy_context().run, weights_after, seed) for seed in (1, 2)]
+        found = [run.result() for run in runs]
     assert torch.equal(torch.get_rng_state(), before)
     for seed, weights in zip((1, 2), found, strict=True):
         assert_same_bits(weights, weights_after(seed, together=False))
@@ -326,7 +331,7 @@ def test_the_run_folder(tmp_path):
     run = json.loads((tmp_path / "run" / "run.json").read_text())
     assert run["model"]["config"]["hidden"] == 8
     assert run["train"]["epochs"] == 12
-    assert run["seed"] == 9
+    assert run["train"]["seed"] == 9
     assert run["data"] == "data/communities"
     assert run["versions"]["torch"] == torch.__version__
     checkpoints = sorted(path.name for path in (tmp_path / "run" / "checkpoints").iterdir())
