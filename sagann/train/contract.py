@@ -1,4 +1,4 @@
-"""Contract: the sizes that a trained model expects of a graph, and the checks of a graph and of logits."""
+"""Contract: the sizes that a trained model expects of a graph, and the checks of a graph."""
 
 from __future__ import annotations
 
@@ -7,14 +7,12 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 import torch
-from torch import Tensor
 
-from sagann.errors import InputError, LayerError, listed, shown
+from sagann.errors import InputError, listed, shown
 from sagann.graph import Graph, MeasuredLinks, Topology
 from sagann.graph.answers import ALL_TASKS, PREFIXES, kind_of, unit_of
-from sagann.graph.checks import Unit, form_of
+from sagann.graph.checks import Unit
 from sagann.graph.task import TO_HOLD_OUT, answers_of, for_task, task_of
-from sagann.graph.validate import FEATURE_DTYPES
 from sagann.options import check_fields, integers, one_of
 from sagann.storage.json_fields import as_texts
 
@@ -169,23 +167,6 @@ class Contract:
                 f"{_classes(answers.num_classes, answers.multi_label)}, the model predicts {_classes(self.num_outputs, is_multi_label)}",
                 "Number the classes as in the training graph and set num_classes to the model's.",
             )
-
-    def check_logits(self, logits: object, num_rows: int, device: torch.device, model: str) -> Tensor:
-        """Outputs that are dense floats, one row per vertex (or graph) and one column per class or target, on a device; else a LayerError."""
-        expected, columns = [num_rows, self.num_outputs], "target" if self.kind == "regression" else "class"
-        found = form_of(logits)
-        if isinstance(logits, Tensor):
-            is_placed = logits.device == device
-            is_dense = logits.layout == torch.strided
-            if is_placed and is_dense and list(logits.shape) == expected and logits.dtype in FEATURE_DTYPES:
-                return logits
-            found += "" if is_placed else f" on {logits.device}"
-        raise LayerError(
-            f"the model must return one row {'' if columns == 'target' else 'of logits '}per {self.unit}, with "
-            f"a column per {columns}: {found}, expected a dense tensor of 16- to 64-bit floats {expected} on "
-            f"{device} (in model {model})",
-            hint=f"Let the last layer return such a tensor, with {self.num_outputs} columns.",
-        )
 
 
 def require_names(names: Sequence[object], num_classes: int, *, where: str) -> tuple[str, ...]:

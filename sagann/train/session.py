@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import torch
@@ -103,7 +103,7 @@ class TrainSession:
                 reporter.on_batch(progress)
             return stops()
 
-        while not (self.finished or stops()) and (record := self.run_epoch(leave)) is not None:
+        while not (self.finished or stops()) and (record := self.run_epoch(leave=leave)) is not None:
             for reporter in reporters:
                 reporter.on_epoch(record)
 
@@ -248,7 +248,7 @@ class TrainSession:
             "history_bytes": history_bytes,
         }
         if self.progress is not None:
-            state["progress"] = self.progress.state_dict()
+            state["progress"] = asdict(self.progress)
         if (of_source := self.source.state_dict()) is not None:
             state["source"] = of_source
         return state
@@ -264,8 +264,6 @@ class TrainSession:
             self.source.load_state_dict(state["source"])
         self.epoch, self.progress = state["epoch"], None
         if "progress" in state:
-            self.progress = EpochProgress.from_state(
-                state["progress"], Position.of(state), num_batches=self.source.num_batches
-            )
+            self.progress = EpochProgress(**state["progress"])
         self.history = history
         restore_rng(state["rng"], self.device)
