@@ -13,7 +13,6 @@ from sagann.errors import InputError, LayerError
 from sagann.graph import add_self_loops
 from sagann.nn import SAGE, ModelConfig, build_model
 from sagann.plan.residency import BudgetError
-from sagann.saga.layer import count_hops
 from sagann.train import Contract, Predictor, TrainConfig, Trainer
 from sagann.train.preparation import features_as
 from sagann.train.streaming import Streaming
@@ -107,17 +106,6 @@ def test_bad_values_in_a_new_graph_are_refused():
         predictor_of().predict(graph)
 
 
-def test_hops_are_counted_or_stated():
-    assert count_hops(TwoLayers()) == 2
-    assert count_hops(nn.Linear(1, 1)) == 0
-    model = nn.Linear(1, 1)
-    model.num_hops = 5
-    assert count_hops(model) == 5
-    model.num_hops = "two"
-    with pytest.raises(InputError, match="a model's num_hops is no count: 'two'"):
-        count_hops(model)
-
-
 def test_hooks_of_layers_are_given_tensors():
     graph, seen = sparse_graph(), []
     trainer = Trainer(ModelConfig(hidden=8), graph, TrainConfig(epochs=1, device="cpu"))
@@ -131,12 +119,6 @@ def test_a_model_of_double_precision_gets_doubles():
     trainer = Trainer(seeded_model().double(), community_graph(), TrainConfig(epochs=1, device="cpu"))
     trainer.fit()
     assert trainer.predict(probabilities=True).dtype == torch.float64
-
-
-def test_integer_features_are_refused_in_words():
-    graph = replace(community_graph(), features=torch.ones(90, 8, dtype=torch.int64))
-    with pytest.raises(InputError, match=r"torch.int64 \[90, 8\], expected floating point"):
-        Trainer(seeded_model(), graph)
 
 
 def test_an_embedding_is_the_input_of_the_last_layer():
