@@ -226,7 +226,7 @@ def source_of(
     model_config: ModelConfig | None,
     say: Callable[[str], None],
 ) -> EpochSource:
-    """The source that a configuration asks for; ``model_config`` is what the model was built from, if not the user."""
+    """The source that a configuration asks for; ``model_config`` is None for a module of the user's own."""
     unit, part = predictor.contract.unit, prepared.part
     source: EpochSource
     # Imported below: most runs take one kind of step, and others load Numba, or start processes.
