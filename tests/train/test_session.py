@@ -14,8 +14,6 @@ from torch.nn import functional as F
 
 from sagann.errors import CheckpointError, InputError
 from sagann.nn import ModelConfig, build_model
-from sagann.runtime.in_memory.engine import CompiledEngine
-from sagann.saga.engine import using_engine
 from sagann.train import TrainConfig, Trainer, load_run, read_run
 from tests.train.runs import (
     CrashError,
@@ -212,11 +210,10 @@ def test_the_rate_after_the_last_step_may_be_anything(epochs, monkeypatch):
     assert trainer.fit().epochs == epochs
 
 
+@pytest.mark.usefixtures("compiled")
 def test_dropout_of_attention_resumes_bitwise(tmp_path):
     config = ModelConfig(model="gat", hidden=8, heads=2, model_options={"attention_dropout": 0.3})
-    # Compiled layers draw seeds of their own.
-    with using_engine(CompiledEngine()):
-        check_resume(tmp_path, kind=lambda: build_model(config, community_graph()))
+    check_resume(tmp_path, kind=lambda: build_model(config, community_graph()))
 
 
 def test_numpy_and_python_random_numbers_resume_bitwise(tmp_path):

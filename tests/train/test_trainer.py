@@ -196,6 +196,7 @@ def test_evaluation_every_few_epochs_and_at_the_end():
     assert [record.epoch for record in result.history if record.metrics] == [3, 6, 8]
 
 
+@pytest.mark.usefixtures("compiled")
 def test_evaluation_does_not_change_training():
     often, seldom = seeded_model(), seeded_model()
     trainer_of(often, epochs=12, weights="last").fit()
@@ -424,6 +425,7 @@ def test_a_model_without_values_is_refused():
         trainer_of(model)
 
 
+@pytest.mark.usefixtures("compiled")
 @pytest.mark.parametrize(("array", "when"), [("indptr", "before"), ("indices", "after")])
 def test_a_model_that_overwrites_the_edges_is_refused_and_the_dataset_stays(array, when, tmp_path):
     class Moves(TwoLayers):
