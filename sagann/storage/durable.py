@@ -28,12 +28,6 @@ def write_whole(path: Path, content: bytes) -> None:
     sync_folder(path.parent)
 
 
-def sync_file(path: Path) -> None:
-    """Wait until a file's content is on the disk."""
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
-
-
 def sync_folder(path: Path) -> None:
     """Wait until the names in a folder are on the disk."""
     handle = os.open(path, os.O_RDONLY)

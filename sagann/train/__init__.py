@@ -10,8 +10,9 @@ from sagann.train.metrics import METRICS, Metrics
 from sagann.train.own_metrics import GatheredMetric, MetricFunction
 from sagann.train.policies import DECAY_POLICIES
 from sagann.train.predictor import Predictor
+from sagann.train.reopen import load_run, read_run
 from sagann.train.reporter import EpochRecord, LogReporter, Reporter, RunInfo, TrainResult
-from sagann.train.run import Run, load_run, read_run
+from sagann.train.run import Run
 from sagann.train.trainer import Trainer
 
 __all__ = [

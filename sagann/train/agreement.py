@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import astuple
 from typing import Any
 
 import torch
@@ -25,7 +24,6 @@ from sagann.runtime.team import START_TIMEOUT_S, Team
 from sagann.saga.engine import current_engine
 from sagann.storage.array_checksums import array_checksums
 from sagann.train.atomic import digest
-from sagann.train.checkpoint import Checkpoint, Position
 from sagann.train.identity import config_identity, differences, graph_identity
 from sagann.train.plain_state import pack, unpack
 from sagann.train.predictor import Predictor
@@ -134,14 +132,12 @@ def continue_together(session: TrainSession) -> None:
     """Bring every worker's session to the state of the first worker's. No other worker reads the run folder."""
     content, team = None, session.team
     if team.is_first:
-        checkpoint = session.checkpoint(run="", history_bytes=0)
         history = [record.to_json() for record in session.history]
-        content = pack({"position": astuple(checkpoint.position), "state": checkpoint.state, "history": history})
+        content = pack({"state": session.state_dict(run="", history_bytes=0), "history": history})
     content = team.from_first(content, "sharing the checkpoint")
     if not team.is_first:
         found = unpack(content)
-        checkpoint = Checkpoint(position=Position(*found["position"]), state=found["state"])
-        session.restore(checkpoint, [EpochRecord.from_json(line) for line in found["history"]])
+        session.restore(found["state"], [EpochRecord.from_json(line) for line in found["history"]])
 
 
 def _digest(value: Tensor) -> str:

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
-
 from sagann.errors import CheckpointError
-from sagann.storage.durable import TEMPORARY_PREFIX, sync_file, write_whole
+from sagann.storage.durable import TEMPORARY_PREFIX, write_whole
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -20,47 +18,9 @@ def write_json(path: Path, value: Any) -> None:
     write_whole(path, (json.dumps(value, indent=2, allow_nan=False) + "\n").encode())
 
 
-def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Write tensors as safetensors and wait until they are on the disk; not atomic by itself."""
-    # Imported here: only runs with a folder need it.
-    from safetensors import SafetensorError
-    from safetensors.torch import save_file
-
-    path.touch()
-    mode = path.stat().st_mode
-    contiguous = {name: tensor.contiguous() for name, tensor in tensors.items()}
-    try:
-        save_file(contiguous, path)
-    except SafetensorError as error:
-        raise OSError(None, str(error), str(path)) from error
-    # safetensors makes files that only their owner may read, whatever the umask.
-    path.chmod(mode)
-    sync_file(path)
-
-
-def parse_tensors(content: bytes) -> dict[str, Tensor]:
-    """The tensors of a safetensors file, copied from its content; a ValueError says that it is none.
-
-    A mapped file could be cut or removed while its tensors are in use.
-    """
-    from safetensors import SafetensorError
-    from safetensors.torch import load
-
-    try:
-        return load(content)
-    except (SafetensorError, LookupError, TypeError, AttributeError, RuntimeError) as error:
-        raise ValueError(str(error)) from error
-
-
 def digest(content: bytes) -> str:
     """BLAKE2b-128, in hexadecimal."""
     return hashlib.blake2b(content, digest_size=16).hexdigest()
-
-
-def file_digest(path: Path) -> str:
-    """The :func:`digest` of a file's content, which is read in pieces."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
 
 
 @contextmanager

@@ -16,12 +16,14 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from sagann.byte_size import format_bytes
+from sagann.config import TrainConfig
 from sagann.errors import InputError, LayerError
 from sagann.free_space import memory
 from sagann.graph import Graph
 from sagann.graph.rows import is_sparse
 from sagann.saga.layer import count_hops
 from sagann.train.metrics import measuring_bytes, most_measured
+from sagann.train.predictor import Predictor
 from sagann.train.preparation import parameter_dtype, takes_sparse_features
 
 MARGIN_BYTES = 256 << 20
@@ -45,36 +47,45 @@ def _room_bytes(model: nn.Module, graph: Graph, free_bytes: int) -> int:
     return free_bytes - MARGIN_BYTES - int(MARGIN_SHARE * free_bytes) - _held_bytes(model, graph)
 
 
-def bytes_in_files(model: nn.Module, graph: Graph) -> int:
+def may_choose_budget(predictor: Predictor, config: TrainConfig) -> bool:
+    """Whether a run is streamed where memory is too small for it: no budget is stated, and one processor walks a whole graph."""
+    is_alone = config.memory is None and predictor.device.type == "cpu" and predictor.team.size == 1
+    return is_alone and (predictor.contract.unit == "vertex" or config.sample is not None)
+
+
+def bytes_in_files(predictor: Predictor, graph: Graph, config: TrainConfig) -> int:
     """Bytes of the arrays that preparing ``graph`` makes, where they are so many that they should lie in files; else 0.
 
     Whether to stream is decided later, from the prepared graph.
     """
     usable_bytes = memory().usable_bytes
-    made_bytes = _prepared_bytes(model, graph)
-    return made_bytes if usable_bytes is not None and made_bytes > PREPARED_SHARE * usable_bytes else 0
+    if usable_bytes is None or not may_choose_budget(predictor, config):
+        return 0
+    made_bytes = _prepared_bytes(predictor.model, graph)
+    return made_bytes if made_bytes > PREPARED_SHARE * usable_bytes else 0
 
 
 def automatic_budget(
-    model: nn.Module,
+    predictor: Predictor,
     graph: Graph,
+    config: TrainConfig,
     say: Callable[[str], None],
     *,
-    known: int | None = None,
-    in_files_bytes: int = 0,
-    hot_bytes: int = 0,
-    trains: bool = True,
+    known: int | None,
+    in_files_bytes: int,
 ) -> int | None:
-    """The budget that a model must be streamed within, in bytes; None where memory is large enough for the run.
+    """The budget that a model must be streamed within, in bytes; None where memory is large enough for the run, or another budget is stated.
 
-    The model is on the CPU, the graph prepared. ``say`` is told if the run is streamed, or should be and cannot. ``known``
+    The graph is prepared. ``say`` is told if the run is streamed, or should be and cannot. ``known``
     is the budget that the run began with, which is kept if there is room. ``in_files_bytes`` is what
-    :func:`bytes_in_files` gave for the graph before it was prepared. ``hot_bytes`` are those of a hot tier that the run will hold.
-    Without ``trains``, only evaluations walk the whole graph.
+    :func:`bytes_in_files` gave for the graph before it was prepared. Of a run on mini-batches, only evaluations walk the whole graph.
     """
-    free_bytes = memory().usable_bytes
+    if not may_choose_budget(predictor, config):
+        return None
+    free_bytes, model = memory().usable_bytes, predictor.model
     if free_bytes is None:
         return known
+    hot_bytes, trains = _hot_bytes(graph, config), config.sample is None
     free_bytes = max(0, free_bytes - hot_bytes)
     room_bytes = max(1, _room_bytes(model, graph, free_bytes))
     # In memory, logits of all vertices and arrays that lie in files take their part.
@@ -113,6 +124,16 @@ def is_streamed_by_engine() -> bool:
 
     engine = current_engine()
     return isinstance(engine, CompiledEngine) and not engine.lean
+
+
+def _hot_bytes(graph: Graph, config: TrainConfig) -> int:
+    """Bytes of the hot tier that the configuration states."""
+    if config.hot is None:
+        return 0
+    # Imported here: most runs have no tiers, and it loads Numba.
+    from sagann.train.tiers import stated_hot_bytes
+
+    return stated_hot_bytes(graph.features, config)
 
 
 def _held_bytes(model: nn.Module, graph: Graph) -> int:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from sagann.errors import CheckpointError
 from sagann.interop.torch_file import load_plain
@@ -20,6 +20,9 @@ from sagann.train.atomic import disk_errors, remove_leftovers
 from sagann.train.plain_state import pack
 
 FORMAT = 2
+State: TypeAlias = Mapping[str, Any]
+"""The state of a run at the end of an epoch, or between two batches of one: its ``epoch`` and ``batch``, and further values by the name of their
+part: numbers, texts, tensors, and plain containers of these (:mod:`sagann.train.plain_state`)."""
 _NAME = re.compile(r"epoch-(\d{6,})(?:-batch-(\d{6,}))?\.pt")
 
 
@@ -42,15 +45,10 @@ class Position:
     def __str__(self) -> str:
         return f"batch {self.batch} of epoch {self.epoch + 1}" if self.batch else f"epoch {self.epoch}"
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Checkpoint:
-    """The state of a run at the end of an epoch, or between two batches of one."""
-
-    position: Position
-    "How far the run has come."
-    state: Mapping[str, Any]
-    "Values by the name of their part: numbers, texts, tensors, and plain containers of these (see sagann.train.plain_state)."
+    @classmethod
+    def of(cls, state: State) -> Position:
+        """How far the run of a state has come."""
+        return cls(state["epoch"], state["batch"])
 
 
 class CheckpointFolder:
@@ -65,10 +63,9 @@ class CheckpointFolder:
         matches = [_NAME.fullmatch(name) for name in self._names()]
         return sorted((Position(int(match[1]), int(match[2] or 0)) for match in matches if match), reverse=True)
 
-    def write(self, checkpoint: Checkpoint) -> Path:
-        """Write ``checkpoint`` atomically, then remove all but the ``keep`` newest ones."""
-        position = checkpoint.position
-        content = pack({"format": FORMAT, "epoch": position.epoch, "batch": position.batch, **checkpoint.state})
+    def write(self, state: State) -> Path:
+        """Write a checkpoint atomically, then remove all but the ``keep`` newest ones."""
+        position, content = Position.of(state), pack({"format": FORMAT, **state})
         final = self._file(position)
         with disk_errors(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
@@ -82,7 +79,7 @@ class CheckpointFolder:
                 self._file(each).unlink()
         return final
 
-    def read(self, position: Position) -> Checkpoint:
+    def read(self, position: Position) -> State:
         """Read one checkpoint. A file that is missing, truncated, altered or of another format is a CheckpointError."""
         path = self._file(position)
         try:
@@ -91,17 +88,16 @@ class CheckpointFolder:
             version = state.pop("format", None) if isinstance(state, dict) else None
             if version != FORMAT:
                 raise ValueError(f"format {version!r:.80}, expected {FORMAT}")
-            found = Position(state.pop("epoch"), state.pop("batch"))
-            if found != position:
-                raise ValueError(f"it is of {found}, its name says {position}")
+            if Position.of(state) != position:
+                raise ValueError(f"it is of {Position.of(state)}, its name says {position}")
         except (OSError, ValueError) as error:
             what = "" if type(error) is ValueError else f"{type(error).__name__}: "
             raise CheckpointError(
                 f"checkpoint is damaged: {what}{error} (in {path})", hint="Remove this file to silence the message."
             ) from error
-        return Checkpoint(position=position, state=state)
+        return state
 
-    def newest(self, *, on_damaged: Callable[[str], None]) -> Checkpoint | None:
+    def newest(self, *, on_damaged: Callable[[str], None]) -> State | None:
         """The newest whole checkpoint; None where there is none, a CheckpointError where every one is damaged.
 
         ``on_damaged`` is told of each damaged checkpoint that is passed over.

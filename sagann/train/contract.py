@@ -1,42 +1,47 @@
-"""Contract: the sizes that a trained model expects of a graph, and the checks of a graph and of logits."""
+"""Contract: the sizes that a trained model expects of a graph, and the checks of a graph."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import torch
-from torch import Tensor
 
-from sagann.errors import InputError, LayerError, listed, shown
+from sagann.errors import InputError, listed, shown
 from sagann.graph import Graph, MeasuredLinks, Topology
 from sagann.graph.answers import ALL_TASKS, PREFIXES, kind_of, unit_of
-from sagann.graph.checks import Unit, form_of
+from sagann.graph.checks import Unit
 from sagann.graph.task import TO_HOLD_OUT, answers_of, for_task, task_of
-from sagann.graph.validate import FEATURE_DTYPES
-from sagann.ranges import RANGES
+from sagann.options import check_fields, integers, one_of
 from sagann.storage.json_fields import as_texts
+
+_COLUMNS = integers(0, 2**31 - 1)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Contract:
     """The task of a model, and the sizes of the graph that it was made for. A new graph must have the same."""
 
-    task: str
+    task: Annotated[str, one_of(*ALL_TASKS)]
     "What is learned: one of :data:`sagann.graph.TASKS` or :data:`sagann.graph.GRAPH_TASKS`, or :data:`sagann.graph.LINK_TASK`."
-    num_outputs: int
+    num_outputs: Annotated[int, integers(0, 2**48 - 1)]
     "Number of outputs per vertex, or per graph: one for each class, or each target. Rows that score links have any width: 0."
-    num_features: int
+    num_features: Annotated[int, _COLUMNS]
     "Number of features per vertex; 0 where vertices have no features."
-    num_edge_types: int
+    num_edge_types: Annotated[int, _COLUMNS]
     "Number of edge types; 0 where edges have no types."
-    num_vertices: int
+    num_vertices: Annotated[int, integers(0, 2**48 - 1)]
     "Number of vertices of the training graph. A model for a graph without features has weights for each of them."
-    edge_dim: int = 0
+    edge_dim: Annotated[int, _COLUMNS] = 0
     "Number of features per edge of the training graph; 0 where edges have none."
     feature_names: tuple[str, ...] = ()
     "Names of the features of the training graph, or empty."
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        # A list where it is read from a file.
+        object.__setattr__(self, "feature_names", as_texts([*self.feature_names]))
 
     @property
     def unit(self) -> Unit:
@@ -67,19 +72,6 @@ class Contract:
             edge_dim=graph.edge_dim,
             feature_names=graph.feature_names,
         )
-
-    @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> Contract:
-        """A contract of the values of its fields; a TypeError where one is missing, unknown, or of the wrong type."""
-        names = values["feature_names"]
-        found = cls(**{**values, "feature_names": as_texts([*names] if isinstance(names, tuple) else names)})
-        if found.task not in ALL_TASKS:
-            raise TypeError(f"task is {found.task!r:.40}, expected one of {', '.join(ALL_TASKS)}")
-        for name in ("num_outputs", "num_features", "num_edge_types", "num_vertices", "edge_dim"):
-            value, limits = getattr(found, name), RANGES["num_classes" if name == "num_outputs" else name]
-            if value not in limits:
-                raise TypeError(f"{name} is {value!r:.40}, expected {limits}")
-        return found
 
     def shape_only_graph(self) -> Graph:
         """A graph of these sizes without content, on which a model of the zoo can be built."""
@@ -175,23 +167,6 @@ class Contract:
                 f"{_classes(answers.num_classes, answers.multi_label)}, the model predicts {_classes(self.num_outputs, is_multi_label)}",
                 "Number the classes as in the training graph and set num_classes to the model's.",
             )
-
-    def check_logits(self, logits: object, num_rows: int, device: torch.device, model: str) -> Tensor:
-        """Outputs that are dense floats, one row per vertex (or graph) and one column per class or target, on a device; else a LayerError."""
-        expected, columns = [num_rows, self.num_outputs], "target" if self.kind == "regression" else "class"
-        found = form_of(logits)
-        if isinstance(logits, Tensor):
-            is_placed = logits.device == device
-            is_dense = logits.layout == torch.strided
-            if is_placed and is_dense and list(logits.shape) == expected and logits.dtype in FEATURE_DTYPES:
-                return logits
-            found += "" if is_placed else f" on {logits.device}"
-        raise LayerError(
-            f"the model must return one row {'' if columns == 'target' else 'of logits '}per {self.unit}, with "
-            f"a column per {columns}: {found}, expected a dense tensor of 16- to 64-bit floats {expected} on "
-            f"{device} (in model {model})",
-            hint=f"Let the last layer return such a tensor, with {self.num_outputs} columns.",
-        )
 
 
 def require_names(names: Sequence[object], num_classes: int, *, where: str) -> tuple[str, ...]:

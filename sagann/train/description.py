@@ -2,90 +2,116 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from typing import Any
+import statistics
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from sagann.byte_size import format_bytes
+from sagann.nn.model_call import class_of
+from sagann.train.history import History
 from sagann.train.identity import identity_of
+from sagann.train.metrics import Metrics
 from sagann.train.reporter import RunInfo, TrainResult
-from sagann.train.resources import versions
-from sagann.train.run_folder import AUTOMATIC
-from sagann.train.run_parts import RunParts
+from sagann.train.resources import peak_rss_bytes, versions
+from sagann.train.run import Run
 from sagann.train.session import TrainSession
 
-
-def description_of(parts: RunParts, session: TrainSession) -> dict[str, Any]:
-    """The content of run.json."""
-    streaming = parts.predictor.streaming
-    automatic_bytes = streaming.memory_bytes if streaming is not None and streaming.is_automatic else None
-    return {
-        "model": {
-            "name": parts.model_name,
-            "config": None if parts.model_config is None else asdict(parts.model_config),
-        },
-        "train": parts.config.to_json(),
-        "data": parts.source,
-        "class_names": parts.class_names,
-        "seed": parts.config.seed,
-        "monitor": parts.monitor,
-        "weights": parts.weights,
-        "contract": asdict(parts.predictor.contract),
-        "loss": parts.predictor.mean_loss.to_json(),
-        "versions": {**versions(), "workers": parts.team.size},
-        "identity": identity_of(session, parts.predictor, parts.graph, parts.model_config),
-        AUTOMATIC: automatic_bytes,
-    }
+if TYPE_CHECKING:
+    from sagann.train.trainer import Trainer
 
 
-def summary_of(parts: RunParts, result: TrainResult) -> dict[str, Any]:
+def run_of(trainer: Trainer, session: TrainSession, path: Path) -> Run:
+    """The run that a trainer starts in a folder."""
+    streaming = trainer.predictor.streaming
+    return Run(
+        path=path,
+        model=model_name(trainer),
+        model_config=trainer.model_config,
+        train_config=trainer.config,
+        data=trainer.source,
+        contract=trainer.predictor.contract,
+        versions={**versions(), "workers": trainer.team.size},
+        identity=identity_of(session, trainer.predictor, trainer.graph, trainer.model_config),
+        class_names=trainer.class_names,
+        loss=trainer.predictor.mean_loss,
+        automatic_bytes=streaming.memory_bytes if streaming is not None and streaming.is_automatic else None,
+    )
+
+
+def result_of(
+    session: TrainSession, metrics: Mapping[str, Metrics], *, weights: str, run_dir: Path | None
+) -> TrainResult:
+    """How a session ended, with the metrics of the weights that it ended with."""
+    return TrainResult(
+        epochs=session.epoch,
+        batch=session.position.batch,
+        best_epoch=session.tracker.epoch,
+        weights=weights,
+        stopped_early=session.tracker.exhausted and session.epoch < session.config.epochs,
+        interrupted=not session.finished,
+        epoch_s=statistics.median(record.epoch_s for record in session.history) if session.history else 0.0,
+        peak_rss_bytes=peak_rss_bytes(),
+        metrics=metrics,
+        history=History(session.history),
+        run_dir=run_dir,
+    )
+
+
+def summary_of(trainer: Trainer, result: TrainResult) -> dict[str, Any]:
     """The content of metrics.json."""
     return {
-        "model": parts.model_name,
-        "data": parts.source,
-        "num_vertices": parts.graph.num_vertices,
-        "num_edges": parts.graph.num_edges,
+        "model": model_name(trainer),
+        "data": trainer.source,
+        "num_vertices": trainer.graph.num_vertices,
+        "num_edges": trainer.graph.num_edges,
         "epochs": result.epochs,
         "best_epoch": result.best_epoch,
-        "monitor": parts.monitor,
+        "monitor": trainer.monitor,
         "weights": result.weights,
         "stopped_early": result.stopped_early,
         "epoch_s": result.epoch_s,
         "peak_rss_bytes": result.peak_rss_bytes,
-        "seed": parts.config.seed,
-        "device": str(parts.device),
+        "seed": trainer.config.seed,
+        "device": str(trainer.device),
         **{split: result.metrics.get(split, {}) for split in ("train", "val", "test")},
     }
 
 
-def info_of(parts: RunParts, session: TrainSession) -> RunInfo:
+def info_of(trainer: Trainer, session: TrainSession) -> RunInfo:
     """What reporters are told at the start."""
     return RunInfo(
-        model=parts.model_name,
-        data=parts.source,
-        num_vertices=parts.prepared.graph.num_vertices,
-        num_edges=parts.prepared.num_edges,
-        num_hops=parts.predictor.num_hops,
-        epochs=parts.config.epochs,
+        model=model_name(trainer),
+        data=trainer.source,
+        num_vertices=trainer.prepared.graph.num_vertices,
+        num_edges=trainer.prepared.num_edges,
+        num_hops=trainer.predictor.num_hops,
+        epochs=trainer.config.epochs,
         first_epoch=session.epoch + 1,
         first_batch=session.position.batch,
-        monitor=parts.monitor,
-        device=str(parts.device),
+        monitor=trainer.monitor,
+        device=str(trainer.device),
     )
 
 
-def trained_on(parts: RunParts) -> str:
+def model_name(trainer: Trainer) -> str:
+    """Name of the model in the zoo, or of its class."""
+    return class_of(trainer.model).__name__ if trainer.model_config is None else trainer.model_config.model
+
+
+def trained_on(trainer: Trainer) -> str:
     """What an epoch is trained on, in words."""
-    config = parts.config
-    if config.sample is not None and parts.learns_links:
+    config, unit = trainer.config, trainer.predictor.contract.unit
+    if config.sample is not None and unit == "link":
         return f"mini-batches of {config.seeds_per_batch} links with {','.join(map(str, config.sample))} neighbours"
     if config.sample is not None:
         fanouts = ",".join(map(str, config.sample))
         by = "" if config.devices is None else f", by {config.devices}"
         return f"mini-batches of {config.seeds_per_batch} with {fanouts} neighbours{by}"
-    if parts.predictor.contract.unit == "graph":
+    if unit == "graph":
         return f"batches of {config.graphs_per_batch} graphs"
-    streaming, team = parts.predictor.streaming, parts.team
-    in_steps = parts.learns_links and config.batch_size is not None
+    streaming, team = trainer.predictor.streaming, trainer.team
+    in_steps = unit == "link" and config.batch_size is not None
     at_once = f", {config.batch_size} links at a time" if in_steps else ""
     within = "" if streaming is None else f", streamed within {format_bytes(streaming.memory_bytes)}"
     return f"the whole graph{at_once}{within}" + (f", by {team.size} workers" if team.size > 1 else "")

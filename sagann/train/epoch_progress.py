@@ -5,16 +5,11 @@ A resumed epoch goes on with these sums, so its line of metrics is that of an ep
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
-
-from sagann.train.checkpoint import Position
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from sagann.train.epoch_source import TrainStep
-
-_SUMS = ("loss", "num_labelled", "num_edges", "train_s")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,7 +31,7 @@ class EpochProgress:
     train_s: float = 0.0
     "Seconds of training, without checkpoints and reports; those before a resume count too."
     note: str = ""
-    "What the last step says beside the numbers, as how trainers share the seeds; empty for nothing, and after a resume."
+    "What the last step says beside the numbers, as how trainers share the seeds; empty for nothing."
 
     @property
     def is_whole(self) -> bool:
@@ -55,13 +50,3 @@ class EpochProgress:
             train_s=train_s,
             note=step.note,
         )
-
-    def state_dict(self) -> dict[str, Any]:
-        """The sums, for a checkpoint whose position names epoch and batch."""
-        return {name: getattr(self, name) for name in _SUMS}
-
-    @classmethod
-    def from_state(cls, state: Mapping[str, Any], position: Position, *, num_batches: int) -> EpochProgress:
-        """The inverse of :meth:`state_dict`."""
-        sums = {name: state[name] for name in _SUMS}
-        return cls(epoch=position.epoch + 1, batch=position.batch, num_batches=num_batches, **sums)

@@ -24,11 +24,14 @@ from sagann.train.run_folder import PROFILE_FILE
 from sagann.train.runner import Runner
 
 if TYPE_CHECKING:
+    from sagann.config import TrainConfig
     from sagann.hybrid.trace import Trace
     from sagann.hybrid.work import TrainerWork
+    from sagann.nn import ModelConfig
     from sagann.runtime.loading import GraphBatches, MiniBatches
     from sagann.runtime.recorder import Recorder
     from sagann.runtime.tiered import Traffic
+    from sagann.train.balancer import Balancer
 
 WHILE_TRAINING = ("train", "val")
 "The splits that are measured while a model is trained."
@@ -67,6 +70,8 @@ class EpochSource(ABC):
         "What each of several trainers did in the last epoch; None for one trainer."
         self.trace: Trace | None = None
         "What their stages did in the last epoch, if it is recorded."
+        self.balancer: Balancer | None = None
+        "Moves vertices between workers; None where parts stay."
 
     @property
     @abstractmethod
@@ -113,9 +118,12 @@ class EpochSource(ABC):
             names={"loss", KINDS[kind].quick, *names},
         )
 
-    def report(self) -> Mapping[str, Any]:
-        """What the last epoch was trained with, as :attr:`sagann.train.EpochRecord.extra` has it."""
-        return {name: value for each in (self.traffic, self.work) if each for name, value in each.to_json().items()}
+    def report(self, epochs_left: int) -> dict[str, Any]:
+        """What the last epoch was trained with, as :attr:`sagann.train.EpochRecord.extra` has it. Called once an epoch; so many follow."""
+        found = {
+            name: value for each in (self.traffic, self.work) if each for name, value in each.to_json().items()
+        }
+        return found if self.balancer is None else found | self.balancer.settle(epochs_left)
 
     def write_profile(self, folder: Path, say: Callable[[str], None]) -> None:
         """Write what ran in the last epoch into a folder, if it was recorded."""
@@ -124,13 +132,17 @@ class EpochSource(ABC):
 
     def state_dict(self) -> dict[str, Any] | None:
         """What a checkpoint keeps of the source; None for nothing."""
-        return None
+        return None if self.balancer is None else {"balance": self.balancer.state_dict()}
 
     def load_state_dict(self, found: Mapping[str, Any]) -> None:
         """Go on as the source did whose state it is, as far as that fits this one."""
+        if self.balancer is not None and "balance" in found:
+            self.balancer.load_state_dict(found["balance"])
 
     def open(self) -> None:
         """Start what the source needs besides this process."""
+        if self.balancer is not None:
+            self.balancer.begin()
 
     def close(self) -> None:
         """End what :meth:`open` has started. A second call does nothing."""
@@ -204,3 +216,42 @@ class WholeGraph(EpochSource):
         rows = self._rows[first:last] - vertices.start
         part = self._predictor.mean_loss(logits.index_select(0, rows), self._answers[first:last])
         return part * ((last - first) / len(self._rows))
+
+
+def source_of(
+    predictor: Predictor,
+    prepared: PreparedGraph,
+    config: TrainConfig,
+    *,
+    model_config: ModelConfig | None,
+    say: Callable[[str], None],
+) -> EpochSource:
+    """The source that a configuration asks for; ``model_config`` is None for a module of the user's own."""
+    unit, part = predictor.contract.unit, prepared.part
+    source: EpochSource
+    # Imported below: most runs take one kind of step, and others load Numba, or start processes.
+    if unit == "graph":
+        from sagann.train.graph_epochs import GraphEpochs
+
+        source = GraphEpochs(predictor, prepared, config)
+    elif config.devices is not None:
+        from sagann.train.hybrid_epochs import HybridEpochs
+
+        source = HybridEpochs(predictor, prepared, config, model_config=model_config, say=say)
+    elif config.sample is not None:
+        from sagann.train.link_epochs import SampledLinkEpochs
+        from sagann.train.sampled_epochs import SampledEpochs
+
+        kind = SampledLinkEpochs if unit == "link" else SampledEpochs
+        source = kind(predictor, prepared, config, say=say)
+    elif unit == "link":
+        from sagann.train.link_epochs import LinkEpochs
+
+        source = LinkEpochs(predictor, prepared, config)
+    else:
+        source = WholeGraph(predictor, prepared, profile=config.profile)
+    if part is not None and part.workers.balance == "cost":
+        from sagann.train.balancer import Balancer
+
+        source.balancer = Balancer(part, say=say)
+    return source

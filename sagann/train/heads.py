@@ -75,7 +75,16 @@ class Head:
 
     def check(self, rows: object, count: int, device: torch.device) -> Tensor:
         """The model's rows, if they have the right form; else a LayerError."""
-        return self.contract.check_logits(rows, count, device, self.name)
+        expected, is_values = [count, self.contract.num_outputs], self.contract.kind == "regression"
+        if _is_floats(rows, device) and list(rows.shape) == expected:
+            return rows
+        elsewhere = f" on {rows.device}" if isinstance(rows, Tensor) and rows.device != device else ""
+        raise LayerError(
+            f"the model must return one row {'' if is_values else 'of logits '}per {self.unit}, with a column per "
+            f"{'target' if is_values else 'class'}: {form_of(rows)}{elsewhere}, expected a dense tensor of 16- to 64-bit "
+            f"floats {expected} on {device} (in model {self.name})",
+            hint=f"Let the last layer return such a tensor, with {self.contract.num_outputs} columns.",
+        )
 
     def try_rows(self, rows: Tensor) -> None:
         """Find errors of what is made of the rows, before anything is trained."""

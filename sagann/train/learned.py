@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 from sagann.errors import CheckpointError
 from sagann.graph.topology import Topology
 from sagann.partition import CostFeatures, CostModel, balanced_bounds, count_cost_features, widths_to_count
-from sagann.storage.json_fields import as_text
 from sagann.train.balancer import read_learned
+from sagann.train.checkpoint import Position
 from sagann.train.run_folder import RunFolder
 
 if TYPE_CHECKING:
@@ -81,14 +81,11 @@ def learned_costs(run_dir: str | os.PathLike[str]) -> Learned:
         CheckpointError: ``run_dir`` is no run folder, has no checkpoint, learned no cost model, or its run.json is damaged.
     """
     folder = RunFolder(Path(run_dir))
-    try:
-        device = as_text(folder.read_run()["identity"]["train"]["device"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise folder.damaged_description(f"{type(error).__name__}: {error}") from error
+    device = folder.read_run().device
     checkpoint = folder.checkpoints.newest(on_damaged=lambda text: None)
-    state = None if checkpoint is None else checkpoint.state.get("balance")
+    state = None if checkpoint is None else checkpoint.get("source", {}).get("balance")
     if state is None or not state["operations"]:
-        found = "no checkpoint" if checkpoint is None else f"none in the checkpoint of {checkpoint.position}"
+        found = "no checkpoint" if checkpoint is None else f"none in the checkpoint of {Position.of(checkpoint)}"
         raise CheckpointError(
             f"the run has learned no cost model: {found} (in {folder.path})",
             hint="Name a run of several workers that trained some epochs with --balance cost.",

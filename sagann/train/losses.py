@@ -98,6 +98,13 @@ class Loss:
         weights = tuple(as_number(weight, "a class weight") for weight in as_list(found["class_weights"]))
         return cls(name=name, class_weights=weights)
 
+    def require_fit(self, kind: str, num_classes: int) -> None:
+        """A TypeError for a loss that a model of this kind, with so many classes, cannot have been trained by."""
+        if self.is_known and LOSSES[self.name] != kind:
+            raise TypeError(f"loss is {self.name}, which is not for the task {kind}")
+        if self.class_weights and (self.name != "cross_entropy" or len(self.class_weights) != num_classes):
+            raise TypeError(f"loss has {len(self.class_weights)} class weights, expected {num_classes}")
+
     def _rows(self, function: LossFunction, outputs: Tensor, answers: Tensor) -> Tensor:
         """The user's losses of some rows; an InputError where they are not one for each row."""
         losses: object = function(outputs, answers)

@@ -19,22 +19,8 @@ from sagann.saga import SagaLayer
 if TYPE_CHECKING:
     from sagann.config import TrainConfig
 
-ELEMENTWISE = tuple(
-    getattr(torch.optim, name)
-    for name in (
-        "ASGD",
-        "Adadelta",
-        "Adagrad",
-        "Adam",
-        "AdamW",
-        "Adamax",
-        "NAdam",
-        "RAdam",
-        "RMSprop",
-        "Rprop",
-        "SGD",
-    )
-)
+_ELEMENTWISE = "ASGD Adadelta Adagrad Adam AdamW Adamax NAdam RAdam RMSprop Rprop SGD"
+ELEMENTWISE = tuple(getattr(torch.optim, name) for name in _ELEMENTWISE.split())
 "Optimizers that step each number by itself. Others add numbers up, which machines may round differently."
 REFUSALS = (TypeError, ValueError, RuntimeError, AttributeError, LookupError, ArithmeticError, AssertionError)
 "Errors that torch raises for options of a wrong type or value."
@@ -88,7 +74,108 @@ def _groups(model: nn.Module, weight_decay: float, decays: Callable[[nn.Paramete
     return [group for group in groups if group["params"]]
 
 
-def require_maker(given: object, what: str, argument: str) -> None:
+class Policies:
+    """How a run makes its optimizer and scheduler: as ``config`` names them, or by functions of the user's.
+
+    Raises:
+        InputError: an optimizer or a scheduler is given, and not a function that makes one.
+    """
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        *,
+        optimizer: OptimizerFactory | None = None,
+        scheduler: SchedulerFactory | None = None,
+        param_groups: ParamGroups | None = None,
+    ) -> None:
+        _require_maker(optimizer, "optimizer", "groups")
+        _require_maker(scheduler, "scheduler", "optimizer")
+        self._config, self._optimizer, self._scheduler = config, optimizer, scheduler
+        self._groups = param_groups or DECAY_POLICIES[config.decay]
+
+    def made(self, model: nn.Module, *, maximise: bool) -> tuple[torch.optim.Optimizer, LRScheduler | None]:
+        """The optimizer of a model, and its scheduler, if any; ``maximise`` says whether a higher monitored metric is better."""
+        # TrainConfig has put a number in place of None.
+        assert self._config.weight_decay is not None
+        optimizer = self.optimizer_of(self._groups(model, self._config.weight_decay))
+        return optimizer, self.scheduler_of(optimizer, maximise=maximise)
+
+    def optimizer_of(self, groups: list[ParamGroup]) -> torch.optim.Optimizer:
+        """Make the optimizer. No groups, or a refusal of torch, is an InputError."""
+        config = self._config
+        if self._optimizer is not None:
+            return self._optimizer(groups)
+        if not groups:
+            raise InputError(
+                "the model has nothing to train: 0 parameters that require a gradient (in Trainer.model)",
+                hint="Give the model parameters, or set requires_grad on them.",
+            )
+        kind = getattr(torch.optim, config.optimizer)
+        if "weight_decay" not in inspect.signature(kind).parameters:
+            groups = [{name: value for name, value in group.items() if name != "weight_decay"} for group in groups]
+        try:
+            optimizer: torch.optim.Optimizer = kind(groups, lr=config.lr, **config.optimizer_options)
+        except REFUSALS as error:
+            raise torch_refuses("optimizer", config.optimizer, error) from error
+        return optimizer
+
+    def scheduler_of(self, optimizer: torch.optim.Optimizer, *, maximise: bool) -> LRScheduler | None:
+        """Make the scheduler, if there is to be one. ``maximise`` is the default mode of ReduceLROnPlateau.
+
+        A refusal of torch, or a schedule that ends before the last epoch, is an InputError.
+        """
+        config = self._config
+        if self._scheduler is not None:
+            return self._scheduler(optimizer)
+        if config.scheduler is None:
+            return None
+        kind = getattr(torch.optim.lr_scheduler, config.scheduler)
+        options = dict(config.scheduler_options)
+        if issubclass(kind, ReduceLROnPlateau):
+            options.setdefault("mode", "max" if maximise else "min")
+        try:
+            scheduler: LRScheduler = kind(optimizer, **options)
+        except REFUSALS as error:
+            raise torch_refuses("scheduler", config.scheduler, error) from error
+        length = getattr(scheduler, "total_steps", None)
+        if (
+            isinstance(scheduler, torch.optim.lr_scheduler.OneCycleLR)
+            and length is not None
+            and length < config.epochs
+        ):
+            raise InputError(
+                f"the schedule ends before training: {length} steps, {config.epochs} epochs (in "
+                "TrainConfig.scheduler_options)",
+                hint=f"Set total_steps to at least {config.epochs}, or train for fewer epochs.",
+            )
+        return scheduler
+
+    def try_out(self) -> None:
+        """Step the optimizer and the scheduler on a parameter of no use, unless the user makes one of them.
+
+        Torch checks most options only when it uses them, which may be in the middle of training.
+        """
+        config = self._config
+        if self._optimizer is not None or self._scheduler is not None:
+            return
+        # Two dimensions, which some optimizers insist on.
+        parameter = nn.Parameter(torch.zeros(2, 2))
+        optimizer = self.optimizer_of([{"params": [parameter], "weight_decay": config.weight_decay}])
+        scheduler = self.scheduler_of(optimizer, maximise=True)
+        if config.optimizer != "SparseAdam":
+            # SparseAdam takes gradients of sparse embeddings only. It also steps without a gradient.
+            parameter.grad = torch.zeros_like(parameter)
+        for _ in range(min(config.epochs, _TRIED_EPOCHS) if scheduler else 1):
+            check_rates(scheduler, optimizer)
+            try:
+                optimizer.step(lambda: 0.0)
+            except REFUSALS as error:
+                raise torch_refuses("optimizer", config.optimizer, error) from error
+            step_scheduler(scheduler, 0.0)
+
+
+def _require_maker(given: object, what: str, argument: str) -> None:
     """Refuse an 'optimizer' or 'scheduler' that is made already: resumed runs, rehearsals and workers each make one."""
     if given is None or callable(given):
         return
@@ -98,69 +185,6 @@ def require_maker(given: object, what: str, argument: str) -> None:
         f"Trainer.{what})",
         hint=f"Pass {what}=lambda {argument}: {name}({argument}, ...), or its name as TrainConfig({what}='{name}', ...).",
     )
-
-
-def build_optimizer(config: TrainConfig, groups: list[ParamGroup]) -> torch.optim.Optimizer:
-    """Make the optimizer that ``config`` names. No groups, or a refusal of torch, is an InputError."""
-    if not groups:
-        raise InputError(
-            "the model has nothing to train: 0 parameters that require a gradient (in Trainer.model)",
-            hint="Give the model parameters, or set requires_grad on them.",
-        )
-    kind = getattr(torch.optim, config.optimizer)
-    if "weight_decay" not in inspect.signature(kind).parameters:
-        groups = [{name: value for name, value in group.items() if name != "weight_decay"} for group in groups]
-    try:
-        optimizer: torch.optim.Optimizer = kind(groups, lr=config.lr, **config.optimizer_options)
-    except REFUSALS as error:
-        raise torch_refuses("optimizer", config.optimizer, error) from error
-    return optimizer
-
-
-def build_scheduler(config: TrainConfig, optimizer: torch.optim.Optimizer, *, maximise: bool) -> LRScheduler | None:
-    """Make the scheduler that ``config`` names, if it names one. ``maximise`` is the default mode of ReduceLROnPlateau.
-
-    A refusal of torch, or a schedule that ends before the last epoch, is an InputError.
-    """
-    if config.scheduler is None:
-        return None
-    kind = getattr(torch.optim.lr_scheduler, config.scheduler)
-    options = dict(config.scheduler_options)
-    if issubclass(kind, ReduceLROnPlateau):
-        options.setdefault("mode", "max" if maximise else "min")
-    try:
-        scheduler: LRScheduler = kind(optimizer, **options)
-    except REFUSALS as error:
-        raise torch_refuses("scheduler", config.scheduler, error) from error
-    length = getattr(scheduler, "total_steps", None)
-    if isinstance(scheduler, torch.optim.lr_scheduler.OneCycleLR) and length is not None and length < config.epochs:
-        raise InputError(
-            f"the schedule ends before training: {length} steps, {config.epochs} epochs (in "
-            "TrainConfig.scheduler_options)",
-            hint=f"Set total_steps to at least {config.epochs}, or train for fewer epochs.",
-        )
-    return scheduler
-
-
-def try_policies(config: TrainConfig) -> None:
-    """Step the optimizer and the scheduler that ``config`` names on a parameter of no use.
-
-    Torch checks most options only when it uses them, which may be in the middle of training.
-    """
-    # Two dimensions, which some optimizers insist on.
-    parameter = nn.Parameter(torch.zeros(2, 2))
-    optimizer = build_optimizer(config, [{"params": [parameter], "weight_decay": config.weight_decay}])
-    scheduler = build_scheduler(config, optimizer, maximise=True)
-    if config.optimizer != "SparseAdam":
-        # SparseAdam takes gradients of sparse embeddings only. It also steps without a gradient.
-        parameter.grad = torch.zeros_like(parameter)
-    for _ in range(min(config.epochs, _TRIED_EPOCHS) if scheduler else 1):
-        check_rates(scheduler, optimizer)
-        try:
-            optimizer.step(lambda: 0.0)
-        except REFUSALS as error:
-            raise torch_refuses("optimizer", config.optimizer, error) from error
-        step_scheduler(scheduler, 0.0)
 
 
 def step_scheduler(scheduler: LRScheduler | None, monitored: float | None) -> None:

@@ -24,7 +24,8 @@ from sagann.train.losses import Loss, default_loss
 from sagann.train.metrics import Metrics, Rows, evaluate_splits, finite, measured_splits
 from sagann.train.own_metrics import OwnMetrics, check_own_metrics, measure_own
 from sagann.train.preparation import PreparedGraph, features_as, parameter_dtype, prepared_by
-from sagann.train.runner import Runner, rows_of_batch, runner_of
+from sagann.train.runner import ByGraphs, OnPart, Runner, rows_of_batch
+from sagann.train.streamed import Streamed
 from sagann.train.streaming import Streaming
 from sagann.train.trainable import require_features
 
@@ -99,7 +100,12 @@ class Predictor:
         """How the model runs over a prepared graph."""
         with self._lock:
             if self._kept is None or self._kept.prepared.graph is not prepared.graph:
-                self._kept = runner_of(
+                kind: type[Runner] = Runner if prepared.part is None else OnPart
+                if self.contract.unit == "graph":
+                    kind = ByGraphs
+                elif self.streaming is not None:
+                    kind = Streamed
+                self._kept = kind(
                     self.model,
                     prepared,
                     self.head,

@@ -15,7 +15,8 @@ from sagann.runtime.forecasting.timeline_files import write_picture, write_trace
 from sagann.runtime.recorder import Recorder
 from sagann.storage.picture import can_draw
 from sagann.train.run_folder import PICTURE_FILE, PROFILE_FILE
-from sagann.train.runner import Runner, Streamed
+from sagann.train.runner import Runner
+from sagann.train.streamed import Streamed
 
 
 def write_profile(folder: Path, runner: Runner, measured: Recorder, on_message: Callable[[str], None]) -> None:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from sagann.errors import InputError, listed
 from sagann.hybrid.assignment import HOST
@@ -16,7 +17,6 @@ from sagann.train.epoch_source import EpochSource
 from sagann.train.hybrid_epochs import HybridEpochs
 from sagann.train.predictor import Predictor
 from sagann.train.resources import reproducible, seeded
-from sagann.train.run_parts import RunParts
 from sagann.train.sampled_epochs import SampledEpochs
 from sagann.train.sampled_forecast import (
     LONGEST_S,
@@ -30,16 +30,19 @@ from sagann.train.sampled_forecast import (
 )
 from sagann.train.trainable import copy_of_model
 
+if TYPE_CHECKING:
+    from sagann.train.trainer import Trainer
+
 SHORT_S = 2.0
 "Seconds after which a rehearsal before a run begins no more rounds: shares need less accuracy than a forecast."
 
 
-def foretell(parts: RunParts) -> SampledForecast:
+def foretell(parts: Trainer) -> SampledForecast:
     """See :meth:`sagann.train.Trainer.foretell`."""
-    if parts.config.sample is None or parts.learns_links:
+    if parts.config.sample is None or parts.graph.links is not None:
         raise InputError(
             "only epochs of mini-batches of vertices are foretold: "
-            f"{'links are learned' if parts.learns_links else 'sample is None'} (in Trainer.foretell)",
+            f"{'links are learned' if parts.graph.links is not None else 'sample is None'} (in Trainer.foretell)",
             hint="Set TrainConfig.sample. `sagann plan --memory` foretells epochs of the whole graph.",
         )
     with _copied(parts) as predictor:
@@ -49,7 +52,7 @@ def foretell(parts: RunParts) -> SampledForecast:
         return forecast_of(source, rehearsed(session, source, longest_s=LONGEST_S, most_rounds=ROUNDS))
 
 
-def foretell_trainers(parts: RunParts) -> tuple[Prediction, Prediction | None]:
+def foretell_trainers(parts: Trainer) -> tuple[Prediction, Prediction | None]:
     """See :meth:`sagann.train.Trainer.foretell_trainers`."""
     config = parts.config
     if config.sample is None or config.devices is None:
@@ -64,7 +67,7 @@ def foretell_trainers(parts: RunParts) -> tuple[Prediction, Prediction | None]:
 
 @contextmanager
 def _rehearsed_trainers(
-    parts: RunParts, longest_s: float, minibatches: MiniBatches | None = None
+    parts: Trainer, longest_s: float, minibatches: MiniBatches | None = None
 ) -> Iterator[tuple[HybridEpochs, Prediction]]:
     """Trainers, and the epoch that they are expected to train with the shares that they settle on. After ``longest_s`` seconds no more
     batches are trained."""
@@ -84,7 +87,7 @@ def _rehearsed_trainers(
             yield source, prediction_of(source, rounds)
 
 
-def begin_as_foretold(parts: RunParts, source: EpochSource) -> None:
+def begin_as_foretold(parts: Trainer, source: EpochSource) -> None:
     """Let a run begin with the seeds and threads that its trainers settle on in a rehearsal.
 
     A run that goes on with the shares of its checkpoint keeps them, and one with fewer seeds in a mini-batch than trainers has no choice.
@@ -111,7 +114,7 @@ def begin_as_foretold(parts: RunParts, source: EpochSource) -> None:
 
 
 @contextmanager
-def _copied(parts: RunParts) -> Iterator[Predictor]:
+def _copied(parts: Trainer) -> Iterator[Predictor]:
     """A copy of the model to rehearse with inside the ``with`` block, which leaves random numbers as they were."""
     with ExitStack() as stack:
         stack.enter_context(seeded(parts.config.seed, parts.device))

@@ -27,9 +27,6 @@ from sagann.runtime.team import Team
 
 # Typed by hand: the stubs do not know the properties of this module.
 _deterministic: Any = torch.utils.deterministic
-_SWITCHING = threading.Lock()
-_REPRODUCIBLE: list[tuple[bool, bool, bool]] = []
-"PyTorch's state before the first of the blocks that run now, once for each of them."
 
 
 def resolve_device(name: str) -> torch.device:
@@ -46,32 +43,27 @@ def chosen_device(name: str) -> str:
 
 @contextmanager
 def reproducible(enabled: bool, device: torch.device) -> Iterator[None]:
-    """Inside the block, PyTorch allows only operators that give the same bits in every run on ``device``."""
+    """Inside the block, PyTorch allows only operators that give the same bits in every run on ``device``.
+
+    PyTorch has one state for all threads: threads take turns (:func:`own_turn`).
+    """
     if not enabled:
         yield
         return
     if device.type == "cuda":
         # cuBLAS is reproducible with a workspace of fixed size only, and torch insists on this variable.
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    with _SWITCHING:
-        known = (
-            torch.are_deterministic_algorithms_enabled(),
-            torch.is_deterministic_algorithms_warn_only_enabled(),
-            _deterministic.fill_uninitialized_memory,
-        )
-        _REPRODUCIBLE.append(_REPRODUCIBLE[0] if _REPRODUCIBLE else known)
-        torch.use_deterministic_algorithms(True)
-        # Filling every new tensor with NaN is a debugging aid that costs a pass over memory.
-        _deterministic.fill_uninitialized_memory = False
+    before = torch.are_deterministic_algorithms_enabled()
+    warned_only = torch.is_deterministic_algorithms_warn_only_enabled()
+    filled = _deterministic.fill_uninitialized_memory
+    torch.use_deterministic_algorithms(True)
+    # Filling every new tensor with NaN is a debugging aid that costs a pass over memory.
+    _deterministic.fill_uninitialized_memory = False
     try:
         yield
     finally:
-        with _SWITCHING:
-            before, warned_only, filled = _REPRODUCIBLE.pop()
-            # PyTorch has one state for all threads: the last one to end restores it.
-            if not _REPRODUCIBLE:
-                _deterministic.fill_uninitialized_memory = filled
-                torch.use_deterministic_algorithms(before, warn_only=warned_only)
+        _deterministic.fill_uninitialized_memory = filled
+        torch.use_deterministic_algorithms(before, warn_only=warned_only)
 
 
 def peak_rss_bytes() -> int:

@@ -1,34 +1,17 @@
-"""Reopening a run folder: its description, and its trained model."""
+"""Run: what run.json says of a run, and of the model that it trains."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from torch import nn
-
-from sagann.byte_size import parse_bytes
-from sagann.config import TrainConfig, class_in_file
-from sagann.errors import CheckpointError, InputError, require_type, shown
-from sagann.interop.pyg_call import is_written_for_pyg
-from sagann.interop.pyg_model import from_pyg_model
-from sagann.nn import ModelConfig, build_model
-from sagann.nn.user_model import require_named
-from sagann.runtime.team import SOLO
-from sagann.storage.json_fields import as_mapping, as_text, as_texts
-from sagann.train.agreement import device_together
+from sagann.config import TrainConfig
+from sagann.nn import ModelConfig
+from sagann.storage.json_fields import as_integer, as_mapping, as_text, as_texts
 from sagann.train.contract import Contract, require_names
-from sagann.train.losses import LOSSES, Loss, LossFunction
-from sagann.train.own_metrics import OwnMetrics
-from sagann.train.predictor import Predictor
-from sagann.train.run_folder import AUTOMATIC, RunFolder
-from sagann.train.streaming import Streaming
-
-if TYPE_CHECKING:
-    from sagann.runtime.team import Team
+from sagann.train.losses import Loss
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,190 +33,64 @@ class Run:
     "The sizes that the model expects of a graph."
     versions: Mapping[str, Any]
     "Versions of sagann, Python and PyTorch that the run was made with, and the number of threads."
-    graph: Mapping[str, Any]
-    "Sizes of the training graph, and a digest of each of its arrays (sagann.train.identity.graph_identity)."
+    identity: Mapping[str, Any]
+    "What must be the same where the run is resumed (:mod:`sagann.train.identity`)."
     class_names: tuple[str, ...]
     "Names of the classes; empty where none were given."
     loss: Loss
     "The loss that was trained. Of a function of the user's only the name is known."
-    metrics: Mapping[str, Any] | None
-    "Content of metrics.json; None while the run is not finished."
     automatic_bytes: int | None
     "Memory budget that the run chose by itself, in bytes; None where the run chose none."
+    metrics: Mapping[str, Any] | None = None
+    "Content of metrics.json; None while the run is not finished."
 
+    @property
+    def graph(self) -> Mapping[str, Any]:
+        """Sizes of the training graph, and a digest of each of its arrays (:func:`sagann.train.identity.graph_identity`)."""
+        return self.identity["graph"]
 
-def read_run(run_dir: str | os.PathLike[str]) -> Run:
-    """Read the description and the summary of a run, without its weights.
+    @property
+    def device(self) -> str:
+        """Type of the device that computed."""
+        return self.identity["train"]["device"]
 
-    Raises:
-        CheckpointError: ``run_dir`` is no run folder, or its run.json or metrics.json is damaged.
-    """
-    require_type(run_dir, (str, os.PathLike), where="run_dir", hint="Pass the folder that a training run wrote.")
-    folder = RunFolder(Path(run_dir))
-    found, metrics = folder.read_run(), folder.read_summary()
-    try:
-        model, contract = found["model"], Contract.from_json(found["contract"])
-        return Run(
-            path=folder.path,
+    def to_json(self) -> dict[str, Any]:
+        """The content of run.json."""
+        return {
+            "model": {
+                "name": self.model,
+                "config": None if self.model_config is None else asdict(self.model_config),
+            },
+            "train": self.train_config.to_json(),
+            "data": self.data,
+            "class_names": self.class_names,
+            "contract": asdict(self.contract),
+            "loss": self.loss.to_json(),
+            "versions": self.versions,
+            "identity": self.identity,
+            "automatic_memory_bytes": self.automatic_bytes,
+        }
+
+    @classmethod
+    def from_json(cls, path: Path, values: Mapping[str, Any]) -> Run:
+        """The inverse of :meth:`to_json`; a KeyError, TypeError or ValueError where a value is missing, or none that a run can have."""
+        model, identity = as_mapping(values["model"]), as_mapping(values["identity"])
+        contract, loss = Contract(**as_mapping(values["contract"])), Loss.from_json(values["loss"])
+        loss.require_fit(contract.kind, contract.num_classes)
+        budget = values["automatic_memory_bytes"]
+        # What is read of the identity.
+        as_mapping(identity["graph"])
+        as_text(as_mapping(identity["train"])["device"])
+        return cls(
+            path=path,
             model=as_text(model["name"]),
             model_config=None if model["config"] is None else ModelConfig(**as_mapping(model["config"])),
-            train_config=TrainConfig(**found["train"]),
-            data=as_text(found["data"]),
+            train_config=TrainConfig(**as_mapping(values["train"])),
+            data=as_text(values["data"]),
             contract=contract,
-            versions=found["versions"],
-            graph=as_mapping(found["identity"]["graph"]),
-            class_names=require_names(as_texts(found["class_names"]), contract.num_classes, where="class_names"),
-            loss=_loss_of(found, contract),
-            metrics=metrics,
-            automatic_bytes=found[AUTOMATIC],
+            versions=as_mapping(values["versions"]),
+            identity=identity,
+            class_names=require_names(as_texts(values["class_names"]), contract.num_classes, where="class_names"),
+            loss=loss,
+            automatic_bytes=None if budget is None else as_integer(budget, "bytes"),
         )
-    except (KeyError, TypeError, ValueError) as error:
-        raise folder.damaged_description(f"{type(error).__name__}: {error}") from error
-
-
-def _loss_of(found: Mapping[str, Any], contract: Contract) -> Loss:
-    """The loss of a run.json; a KeyError or TypeError where it is none that the run can have had."""
-    loss = Loss.from_json(found["loss"])
-    if loss.is_known and LOSSES[loss.name] != contract.kind:
-        raise TypeError(f"loss is {loss.name}, which is not for the task {contract.kind}")
-    if loss.class_weights and (loss.name != "cross_entropy" or len(loss.class_weights) != contract.num_classes):
-        raise TypeError(f"loss has {len(loss.class_weights)} class weights, expected {contract.num_classes}")
-    return loss
-
-
-def load_run(
-    run_dir: str | os.PathLike[str],
-    *,
-    model: nn.Module | str | None = None,
-    loss: LossFunction | None = None,
-    metrics: OwnMetrics | None = None,
-    device: str = "auto",
-    memory: str | None = None,
-    spill: str | os.PathLike[str] | None = None,
-    workers: Team | None = None,
-) -> Predictor:
-    """Reopen a trained model, with the weights that its run ended with, or of its newest checkpoint if it has not ended.
-
-    A Python file that a run folder names is executed only where the caller names it again. A model that was trained
-    within a memory budget is also evaluated within that budget (on mini-batches: within half of it). The model is left in evaluation mode.
-
-    Args:
-        run_dir: the folder that a Trainer wrote.
-        model: the module to load the weights into, or 'path/to/file.py:ClassName' to build it from; needed where
-            the run's model is not of the zoo.
-        loss: the function that the run was trained with, if it was one of the user's; without it, evaluations leave the loss out.
-        metrics: further metrics of evaluations, by name, as the Trainer takes them.
-        device: 'cpu', 'cuda', 'cuda:N' or 'auto'.
-        memory: budget to stream the model within, such as '2GiB'; None for the budget of the run, if any.
-        spill: spill folder; None for the one that the run's options name, else the system's folder for temporary files.
-        workers: the workers that use the model together (:func:`sagann.runtime.workers.join_workers`), each of which opens the run, and calls the
-            same methods with the same graphs; the first one gets the results. ``memory`` is the budget of each. If they are balanced by cost, graphs
-            are cut by what the run has learned of its workers' seconds.
-    Returns:
-        A predictor with ``evaluate``, ``predict`` and ``embed``, each of which takes a graph.
-    Raises:
-        CheckpointError: no run folder, no weights yet, weights of another model, ``model`` is needed, or workers are to be balanced by costs that
-            the run has not learned.
-        InputError: the run's model was a module of the user's own, and ``model`` is None; or ``memory`` is no size.
-    """
-    require_type(
-        model,
-        (str, nn.Module),
-        where="load_run.model",
-        hint="Pass a module, or 'path/to/file.py:ClassName'.",
-        optional=True,
-    )
-    require_type(memory, str, where="load_run.memory", hint="Pass a size such as '2GiB'.", optional=True)
-    require_type(
-        spill, (str, os.PathLike), where="load_run.spill", hint="Pass the path of a folder.", optional=True
-    )
-    if memory is not None:
-        parse_bytes(memory, where="load_run.memory")
-    run = read_run(run_dir)
-    model = _with_weights(run, model)
-    trained = run.train_config
-    config = replace(
-        trained,
-        memory=trained.memory if memory is None else memory,
-        spill=trained.spill if spill is None else os.fspath(spill),
-    )
-    team = workers or SOLO
-    where = device_together(device, team)
-    # An automatic budget comes from the host's free memory, for one process.
-    automatic_bytes = run.automatic_bytes if where.type == "cpu" and team.size == 1 else None
-    streaming = Streaming.of(config, None, device=where, automatic_bytes=automatic_bytes, trains=False)
-    if streaming is not None and memory is not None:
-        # Nothing else needs a part of it, whatever the run was.
-        budget_bytes = parse_bytes(memory, where="load_run.memory")
-        streaming = replace(streaming, memory_bytes=budget_bytes, is_half=False)
-    if is_written_for_pyg(model):
-        model = from_pyg_model(model, run.contract.shape_only_graph())
-    # Predictions of several threads then find the model in this mode, and leave it so.
-    model.eval()
-    if run.loss.is_known and loss is not None:
-        raise InputError(
-            f"a run with a loss by name takes no other one: the run has the loss '{run.loss.name}', and loss= "
-            "is given (in load_run.loss)",
-            hint="Leave loss out.",
-        )
-    mean_loss = run.loss if run.loss.is_known else replace(run.loss, function=loss)
-    learned = None
-    if team.size > 1 and team.balance == "cost":
-        # Imported here: most runs have no workers, and it loads Numba.
-        from sagann.train.learned import learned_costs
-
-        learned = learned_costs(run_dir).forward
-    return Predictor(
-        model,
-        run.contract,
-        device=where,
-        loss=mean_loss,
-        metrics=metrics,
-        streaming=streaming,
-        workers=team,
-        learned=learned,
-        for_first=True,
-    )
-
-
-def _with_weights(run: Run, model: nn.Module | str | None) -> nn.Module:
-    """The model of a run, with its weights."""
-    if not isinstance(model, nn.Module):
-        model = build_model(_confirmed_config(run, model), run.contract.shape_only_graph())
-    weights = RunFolder(run.path).read_weights()
-    try:
-        model.load_state_dict(weights)
-    except RuntimeError as error:
-        found = " ".join(str(error).split("\n\t")[:2])
-        raise CheckpointError(
-            f"the weights are of another model: {found} (in {run.path})",
-            hint="Pass the model that the run was trained with: load_run(..., model=...) takes a module that you have built.",
-        ) from error
-    return model
-
-
-def _confirmed_config(run: Run, reference: str | None) -> ModelConfig:
-    """The configuration of the run's model. A user's file is used only where ``reference`` names it."""
-    config = run.model_config
-    if config is None:
-        named = None if reference is None else class_in_file(reference)
-        if reference is not None and named is not None and named[1] == run.model:
-            return ModelConfig(model=reference)
-        found = f"it was a {run.model} of the user's own" + (
-            "" if reference is None else f", not {shown(reference)}"
-        )
-        raise InputError(
-            f"the run's model cannot be built from its folder: {found} (in {run.path})",
-            hint=f"Name its file and class (--model FILE.py:{run.model}), or pass load_run(..., model=...) with a module of that class.",
-        )
-    if reference is None:
-        require_named(config.model, where=str(run.path), error=CheckpointError)
-    if reference is None or reference == config.model:
-        return config
-    own, named = class_in_file(config.model), class_in_file(reference)
-    if own is None or named is None or named[1] != own[1]:
-        raise CheckpointError(
-            f"the run was trained with another model: '{reference}', the run's is '{config.model}' (in {run.path})",
-            hint="Name the model that the run was trained with.",
-        )
-    return replace(config, model=reference)

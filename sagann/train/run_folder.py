@@ -32,28 +32,18 @@ import torch
 from torch import Tensor
 
 from sagann.errors import CheckpointError, InputError, in_one_line, shown
-from sagann.ranges import RANGES
-from sagann.storage.durable import TEMPORARY_PREFIX, sync_folder
-from sagann.train.atomic import (
-    digest,
-    disk_errors,
-    file_digest,
-    parse_tensors,
-    remove_leftovers,
-    write_json,
-    write_tensors,
-)
+from sagann.storage.durable import sync_folder, write_whole
+from sagann.train.atomic import digest, disk_errors, remove_leftovers, write_json
 from sagann.train.checkpoint import CheckpointFolder
 from sagann.train.plain_state import pack, unpack
 from sagann.train.reporter import EpochRecord
+from sagann.train.run import Run
 
 FORMAT = 2
 RUNS = Path("runs")
 "Folder of the folders of runs, where no run folder is named."
 RUN_FILE = "run.json"
 "Description of the run, written before the first epoch. A folder with such a file is a run."
-AUTOMATIC = "automatic_memory_bytes"
-"Key in run.json: memory budget that the run chose by itself, in bytes; null for none."
 CONFIG_FILE = "config.toml"
 "Settings of the command line: ``sagann train --config RUN/config.toml`` does the same run again."
 HISTORY_FILE, LOCK_FILE = "metrics.jsonl", ".lock"
@@ -65,7 +55,6 @@ WRITTEN_ASIDE = (RUN_FILE, *_RESULT_FILES, PROFILE_FILE, PICTURE_FILE, CONFIG_FI
 "Names of files that are written under a temporary name."
 _EXTRA_STATE = "$extra_state"
 "Name of a tensor in model.safetensors that no parameter has: the bytes of the values of a state_dict that are no tensors."
-_DESCRIPTION = ("model", "train", "contract", "versions", "identity")
 
 
 class RunFolder:
@@ -162,12 +151,12 @@ class RunFolder:
             (self.path / name).unlink(missing_ok=True)
         sync_folder(self.path)
 
-    def write_run(self, description: Mapping[str, Any]) -> None:
+    def write_run(self, run: Run) -> None:
         """Write run.json."""
         with disk_errors(self.path):
-            write_json(self.path / RUN_FILE, {"format": FORMAT, **description})
+            write_json(self.path / RUN_FILE, {"format": FORMAT, **run.to_json()})
 
-    def read_run(self) -> dict[str, Any]:
+    def read_run(self) -> Run:
         """Read run.json. A missing or foreign file is a CheckpointError."""
         path = self.path / RUN_FILE
         try:
@@ -183,20 +172,13 @@ class RunFolder:
                 f"run folder of another version: format {version!r}, expected {FORMAT} (in {path})",
                 hint="Open it with the version of sagann that wrote it.",
             )
-        missing = [name for name in _DESCRIPTION if not isinstance(found.get(name), dict)]
-        if missing:
-            raise self.damaged_description(f"{', '.join(missing)}: missing, or not a mapping")
-        budget_bytes = found.get(AUTOMATIC)
-        if budget_bytes is not None and budget_bytes not in RANGES["bytes"]:
-            raise self.damaged_description(f"{AUTOMATIC} is {budget_bytes!r:.40}, expected {RANGES['bytes']}")
-        return found
-
-    def damaged_description(self, value: str) -> CheckpointError:
-        """The error of a run.json that cannot be understood."""
-        return CheckpointError(
-            f"run.json is damaged: {value} (in {self.path / RUN_FILE})",
-            hint="Restore the file, or train again: --overwrite, or fit(overwrite=True).",
-        )
+        try:
+            return Run.from_json(self.path, found)
+        except (KeyError, TypeError, ValueError) as error:
+            raise CheckpointError(
+                f"run.json is damaged: {type(error).__name__}: {error} (in {path})",
+                hint="Restore the file, or train again: --overwrite, or fit(overwrite=True).",
+            ) from error
 
     def append(self, record: EpochRecord) -> None:
         """Add a line to metrics.jsonl."""
@@ -258,16 +240,22 @@ class RunFolder:
 
         Values of the state_dict that are no tensors (the extra state of a module) are the bytes of one tensor more.
         """
-        tensors = {name: value for name, value in state.items() if isinstance(value, Tensor)}
+        # Imported here: only runs with a folder need it.
+        from safetensors.torch import save
+
+        # Parameters that share their memory, which safetensors refuses, are written as often as they are named.
+        tensors = {
+            name: value.detach().clone(memory_format=torch.contiguous_format)
+            for name, value in state.items()
+            if isinstance(value, Tensor)
+        }
         extra = {name: value for name, value in state.items() if name not in tensors}
         if extra:
             tensors[_EXTRA_STATE] = torch.frombuffer(bytearray(pack(extra)), dtype=torch.uint8)
+        content = save(tensors)
         with disk_errors(self.path):
-            aside = self.path / f"{TEMPORARY_PREFIX}{_WEIGHTS_FILE}"
-            write_tensors(aside, tensors)
-            checksum = file_digest(aside)
-            aside.replace(self.path / _WEIGHTS_FILE)
-            write_json(self.path / _SUMMARY_FILE, {**summary, "weights_checksum": checksum})
+            write_whole(self.path / _WEIGHTS_FILE, content)
+            write_json(self.path / _SUMMARY_FILE, {**summary, "weights_checksum": digest(content)})
 
     def read_summary(self) -> dict[str, Any] | None:
         """Read metrics.json; None where the run has not ended."""
@@ -296,8 +284,8 @@ class RunFolder:
                 f"the run has no weights yet: neither model.safetensors nor a checkpoint (in {self.path})",
                 hint="Wait for its first checkpoint, or resume it.",
             )
-        best: dict[str, Any] | None = checkpoint.state["best"]["weights"]
-        return checkpoint.state["model"] if best is None else best
+        best: dict[str, Any] | None = checkpoint["best"]["weights"]
+        return checkpoint["model"] if best is None else best
 
     def _damaged_result(self, path: Path, value: str) -> CheckpointError:
         return CheckpointError(
@@ -307,10 +295,13 @@ class RunFolder:
 
 def _read_result(path: Path, checksum: Any) -> dict[str, Any]:
     """The state_dict of model.safetensors; a ValueError or OSError says what is wrong with the file."""
+    from safetensors.torch import load
+
     content = path.read_bytes()
     if (found := digest(content)) != checksum:
         raise ValueError(f"checksum {found}, metrics.json says {checksum!r:.80}")
-    tensors = parse_tensors(content)
+    # Copied from the content: a mapped file could be cut while its tensors are in use.
+    tensors = load(content)
     extra = tensors.pop(_EXTRA_STATE, None)
     return tensors if extra is None else tensors | unpack(extra.numpy().tobytes())
 

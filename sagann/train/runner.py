@@ -1,13 +1,12 @@
-"""Runners: a model over a prepared graph, however it runs: whole and in memory, over a worker's part, by intervals, or graph by graph.
+"""Runners: a model over a prepared graph, however it runs: whole and in memory, over a worker's part, or graph by graph.
 
-Whoever trains or evaluates asks a runner for rows and losses, and never how it runs.
+Whoever trains or evaluates asks a runner for rows and losses, and never how it runs. :mod:`sagann.train.streamed` runs a model by intervals.
 """
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -26,11 +25,9 @@ from sagann.train.streaming import Streaming
 from sagann.train.trainable import require_one_graph
 
 if TYPE_CHECKING:
-    from sagann.plan.epoch import Planned
     from sagann.runtime.loading import GraphBatch
     from sagann.runtime.recorder import Recorder
     from sagann.runtime.streaming.epoch import LossOf
-    from sagann.runtime.streaming.streamed import StreamedModel
 
 # Vertices of a batch of graphs that is evaluated.
 _VERTICES_AT_ONCE = 1 << 16
@@ -176,106 +173,6 @@ class OnPart(Runner):
             return model(part.hops(self.num_hops), part.features)
 
 
-class Streamed(Runner):
-    """A model by intervals, over a whole graph or a worker's part. The streamed model is made when it is first needed; all threads share it."""
-
-    def __init__(self, *given: Any, **options: Any) -> None:
-        super().__init__(*given, **options)
-        assert self.streaming is not None
-        self.budget = self.streaming
-        self._kept: StreamedModel | None = None
-        self._lock = threading.Lock()
-
-    @property
-    def _features(self) -> Features:
-        features = self.prepared.walked.features
-        assert features is not None
-        return features
-
-    def streamed(self) -> StreamedModel:
-        """The streamed model."""
-        with self._lock:
-            if self._kept is None:
-                self._kept = self._made()
-            return self._kept
-
-    def _made(self) -> StreamedModel:
-        with ExitStack() as stack:
-            with self.team.together("cutting the graph"):
-                streamed = self._stream(self.model, trains=self.budget.trains)
-                # Another worker may have failed.
-                stack.callback(streamed.close)
-                # What trains is planned before its first epoch.
-                evaluation = None if self.budget.trains else self._evaluation(streamed)
-            if evaluation is not None:
-                self._require_room(evaluation)
-            stack.pop_all()
-        return streamed
-
-    def _stream(self, model: nn.Module, *, trains: bool) -> StreamedModel:
-        require_one_graph(self.model, self.prepared.graph)
-        return self.budget.stream(model, self.prepared, self.device, trains=trains)
-
-    def _evaluation(self, streamed: StreamedModel) -> Planned:
-        with evaluating(self.model):
-            return streamed.plan(self._features)
-
-    def _require_room(self, evaluation: Planned, *, epoch: Planned | None = None) -> None:
-        """Refuse what spills blocks for which the disk has no room, at all workers if it has none at one."""
-        own, num_vertices = self.prepared.vertices, self.prepared.graph.num_vertices
-        gathers = self.prepared.part is not None and (self.team.is_first or not self._for_first)
-        num_rows = own.stop - own.start + (num_vertices if gathers else 0)
-        with self.team.together("finding room to spill"):
-            self.budget.require_room(evaluation, self.device, epoch=epoch, num_rows=num_rows, team=self.team)
-
-    def try_out(self) -> None:
-        self.model.train()
-        streamed, epoch = self.streamed(), None
-        with self.team.together("planning"):
-            if self.budget.trains:
-                epoch = streamed.plan(self._features, folded=self._head.folds)
-                self._check(epoch)
-            evaluation = self._evaluation(streamed)
-            self._check(evaluation)
-        self._require_room(evaluation, epoch=epoch)
-
-    def _check(self, planned: Planned) -> None:
-        form = planned.program.forms[planned.program.output]
-        count, device = self.prepared.graph.num_vertices, self.prepared.walked.topology.device
-        self._head.check(torch.zeros((), dtype=form.dtype).expand(count, *form.shape), count, device)
-
-    def _own_loss(self, loss_of: LossOf, timeline: Recorder | None) -> Tensor:
-        streamed = self.streamed()
-        streamed.timeline = timeline
-        try:
-            return streamed.loss(self._features, loss_of)
-        finally:
-            streamed.timeline = None
-
-    def rows_of(self, model: nn.Module) -> Tensor:
-        with ExitStack() as stack:
-            with self.team.together("planning an embedding"):
-                streamed = self._stream(model, trains=False)
-                stack.callback(streamed.close)
-                evaluation = streamed.plan(self._features)
-            self._require_room(evaluation)
-            return streamed(self._features).cpu()
-
-    def _run(self, model: nn.Module) -> Tensor:
-        streamed = self.streamed()
-        with unchanged(self.model, self._features):
-            rows = streamed(self._features)
-        # Labels of a streamed graph lie on the host, and the device may be too small for all rows.
-        return rows.to(self.prepared.walked.topology.device)
-
-    def close(self) -> None:
-        with self._lock:
-            if self._kept is not None:
-                # Closed here: the traceback of an error may keep the object from being collected.
-                self._kept.close()
-            self._kept = None
-
-
 class ByGraphs(Runner):
     """A model of whole graphs, in batches, each of which is cut from memory, or from mapped files, when its turn comes."""
 
@@ -302,24 +199,6 @@ class ByGraphs(Runner):
         batch_size = max(1, int(_VERTICES_AT_ONCE / max(1.0, mean_vertices)))
         for batch in GraphBatches(graph, batch_size=batch_size, graphs=None, shuffle=False, ahead=0):
             yield batch.to(self.device)
-
-
-def runner_of(
-    model: nn.Module,
-    prepared: PreparedGraph,
-    head: Head,
-    *,
-    device: torch.device,
-    streaming: Streaming | None,
-    for_first: bool,
-) -> Runner:
-    """How a model runs over a prepared graph."""
-    kind: type[Runner] = OnPart if prepared.part is not None else Runner
-    if head.unit == "graph":
-        kind = ByGraphs
-    elif streaming is not None:
-        kind = Streamed
-    return kind(model, prepared, head, device=device, streaming=streaming, for_first=for_first)
 
 
 def rows_of_batch(model: nn.Module, head: Head, batch: Batch) -> Tensor:

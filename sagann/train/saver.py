@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 
-from sagann.train.reporter import EpochRecord
+from sagann.train.epoch_progress import EpochProgress
+from sagann.train.reporter import EpochRecord, Reporter
 from sagann.train.run_folder import RunFolder
 from sagann.train.session import TrainSession
 
@@ -14,7 +15,7 @@ _LEAST_SPACING = 20
 "Least seconds of work between such checkpoints, as a multiple of the seconds that writing one took."
 
 
-class Saver:
+class Saver(Reporter):
     """Writes a line of history for each epoch of a session, and a checkpoint where one is due.
 
     A checkpoint is due every ``checkpoint_every`` epochs, and after some seconds of work without one, also between two batches of
@@ -38,7 +39,12 @@ class Saver:
         unsaved_s = time.perf_counter() - self._saved_s
         return unsaved_s >= max(_MOST_UNSAVED_S, _LEAST_SPACING * self._cost_s)
 
-    def keep(self, record: EpochRecord) -> None:
+    def on_batch(self, progress: EpochProgress) -> None:
+        """Save the batch that was trained last, where a checkpoint is due."""
+        if self.is_late:
+            self.save()
+
+    def on_epoch(self, record: EpochRecord) -> None:
         """Add the epoch that was trained last to the history, and save it where a checkpoint is due."""
         self._folder.append(record)
         if self.is_late or record.epoch % self._session.config.checkpoint_every == 0:
@@ -51,6 +57,6 @@ class Saver:
             return
         started_s = time.perf_counter()
         history_bytes = self._folder.sync_history()
-        self._folder.checkpoints.write(self._session.checkpoint(run=self._run, history_bytes=history_bytes))
+        self._folder.checkpoints.write(self._session.state_dict(run=self._run, history_bytes=history_bytes))
         self._saved, self._saved_s = position, time.perf_counter()
         self._cost_s = self._saved_s - started_s

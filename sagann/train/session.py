@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -19,16 +19,13 @@ from sagann.errors import InputError, LayerError
 from sagann.nn.model_call import class_of
 from sagann.runtime.team import SOLO, Team
 from sagann.train.best import BestTracker
-from sagann.train.checkpoint import Checkpoint, Position
+from sagann.train.checkpoint import Position, State
 from sagann.train.epoch_progress import EpochProgress
 from sagann.train.epoch_source import EpochSource, TrainStep
 from sagann.train.metrics import Metrics
 from sagann.train.policies import ELEMENTWISE, REFUSALS, check_rates, step_scheduler, torch_refuses
-from sagann.train.reporter import EpochRecord
+from sagann.train.reporter import EpochRecord, Reporter
 from sagann.train.resources import capture_rng, restore_rng
-
-if TYPE_CHECKING:
-    from sagann.train.balancer import Balancer
 
 
 @dataclass(kw_only=True, eq=False)
@@ -51,8 +48,6 @@ class TrainSession:
     "Remembers the best epoch."
     team: Team = SOLO
     "The workers that train together."
-    balancer: Balancer | None = None
-    "Moves vertices between the workers; None where parts stay."
     epoch: int = field(default=0, init=False)
     "Number of the last epoch that has ended; 0 before the first one has."
     progress: EpochProgress | None = field(default=None, init=False)
@@ -84,11 +79,9 @@ class TrainSession:
             self.tracker.update(epoch, metrics, self.model)
         step_scheduler(self.scheduler, self.tracker.monitored(metrics) if is_due else None)
         epochs_left = 0 if self.tracker.exhausted else self.config.epochs - epoch
-        extra = dict(self.source.report())
+        extra = self.source.report(epochs_left)
         if self.config.sample is not None:
             extra["mteps"] = 1e-6 * trained.num_edges / max(trained.train_s, 1e-9)
-        if self.balancer is not None:
-            extra |= self.balancer.settle(epochs_left)
         record = EpochRecord(
             epoch=epoch,
             loss=trained.loss,
@@ -101,6 +94,18 @@ class TrainSession:
         self.epoch, self.progress = epoch, None
         self.history.append(record)
         return record
+
+    def run(self, reporters: Sequence[Reporter], *, stops: Callable[[], bool]) -> None:
+        """Train until the run has ended, or ``stops`` after an epoch or a mini-batch; ``reporters`` are told of each."""
+
+        def leave(progress: EpochProgress) -> bool:
+            for reporter in reporters:
+                reporter.on_batch(progress)
+            return stops()
+
+        while not (self.finished or stops()) and (record := self.run_epoch(leave=leave)) is not None:
+            for reporter in reporters:
+                reporter.on_epoch(record)
 
     @property
     def position(self) -> Position:
@@ -229,9 +234,11 @@ class TrainSession:
             hint=hint,
         )
 
-    def checkpoint(self, *, run: str, history_bytes: int) -> Checkpoint:
+    def state_dict(self, *, run: str, history_bytes: int) -> State:
         """The whole state after the last trained batch, for a run's digest and a length of metrics.jsonl."""
         state = {
+            "epoch": self.position.epoch,
+            "batch": self.position.batch,
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "scheduler": None if self.scheduler is None else self.scheduler.state_dict(),
@@ -241,29 +248,22 @@ class TrainSession:
             "history_bytes": history_bytes,
         }
         if self.progress is not None:
-            state["progress"] = self.progress.state_dict()
-        if self.balancer is not None:
-            state["balance"] = self.balancer.state_dict()
+            state["progress"] = asdict(self.progress)
         if (of_source := self.source.state_dict()) is not None:
             state["source"] = of_source
-        return Checkpoint(position=self.position, state=state)
+        return state
 
-    def restore(self, checkpoint: Checkpoint, history: list[EpochRecord]) -> None:
-        """Continue from a ``checkpoint`` of this run, after the epochs of ``history``, as an uninterrupted run would."""
-        state = checkpoint.state
+    def restore(self, state: State, history: list[EpochRecord]) -> None:
+        """Continue from a state of this run, after the epochs of ``history``, as an uninterrupted run would."""
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
         if self.scheduler is not None:
             self.scheduler.load_state_dict(state["scheduler"])
         self.tracker.load_state_dict(state["best"])
-        if self.balancer is not None and "balance" in state:
-            self.balancer.load_state_dict(state["balance"])
         if "source" in state:
             self.source.load_state_dict(state["source"])
-        self.epoch, self.progress = checkpoint.position.epoch, None
-        if checkpoint.position.batch:
-            self.progress = EpochProgress.from_state(
-                state["progress"], checkpoint.position, num_batches=self.source.num_batches
-            )
+        self.epoch, self.progress = state["epoch"], None
+        if "progress" in state:
+            self.progress = EpochProgress(**state["progress"])
         self.history = history
         restore_rng(state["rng"], self.device)

@@ -6,19 +6,19 @@ restored, and so are a checkpoint of another run and a folder that has lost its 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
+from dataclasses import replace
 
-from sagann.config import FREE_OPTIONS
 from sagann.errors import CheckpointError, InputError
-from sagann.train.checkpoint import Checkpoint, Position
+from sagann.train.checkpoint import Position, State
 from sagann.train.identity import check_same, digest_of
-from sagann.train.run_folder import AUTOMATIC, RunFolder
+from sagann.train.run import Run
+from sagann.train.run_folder import RunFolder
 from sagann.train.session import TrainSession
 
 
-def start_run(folder: RunFolder, description: Mapping[str, Any], *, overwrite: bool) -> str:
-    """Write ``description`` as run.json into a locked folder, and return the digest of its identity.
+def start_run(folder: RunFolder, run: Run, *, overwrite: bool) -> str:
+    """Write run.json into a locked folder, and return the digest of the run's identity.
 
     An earlier run is removed. With ``overwrite`` false, a run that has trained an epoch is refused, and so are foreign
     files.
@@ -32,8 +32,8 @@ def start_run(folder: RunFolder, description: Mapping[str, Any], *, overwrite: b
             hint="Choose another folder, or move them away.",
         )
     folder.clear()
-    folder.write_run(description)
-    return digest_of(description["identity"])
+    folder.write_run(run)
+    return digest_of(run.identity)
 
 
 def require_no_work(folder: RunFolder) -> None:
@@ -46,54 +46,50 @@ def require_no_work(folder: RunFolder) -> None:
         )
 
 
-def continue_run(
-    session: TrainSession, folder: RunFolder, description: Mapping[str, Any], on_message: Callable[[str], None]
-) -> str:
+def continue_run(session: TrainSession, folder: RunFolder, run: Run, on_message: Callable[[str], None]) -> str:
     """Continue the run of a locked folder in a new session, and return the digest of the run's identity.
 
-    The session has the same model, graph and configuration, and has not trained yet. ``description`` is the run.json of a
-    run that would start now: its automatic budget and its options of ``FREE_OPTIONS`` replace those of the folder. The
-    folder's history is cut back to the checkpoint. ``on_message`` is told of other versions and of damaged checkpoints.
+    The session has the same model, graph and configuration, and has not trained yet. ``run`` is what
+    would start now: its options and its automatic budget replace those of the folder. The folder's history is cut back to the checkpoint. ``on_message`` is told of other versions and of damaged checkpoints.
     """
     if folder.has_work and not folder.exists:
         value = "nothing tells which model and graph its checkpoints and metrics belong to"
         raise _lost("run.json", value, str(folder.path))
-    saved, identity = folder.read_run(), description["identity"]
+    saved = folder.read_run()
     checkpoint = folder.checkpoints.newest(on_damaged=on_message)
-    check_same(saved["identity"], identity, where=str(folder.path))
-    for name, now in description["versions"].items():
-        before = saved["versions"].get(name)
+    check_same(saved.identity, run.identity, where=str(folder.path))
+    for name, now in run.versions.items():
+        before = saved.versions.get(name)
         if before != now:
             on_message(f"The run was started with {name} {before}, this is {now}: its last bits may differ.")
     # The saved identity: an option may be 1 now that was 1.0 then.
-    run = digest_of(saved["identity"])
+    digest = digest_of(saved.identity)
     if checkpoint is None:
-        num_epochs, every = folder.count_history(), saved["train"].get("checkpoint_every")
+        num_epochs = folder.count_history()
         # A run that was killed before its first checkpoint starts anew. A run that got further has had a checkpoint.
-        if folder.has_result or not isinstance(every, int) or num_epochs > every:
+        if folder.has_result or num_epochs > saved.train_config.checkpoint_every:
             value = f"{num_epochs} epochs were trained, and there is no checkpoint of any"
             raise _lost("checkpoints", value, str(folder.checkpoints.path))
         on_message("There is no checkpoint yet; the run starts from its first epoch.")
         folder.cut_history(0)
     else:
-        _require_of_run(checkpoint, run, epochs=session.config.epochs, where=str(folder.checkpoints.path))
-        num_bytes = checkpoint.state["history_bytes"]
-        session.restore(checkpoint, folder.read_history(checkpoint.position.epoch, num_bytes))
+        _require_of_run(checkpoint, digest, epochs=session.config.epochs, where=str(folder.checkpoints.path))
+        num_bytes = checkpoint["history_bytes"]
+        session.restore(checkpoint, folder.read_history(checkpoint["epoch"], num_bytes))
         folder.cut_history(num_bytes)
-    free = {name: description["train"][name] for name in FREE_OPTIONS}
-    folder.write_run({**saved, "train": {**saved["train"], **free}, AUTOMATIC: description[AUTOMATIC]})
+    folder.write_run(replace(saved, train_config=run.train_config, automatic_bytes=run.automatic_bytes))
     if session.finished:
         on_message(_nothing_left(session))
     else:
         folder.clear_result()
-    return run
+    return digest
 
 
-def _require_of_run(checkpoint: Checkpoint, run: str, *, epochs: int, where: str) -> None:
+def _require_of_run(checkpoint: State, run: str, *, epochs: int, where: str) -> None:
     """Refuse the checkpoint of another run, and one past the last epoch."""
-    position = checkpoint.position
+    position = Position.of(checkpoint)
     where = f"checkpoint of {position} in {where}"
-    if checkpoint.state["run"] != run:
+    if checkpoint["run"] != run:
         raise CheckpointError(
             f"the checkpoint belongs to another run: its identity differs from run.json's (in {where})",
             hint="Remove it from the folder.",

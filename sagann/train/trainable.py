@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
+from sagann.config import TrainConfig
 from sagann.errors import InputError, LayerError, first_line
 from sagann.graph import Graph
 from sagann.graph.answers import SPLITTERS
 from sagann.graph.task import answers_of
-from sagann.interop.pyg_model import PygModel
+from sagann.interop.pyg_call import is_written_for_pyg
+from sagann.interop.pyg_model import PygModel, from_pyg_model
+from sagann.nn import ModelConfig, build_model
 from sagann.saga.layer import count_hops
 from sagann.saga.row_runs import tolerance_of
 from sagann.train.metrics import present_splits
+from sagann.train.resources import seeded
 
 if TYPE_CHECKING:
     from sagann.train.predictor import Predictor
@@ -160,6 +164,27 @@ def learned_as_well(graph: Graph) -> str:
         f"{' and '.join(found)} are edges of the graph, or reverses of edges: each of them is learned, and messages travel along it, so their metrics are too good. "
         "Hold links out with sagann.sampling.hold_out_links, unless the same edge comes again, as over time."
     )
+
+
+def model_to_train(
+    model: nn.Module | ModelConfig,
+    graph: Graph,
+    config: TrainConfig,
+    *,
+    device: torch.device,
+    tell: Callable[[str | None], None],
+) -> nn.Module:
+    """The model of a run: built from its configuration under the seed, or the user's own, which may be one of PyTorch Geometric."""
+    if isinstance(model, ModelConfig):
+        tell(model.without_effect(of_graphs=graph.answers.unit == "graph"))
+        with seeded(config.seed, device):
+            model = build_model(model, graph)
+    if is_written_for_pyg(model):
+        model = from_pyg_model(model, graph)
+        tell(model.left_out(graph))
+    if config.sample is not None:
+        check_sampled(model, graph, config.sample)
+    return model
 
 
 def copy_of_model(model: nn.Module) -> nn.Module:

@@ -9,9 +9,9 @@ order, and a checkpoint holds weights, optimizer, scheduler, random generators a
 from __future__ import annotations
 
 import os
-import statistics
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,20 +19,33 @@ import torch
 from torch import Tensor, nn
 
 from sagann.config import TrainConfig
-from sagann.errors import CheckpointError, require_type
-from sagann.graph import Graph
+from sagann.errors import CheckpointError, MissingDependencyError, require_type
+from sagann.graph import Graph, for_task
+from sagann.graph.task import left_out, task_of
+from sagann.graph.validate import validate_labels
 from sagann.nn import ModelConfig
 from sagann.registry import default
 from sagann.runtime.team import SOLO
-from sagann.train.agreement import continue_together, require_same_run
-from sagann.train.best import copy_of
-from sagann.train.description import description_of, info_of, summary_of, trained_on
-from sagann.train.epoch_progress import EpochProgress
+from sagann.storage.verify import check_graph
+from sagann.train.agreement import (
+    continue_together,
+    device_together,
+    require_agreement,
+    require_divisible,
+    require_same_run,
+)
+from sagann.train.automatic import automatic_budget, bytes_in_files, may_choose_budget
+from sagann.train.best import BestTracker, resolve_monitor
+from sagann.train.contract import Contract, require_names
+from sagann.train.description import info_of, model_name, result_of, run_of, summary_of, trained_on
+from sagann.train.epoch_source import EpochSource, source_of
 from sagann.train.history import History
-from sagann.train.losses import LossFunction
+from sagann.train.losses import LossFunction, build_loss
 from sagann.train.metrics import Metrics
 from sagann.train.own_metrics import OwnMetrics
-from sagann.train.policies import OptimizerFactory, ParamGroups, SchedulerFactory, require_maker
+from sagann.train.policies import OptimizerFactory, ParamGroups, Policies, SchedulerFactory
+from sagann.train.predictor import Predictor
+from sagann.train.preparation import PreparedGraph
 from sagann.train.reporter import (
     EpochRecord,
     LogReporter,
@@ -41,17 +54,17 @@ from sagann.train.reporter import (
     TensorBoardReporter,
     TrainResult,
 )
-from sagann.train.resources import own_turn, peak_rss_bytes, reproducible, seeded, stop_on_interrupt
+from sagann.train.resources import own_turn, reproducible, seeded, stop_on_interrupt
 from sagann.train.run_folder import EVENTS, RunFolder
-from sagann.train.run_parts import RunParts
 from sagann.train.saver import Saver
 from sagann.train.session import TrainSession
 from sagann.train.start import continue_run, start_run
+from sagann.train.streaming import Streaming
+from sagann.train.trainable import check_trainable, learned_as_well, model_to_train, require_seeds_apart
 
 if TYPE_CHECKING:
     from sagann.hybrid.forecast import Prediction
     from sagann.runtime.team import Team
-    from sagann.train.preparation import PreparedGraph
     from sagann.train.sampled_forecast import SampledForecast
 
 
@@ -129,49 +142,143 @@ class Trainer:
         require_type(run_dir, (str, os.PathLike), where="Trainer.run_dir", hint="Pass a path.", optional=True)
         require_type(source, str, where="Trainer.source", hint="Pass a name of the data.", optional=True)
         require_type(progress, bool, where="Trainer.progress", hint="Pass True or False.")
-        require_maker(optimizer, "optimizer", "groups")
-        require_maker(scheduler, "scheduler", "optimizer")
-        team = workers or SOLO
-        self._is_first = team.is_first
-        self.run_dir = None if run_dir is None or not self._is_first else Path(run_dir)
-        self._reporter: Reporter = (reporter or LogReporter()) if self._is_first else SilentReporter()
-        self._say = self._reporter.on_message
-        self._shows_progress = progress and reporter is None and self._is_first
+        self.config: TrainConfig = config or TrainConfig()
+        "How to train."
+        self.team: Team = workers or SOLO
+        "The workers that train together; this process alone is a team of one."
+        is_first = self.team.is_first
+        # All workers spill to the run folder, each on its own machine. The first one alone writes what else is in it.
+        self._spill_dir = None if run_dir is None else Path(run_dir)
+        self.run_dir = self._spill_dir if is_first else None
+        self._reporter: Reporter = (reporter or LogReporter()) if is_first else SilentReporter()
+        self.say = self._reporter.on_message
+        self._shows_progress = progress and reporter is None and is_first
+        self.source: str = source or graph.name
+        "Name of the data."
+        self._policies = Policies(self.config, optimizer=optimizer, scheduler=scheduler, param_groups=param_groups)
         self._records: Sequence[EpochRecord] = ()
         self._is_stopping = False
-        with own_turn(team):
-            self._parts = RunParts(
-                model,
-                graph,
-                config or TrainConfig(),
-                source=source,
-                class_names=class_names,
-                loss=loss,
-                metrics=metrics,
-                optimizer=optimizer,
-                scheduler=scheduler,
-                param_groups=param_groups,
-                validate=validate and self._is_first,
-                team=team,
-                # All workers spill to the run folder, each on its own machine.
-                spill_dir=None if run_dir is None else Path(run_dir),
-                say=self._say,
+        with own_turn(self.team):
+            self.graph: Graph = self._checked(graph, validate=validate and is_first)
+            "The training graph, with the answers of the run's task alone."
+            contract = Contract.of(self.graph)
+            names = class_names or self.graph.class_names[: contract.num_classes]
+            self.class_names = require_names(names, contract.num_classes, where="Trainer.class_names")
+            self.monitor: str = resolve_monitor(self.config, contract, self.graph.answers.splits)
+            "The metric that early stopping and the best weights go by, as 'val/accuracy'."
+            self.weights: str = self.config.weights or ("best" if self.monitor.startswith("val/") else "last")
+            "Weights that the run ends with: 'best' or 'last'."
+            self.model_config = model if isinstance(model, ModelConfig) else None
+            "What the model was built from; None for a module of the user's own."
+            self.predictor = self._made_predictor(model, contract, loss, metrics)
+            "Runs the model on graphs."
+            self.model: nn.Module = self.predictor.model
+            "The model, with the weights it has now."
+            self.device: torch.device = self.predictor.device
+            "The device that computes."
+            if self.team.size > 1:
+                require_divisible(self.config, balance=self.team.balance)
+                require_agreement(self.team, self.config, self.graph, self.predictor, self.model_config)
+            # Large arrays of the prepared graph lie in files where memory may be too small for both the arrays and the run.
+            self._in_files_bytes = bytes_in_files(self.predictor, self.graph, self.config)
+            self.prepared: PreparedGraph = self._prepare()
+            "The graph as the model reads it."
+
+    def _checked(self, graph: Graph, *, validate: bool) -> Graph:
+        """The graph with the answers of the run's task alone, if it can be trained on."""
+        config = self.config
+        learned = for_task(graph, config.task, where="TrainConfig.task")
+        self._tell(left_out(graph, task_of(learned)))
+        self._policies.try_out()
+        # The first of several workers checks every value, and the others wait for what it finds.
+        with self.team.together("checking the graph"):
+            if validate:
+                check_graph(learned)
+            else:
+                validate_labels(learned)
+        check_trainable(learned)
+        self._tell(learned_as_well(learned))
+        unit = learned.answers.unit
+        config.require_effect(of_graphs=unit == "graph", of_links=unit == "link")
+        if config.tensorboard and find_spec("tensorboard") is None:
+            raise MissingDependencyError("tensorboard", extra="tensorboard", feature="TrainConfig.tensorboard")
+        return learned
+
+    def _made_predictor(
+        self,
+        model: nn.Module | ModelConfig,
+        contract: Contract,
+        function: LossFunction | None,
+        metrics: OwnMetrics | None,
+    ) -> Predictor:
+        config, answers = self.config, self.graph.answers
+        device = device_together("cpu" if config.devices else config.device, self.team, self._tell)
+        with seeded(config.seed, device):
+            loss = build_loss(
+                contract.kind, answers, name=config.loss, class_weights=config.class_weights, function=function
             )
-        parts = self._parts
-        self.config: TrainConfig = parts.config
-        "How to train."
-        self.graph: Graph = parts.graph
-        "The training graph, with the answers of the run's task alone."
-        self.prepared: PreparedGraph = parts.prepared
-        "The graph as the model reads it."
-        self.monitor: str = parts.monitor
-        "The metric that early stopping and the best weights go by, as 'val/accuracy'."
-        self.weights: str = parts.weights
-        "Weights that the run ends with: 'best' or 'last'."
-        self.model: nn.Module = parts.predictor.model
-        "The model, with the weights it has now."
-        self.device: torch.device = parts.device
-        "The device that computes."
+            num_outputs = 1 + config.negatives if contract.unit == "link" else contract.num_outputs
+            loss.try_out(answers, num_outputs, device)
+        return Predictor(
+            model_to_train(model, self.graph, config, device=device, tell=self._tell),
+            contract,
+            device=device,
+            loss=loss,
+            metrics=metrics,
+            streaming=Streaming.of(config, self._spill_dir, device=device),
+            workers=self.team,
+        )
+
+    def _tell(self, text: str | None) -> None:
+        if text:
+            self.say(text)
+
+    def _prepare(self) -> PreparedGraph:
+        features, streaming = self.graph.features, self.predictor.streaming
+        if self.config.sample is not None and streaming is None and not isinstance(features, Tensor | None):
+            self.say(
+                f"All rows of the {type(features).__name__} are read into memory, where an evaluation takes them: mini-batches do not "
+                "read the store. With a memory budget (--memory, TrainConfig.memory) they do, and evaluations are streamed."
+            )
+        files = Streaming.of(self.config, self._spill_dir, device=self.device, automatic_bytes=1)
+        with files.large_arrays() if files is not None and self._in_files_bytes else nullcontext():
+            return self.predictor.prepare(self.graph, validate=False)
+
+    def _stream_where_needed(self, folder: RunFolder | None, *, resume: bool) -> None:
+        """Stream the model where a budget is stated, or where memory is too small for the run."""
+        is_chosen = may_choose_budget(self.predictor, self.config)
+        known = (
+            folder.read_run().automatic_bytes
+            if is_chosen and folder is not None and folder.exists and resume
+            else None
+        )
+        budget_bytes = automatic_budget(
+            self.predictor,
+            self.prepared.graph,
+            self.config,
+            self.say,
+            known=known,
+            in_files_bytes=self._in_files_bytes,
+        )
+        streaming = Streaming.of(self.config, self._spill_dir, device=self.device, automatic_bytes=budget_bytes)
+        if streaming is not None:
+            streaming.warn(self.say)
+        self.predictor.stream_within(streaming)
+
+    def session_of(self, predictor: Predictor, source: EpochSource) -> TrainSession:
+        """A session that trains the model of ``predictor``, which may be a copy, on the steps of ``source``."""
+        tracker = BestTracker(self.monitor, keep_weights=self.weights == "best", patience=self.config.patience)
+        optimizer, scheduler = self._policies.made(predictor.model, maximise=tracker.maximise)
+        return TrainSession(
+            model=predictor.model,
+            source=source,
+            device=self.device,
+            config=self.config,
+            optimizer=optimizer,
+            scheduler=scheduler,
+            tracker=tracker,
+            team=self.team,
+        )
 
     @property
     def history(self) -> History:
@@ -191,49 +298,57 @@ class Trainer:
             InputError: the loss became NaN or infinite; or ``run_dir`` holds a run that is neither resumed nor overwritten.
             CheckpointError: there is nothing to resume, or the run was started with another model, graph or configuration.
         """
-        folder = self._run_folder(resume) if self._is_first else None
-        parts, team = self._parts, self._parts.team
+        folder = self._run_folder(resume) if self.team.is_first else None
         with ExitStack() as stack:
             if folder is not None:
                 stack.enter_context(folder.locked())
-            stack.callback(parts.predictor.release)
+            stack.callback(self.predictor.release)
             stack.callback(self._let_go_on)
-            stack.enter_context(own_turn(team))
-            parts.stream_where_needed(folder, resume=resume)
+            stack.enter_context(own_turn(self.team))
+            self._stream_where_needed(folder, resume=resume)
             stack.enter_context(seeded(self.config.seed, self.device))
             stack.enter_context(reproducible(self.config.deterministic, self.device))
-            require_same_run(team, resume=resume)
-            session = parts.session()
-            description = {} if folder is None else description_of(parts, session)
-            run = ""
-            with team.together("opening the run folder"):
-                if folder is not None and resume:
-                    run = continue_run(session, folder, description, self._say)
-                elif folder is not None:
-                    run = start_run(folder, description, overwrite=overwrite)
-            if resume and team.size > 1:
+            require_same_run(self.team, resume=resume)
+            session = self._session()
+            saver: Saver | None = None
+            with self.team.together("opening the run folder"):
+                if folder is not None:
+                    run = run_of(self, session, folder.path)
+                    if resume:
+                        digest = continue_run(session, folder, run, self.say)
+                    else:
+                        digest = start_run(folder, run, overwrite=overwrite)
+                    saver = Saver(session, folder, digest)
+            if resume and self.team.size > 1:
                 continue_together(session)
             self._records = session.history
-            if session.balancer is not None:
-                session.balancer.begin()
             unit = "batch" if session.source.num_batches > 1 else "epoch"
-            stack.enter_context(stop_on_interrupt(self.stop, self._say, after=unit))
-            reporters = self._reporters(folder, session, stack)
+            stack.enter_context(stop_on_interrupt(self.stop, self.say, after=unit))
+            reporters = [*([saver] if saver else []), *self._reporters(folder, session, stack)]
             for reporter in reporters:
-                reporter.on_start(info_of(parts, session))
-            saver = None if folder is None else Saver(session, folder, run)
+                reporter.on_start(info_of(self, session))
             stack.callback(session.source.close)
             if self.config.mapping == "model":
                 # Imported here: most runs are not rehearsed, and it loads Numba.
                 from sagann.train.rehearsals import begin_as_foretold
 
-                begin_as_foretold(parts, session.source)
+                begin_as_foretold(self, session.source)
             session.source.open()
-            self._train(session, saver, reporters)
+            session.run(reporters, stops=self._all_stop)
+            if saver is not None:
+                saver.save()
             result = self._finish(session, folder)
             for reporter in reporters:
                 reporter.on_end(result)
         return result
+
+    def _session(self) -> TrainSession:
+        """A session that trains the model from the weights it has now."""
+        self.predictor.try_out(self.prepared)
+        if self.config.sample is not None:
+            require_seeds_apart(self.predictor, self.prepared.graph.to("cpu"), self.config.sample)
+        source = source_of(self.predictor, self.prepared, self.config, model_config=self.model_config, say=self.say)
+        return self.session_of(self.predictor, source)
 
     def _reporters(self, folder: RunFolder | None, session: TrainSession, stack: ExitStack) -> list[Reporter]:
         """Everyone who is told how a session goes; what is to be closed at its end is put on ``stack``."""
@@ -247,27 +362,6 @@ class Trainer:
             reporters.append(events)
         return reporters
 
-    def _train(self, session: TrainSession, saver: Saver | None, reporters: Sequence[Reporter]) -> None:
-        """Train until the run has ended or is stopped; save and report its progress."""
-
-        def between_batches(progress: EpochProgress) -> bool:
-            for reporter in reporters:
-                reporter.on_batch(progress)
-            if saver is not None and saver.is_late:
-                saver.save()
-            return self._all_stop()
-
-        while not (session.finished or self._all_stop()):
-            record = session.run_epoch(leave=between_batches)
-            if record is None:
-                break
-            if saver is not None:
-                saver.keep(record)
-            for reporter in reporters:
-                reporter.on_epoch(record)
-        if saver is not None:
-            saver.save()
-
     def stop(self) -> None:
         """Have :meth:`fit` end after the epoch or the mini-batch that is trained now, as Ctrl-C does.
 
@@ -277,7 +371,7 @@ class Trainer:
         self._is_stopping = True
 
     def _all_stop(self) -> bool:
-        return self._parts.team.any(self._is_stopping, "agreeing on the next epoch")
+        return self.team.any(self._is_stopping, "agreeing on the next epoch")
 
     def _let_go_on(self) -> None:
         self._is_stopping = False
@@ -288,7 +382,7 @@ class Trainer:
 
     def evaluate(self, graph: Graph | None = None) -> dict[str, Metrics]:
         """Measure the model on the training graph, or on a new one: see :meth:`sagann.train.Predictor.evaluate`."""
-        return self._parts.predictor.evaluate(self._parts.prepared if graph is None else graph)
+        return self.predictor.evaluate(self.prepared if graph is None else graph)
 
     def predict(
         self, graph: Graph | None = None, *, probabilities: bool = False, links: tuple[Tensor, ...] | None = None
@@ -297,12 +391,12 @@ class Trainer:
 
         Where links are learned, ``links`` are the pairs to score: see :meth:`sagann.train.Predictor.predict`.
         """
-        given = self._parts.prepared if graph is None else graph
-        return self._parts.predictor.predict(given, probabilities=probabilities, links=links)
+        given = self.prepared if graph is None else graph
+        return self.predictor.predict(given, probabilities=probabilities, links=links)
 
     def embed(self, graph: Graph | None = None) -> Tensor:
         """The input of the last SAGA layer, float [num_vertices, F], on the CPU."""
-        return self._parts.predictor.embed(self._parts.prepared if graph is None else graph)
+        return self.predictor.embed(self.prepared if graph is None else graph)
 
     def foretell(self) -> SampledForecast:
         """Foretell the seconds and bytes of an epoch of mini-batches: a few are sampled, loaded and trained, in about ten seconds.
@@ -315,8 +409,8 @@ class Trainer:
         # Imported here: most runs are not foretold, and it loads Numba.
         from sagann.train.rehearsals import foretell
 
-        with own_turn(self._parts.team):
-            return foretell(self._parts)
+        with own_turn(self.team):
+            return foretell(self)
 
     def foretell_trainers(self) -> tuple[Prediction, Prediction | None]:
         """Foretell an epoch of the trainers of ``config.devices``, with the shares that they settle on in some ten seconds; and with one accelerator process more.
@@ -330,8 +424,8 @@ class Trainer:
         # Imported here: most runs are not foretold, and it loads Numba.
         from sagann.train.rehearsals import foretell_trainers
 
-        with own_turn(self._parts.team):
-            return foretell_trainers(self._parts)
+        with own_turn(self.team):
+            return foretell_trainers(self)
 
     def _run_folder(self, resume: bool) -> RunFolder | None:
         if self.run_dir is not None:
@@ -342,39 +436,24 @@ class Trainer:
                 hint="Pass run_dir, when the run is started and when it is resumed.",
             )
         if self.config.tensorboard:
-            self._say("TensorBoard events are not written: the Trainer has no run folder.")
+            self.say("TensorBoard events are not written: the Trainer has no run folder.")
         return None
 
     def __repr__(self) -> str:
-        parts = self._parts
         return (
-            f"Trainer(model={parts.model_name!r}, data={parts.source!r}, trains={trained_on(parts)!r}, "
+            f"Trainer(model={model_name(self)!r}, data={self.source!r}, trains={trained_on(self)!r}, "
             f"epoch={len(self._records)} of {self.config.epochs}, monitor={self.monitor!r}, device={str(self.device)!r})"
         )
 
     def _finish(self, session: TrainSession, folder: RunFolder | None) -> TrainResult:
         """Give the model its final weights, and measure them unless the run was interrupted."""
-        interrupted = not session.finished
-        best = session.tracker.weights
-        use_best = not interrupted and best is not None
-        if use_best:
-            self.model.load_state_dict(best)  # type: ignore[arg-type]
-            if said := session.tracker.first_is_best(session.history):
-                self._say(said)
-        result = TrainResult(
-            epochs=session.epoch,
-            batch=session.position.batch,
-            best_epoch=session.tracker.epoch,
-            weights="best" if use_best else "last",
-            stopped_early=session.tracker.exhausted and session.epoch < self.config.epochs,
-            interrupted=interrupted,
-            epoch_s=statistics.median(record.epoch_s for record in session.history) if session.history else 0.0,
-            peak_rss_bytes=peak_rss_bytes(),
-            metrics={} if interrupted else self.evaluate(),
-            history=History(session.history),
-            run_dir=self.run_dir,
-        )
-        if folder is not None and not interrupted:
-            folder.write_result(copy_of(self.model.state_dict()), summary_of(self._parts, result))
-            session.source.write_profile(folder.path, self._say)
+        best = session.tracker.weights if session.finished else None
+        if best is not None:
+            self.model.load_state_dict(best)
+            self._tell(session.tracker.first_is_best(session.history))
+        metrics = self.evaluate() if session.finished else {}
+        result = result_of(session, metrics, weights="last" if best is None else "best", run_dir=self.run_dir)
+        if folder is not None and session.finished:
+            folder.write_result(self.model.state_dict(), summary_of(self, result))
+            session.source.write_profile(folder.path, self.say)
         return result

@@ -13,7 +13,6 @@ import pytest
 import torch
 
 from sagann.storage import load_graph
-from sagann.train.checkpoint import Checkpoint
 from sagann.train.run_folder import RunFolder
 from tests.cli.conftest import Invoke
 from tests.cli.test_launch import ENVIRONMENT, by_hand, ended
@@ -78,9 +77,9 @@ def test_another_graph_is_cut_by_what_the_run_has_learned(
     newest = run_folder.checkpoints.newest(on_damaged=pytest.fail)
     assert newest is not None
     # The embedded graph taught the costs; another one is cut.
-    state = {**newest.state, "balance": learned_state()}
+    state = {**newest, "source": {"balance": learned_state()}}
     with run_folder.locked():
-        run_folder.checkpoints.write(Checkpoint(position=newest.position, state=state))
+        run_folder.checkpoints.write(state)
     assert invoke("data", "reorder", blocks, data, "--by", "metis", "--parts", 4).code == 0
     use = ("predict", "--run", folder, "--data", data)
     assert invoke(*use, "--out", tmp_path / "alone.csv").code == 0

@@ -10,7 +10,8 @@ import pytest
 
 from sagann.partition import CostModel, Measurement, count_cost_features
 from sagann.storage import load_graph
-from sagann.train.checkpoint import Checkpoint, Position
+from sagann.train import Contract, Run, TrainConfig
+from sagann.train.losses import default_loss
 from sagann.train.run_folder import RunFolder
 from tests.cli.conftest import Invoke
 
@@ -36,12 +37,24 @@ def learned_state(*, device: str = "cpu", **change: Any) -> dict[str, Any]:
     return {"bounds": [0, 5, num_vertices], "operations": OPERATIONS, "model": model.to_plain(), **change}
 
 
-def run_folder(path: Path, state: dict[str, Any], *, device: Any = "cpu") -> Path:
-    folder = RunFolder(path)
-    description: dict[str, Any] = {name: {} for name in ("model", "train", "contract", "versions")}
+def run_folder(path: Path, state: dict[str, Any]) -> Path:
+    folder, graph = RunFolder(path), load_graph("demo")
+    run = Run(
+        path=path,
+        model="sage",
+        model_config=None,
+        train_config=TrainConfig(),
+        data="demo",
+        contract=Contract.of(graph),
+        versions={},
+        identity={"train": {"device": "cpu"}, "graph": {}},
+        class_names=(),
+        loss=default_loss("classification"),
+        automatic_bytes=None,
+    )
     with folder.locked():
-        folder.write_run({**description, "identity": {"train": {"device": device}}})
-        folder.checkpoints.write(Checkpoint(position=Position(5), state=state))
+        folder.write_run(run)
+        folder.checkpoints.write({"epoch": 5, "batch": 0, **state})
     return path
 
 
@@ -66,7 +79,7 @@ def test_a_budget_divides_no_other_way(invoke: Invoke) -> None:
 
 
 def test_what_a_run_has_learned_divides_the_graph(tmp_path: Path, invoke: Invoke) -> None:
-    run = run_folder(tmp_path / "run", {"balance": learned_state()})
+    run = run_folder(tmp_path / "run", {"source": {"balance": learned_state()}})
     ended = invoke(*PLAN, "--balance", "cost", "--learned", run)
     assert ended.code == 0, ended.err
     assert "Parts of 2 workers, balanced by cost" in ended.out

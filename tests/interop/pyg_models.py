@@ -207,8 +207,8 @@ def trainer_of(model: nn.Module, graph: Graph, *, run_dir: Path | None = None, *
 
 def logits_of(trainer: Trainer, graph: Graph | None = None) -> Tensor:
     """What a trainer's model gives for its own graph, or for another one."""
-    parts = trainer._parts
-    return parts.predictor.logits(parts.prepared if graph is None else parts.predictor.prepare(graph))
+    predictor = trainer.predictor
+    return predictor.logits(trainer.prepared if graph is None else predictor.prepare(graph))
 
 
 def small(*data: str) -> Graph:

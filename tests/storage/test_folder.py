@@ -11,7 +11,7 @@ import pytest
 
 from sagann.errors import DatasetError
 from sagann.storage import open_graph, save_graph
-from sagann.storage.durable import sync_file, sync_folder, write_whole
+from sagann.storage.durable import sync_folder, write_whole
 from sagann.storage.folder import new_folder
 from tests.forks import run_fresh
 from tests.storage.conftest import assert_same_graph, make_graph
@@ -147,6 +147,5 @@ def test_every_write_is_synced_before_its_name_appears(tmp_path: Path, monkeypat
     monkeypatch.setattr(os, "fsync", lambda handle: seen.append((tmp_path / "x").exists()))
     write_whole(tmp_path / "x", b"content")
     assert seen == [False, True]
-    sync_file(tmp_path / "x")
     sync_folder(tmp_path)
-    assert len(seen) == 4
+    assert len(seen) == 3

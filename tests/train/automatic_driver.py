@@ -13,7 +13,7 @@ import torch
 
 from sagann.nn import ModelConfig
 from sagann.storage import load_graph
-from sagann.train import TrainConfig, Trainer, run_parts
+from sagann.train import TrainConfig, Trainer, trainer
 from tests.runtime.memory_driver import generated
 from tests.train.runs import Heard
 
@@ -25,9 +25,9 @@ def main() -> None:
     """Train."""
     torch.set_num_threads(1)
     if sys.argv[1] == "in-memory":
-        run_parts.automatic_budget = lambda *given, **known: None
+        trainer.automatic_budget = lambda *given, **known: None
     if sys.argv[1] == "prepared-in-memory":
-        run_parts.bytes_in_files = lambda *given: 0
+        trainer.bytes_in_files = lambda *given: 0
     graph, model = generated(40_000, 160_000), MODEL
     if len(sys.argv) == 4:
         # The model takes little: it is the graph that is large.

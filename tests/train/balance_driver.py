@@ -36,7 +36,7 @@ class Recorded(Stopwatch):
     trainer: Trainer
 
     def take(self) -> dict[str, Lap]:
-        measured, part = super().take(), self.trainer._parts.prepared.part
+        measured, part = super().take(), self.trainer.prepared.part
         edges_s, vertices_s = 0.01 * part.topology.num_edges, 0.02 * part.topology.num_dst
         factor = 3.0 if part.workers.rank else 1.0
         return {

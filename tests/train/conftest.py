@@ -2,9 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
+from sagann.runtime.in_memory.engine import CompiledEngine
+from sagann.saga.engine import NaiveEngine, using_engine
 from sagann.train import saver
+
+
+@pytest.fixture(scope="module")
+def naive() -> Iterator[None]:
+    """Layers run as plain PyTorch, without being traced and compiled: for tests of what is around them."""
+    with using_engine(NaiveEngine()):
+        yield
+
+
+@pytest.fixture
+def compiled() -> Iterator[None]:
+    """Layers are compiled, in a module whose other tests are ``naive``."""
+    with using_engine(CompiledEngine()):
+        yield
 
 
 @pytest.fixture

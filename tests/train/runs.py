@@ -167,10 +167,6 @@ def dense_means(graph: Graph) -> Tensor:
     return sums / sums.sum(1, keepdim=True).clamp(min=1)
 
 
-def without_split(graph: Graph, name: str) -> Graph:
-    return replace(graph, splits={key: mask for key, mask in graph.splits.items() if key != name})
-
-
 def weights_of(model: nn.Module) -> dict[str, Tensor]:
     return {name: value.clone() for name, value in model.state_dict().items()}
 

@@ -22,6 +22,8 @@ from sagann.train.losses import Loss
 from tests.runtime.workers.threads import in_threads
 from tests.train.runs import CPU, community_graph
 
+pytestmark = pytest.mark.usefixtures("naive")
+
 CONFIG = TrainConfig(epochs=3, device="cpu")
 
 

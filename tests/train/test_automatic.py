@@ -186,6 +186,7 @@ def test_features_that_do_not_fit_as_the_model_reads_them_are_converted_in_files
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_a_process_lives_that_would_be_killed_in_memory(
     limited: Callable[[int], Sequence[str]], tmp_path: Path
 ) -> None:

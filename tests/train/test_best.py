@@ -9,7 +9,9 @@ from torch import nn
 from sagann.errors import InputError
 from sagann.nn import ModelConfig
 from sagann.train.best import BestTracker
-from tests.train.runs import community_graph, trainer_of, values_graph, without_split
+from tests.train.runs import community_graph, trainer_of, values_graph
+
+pytestmark = pytest.mark.usefixtures("naive")
 
 
 def test_the_best_weights_are_kept_and_measured():
@@ -33,14 +35,6 @@ def test_early_stopping():
     assert result.epochs == result.best_epoch + 7 < 500
     assert result.best_epoch == losses.index(min(losses)) + 1
     assert result.metrics["val"]["loss"] == pytest.approx(min(losses))
-
-
-def test_without_val_the_training_loss_is_monitored_and_the_last_weights_are_kept():
-    trainer = trainer_of(graph=without_split(community_graph(), "val"))
-    result = trainer.fit()
-    assert trainer.monitor == "train/loss"
-    assert result.weights == "last"
-    assert set(result.metrics) == {"train", "test"}
 
 
 def test_monitoring_an_undefined_metric_is_refused():

@@ -9,18 +9,18 @@ import pytest
 import torch
 
 from sagann.errors import CheckpointError
-from sagann.train.checkpoint import Checkpoint, CheckpointFolder, Position
+from sagann.train.checkpoint import CheckpointFolder, Position
 
 
 def checkpoint(epoch=10, batch=0, **state):
     state = state or {"lr": 0.1, "best": None, "weights": {"w": torch.arange(4.0), "n": torch.tensor(3)}}
-    return Checkpoint(position=Position(epoch, batch), state=state)
+    return {"epoch": epoch, "batch": batch, **state}
 
 
 def there_and_back(tmp_path, value):
     folder = CheckpointFolder(tmp_path, keep=1)
     folder.write(checkpoint(value=value))
-    return folder.read(Position(10)).state["value"]
+    return folder.read(Position(10))["value"]
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_positions_within_an_epoch_lie_between_those_of_its_ends(tmp_path):
     folder = CheckpointFolder(tmp_path, keep=3)
     for epoch, batch in ((3, 0), (3, 9), (3, 10), (4, 0)):
         path = folder.write(checkpoint(epoch, batch))
-        assert folder.read(Position(epoch, batch)).position == Position(epoch, batch)
+        assert Position.of(folder.read(Position(epoch, batch))) == Position(epoch, batch)
         assert path.name == ("epoch-000003-batch-000009.pt" if batch == 9 else path.name)
     assert folder.positions() == [Position(4), Position(3, 10), Position(3, 9)]
     # What lies behind the newest position counts as damaged.
@@ -106,7 +106,7 @@ def test_one_that_goes_while_it_is_read_is_no_damage(tmp_path, monkeypatch):
 
     opened = Path.open
     monkeypatch.setattr(Path, "open", go_on)
-    assert folder.newest(on_damaged=pytest.fail).position == Position(2)
+    assert folder.newest(on_damaged=pytest.fail)["epoch"] == 2
 
 
 def test_a_full_disk_gets_its_room_back(tmp_path, monkeypatch):

@@ -11,14 +11,7 @@ from torch.optim.lr_scheduler import StepLR
 
 from sagann.errors import InputError
 from sagann.train import TrainConfig
-from sagann.train.policies import (
-    build_optimizer,
-    build_scheduler,
-    decay_all,
-    decay_first_layer,
-    decay_matrices,
-    try_policies,
-)
+from sagann.train.policies import Policies, decay_all, decay_first_layer, decay_matrices
 from tests.train.runs import TwoLayers
 
 
@@ -199,17 +192,17 @@ def test_frozen_parameters_are_left_out():
 
 def test_a_model_without_parameters_is_refused():
     with pytest.raises(InputError, match="the model has nothing to train: 0 parameters"):
-        build_optimizer(TrainConfig(), [])
+        Policies(TrainConfig()).optimizer_of([])
 
 
 def test_weight_decay_of_zero_overrules_the_default_of_adamw():
-    optimizer = build_optimizer(TrainConfig(optimizer="AdamW"), decay_all(nn.Linear(2, 2), 0.0))
+    optimizer = Policies(TrainConfig(optimizer="AdamW")).optimizer_of(decay_all(nn.Linear(2, 2), 0.0))
     assert optimizer.param_groups[0]["weight_decay"] == 0
 
 
 def scheduler_of(config, *, maximise=True):
-    optimizer = build_optimizer(config, decay_all(nn.Linear(2, 2), 0.0))
-    return build_scheduler(config, optimizer, maximise=maximise)
+    policies = Policies(config)
+    return policies.scheduler_of(policies.optimizer_of(decay_all(nn.Linear(2, 2), 0.0)), maximise=maximise)
 
 
 def test_a_schedule_shorter_than_training_is_refused_before_it_starts():
@@ -230,7 +223,7 @@ def test_a_schedule_shorter_than_training_is_refused_before_it_starts():
     ],
 )
 def test_what_torch_takes_passes_the_trial(name, scheduler, options):
-    try_policies(TrainConfig(epochs=20, optimizer=name, scheduler=scheduler, scheduler_options=options))
+    Policies(TrainConfig(epochs=20, optimizer=name, scheduler=scheduler, scheduler_options=options)).try_out()
 
 
 @pytest.mark.parametrize(
@@ -245,4 +238,4 @@ def test_what_torch_takes_passes_the_trial(name, scheduler, options):
 def test_a_schedule_that_would_fail_later_fails_at_once(scheduler, options, message):
     config = TrainConfig(epochs=100, optimizer="SGD", scheduler=scheduler, scheduler_options=options)
     with pytest.raises(InputError, match=message):
-        try_policies(config)
+        Policies(config).try_out()

@@ -11,7 +11,7 @@ from sagann.storage import open_graph, save_graph
 from sagann.train import Contract
 from sagann.train.contract import require_names
 from sagann.train.identity import check_same, graph_difference, graph_identity
-from tests.train.runs import community_graph
+from tests.train.runs import CPU, community_graph, predictor_of
 
 
 def test_a_model_of_edge_features_is_built_from_sizes_alone():
@@ -77,7 +77,10 @@ def test_labels_that_do_not_fit_are_refused(graph, message):
 @pytest.mark.parametrize(
     ("logits", "message"),
     [
-        (torch.zeros(90, 4), r"float32 \[90, 4\], expected a dense tensor of .* \[90, 3\] on cpu \(in model M\)"),
+        (
+            torch.zeros(90, 4),
+            r"float32 \[90, 4\], expected a dense tensor of .* \[90, 3\] on cpu \(in model TwoLayers\)",
+        ),
         (torch.zeros(90, 3, dtype=torch.int64), r"torch.int64 \[90, 3\]"),
         (torch.zeros(90, 3, device="meta"), r"torch.float32 \[90, 3\] on meta"),
         (torch.zeros(90, 3).to_sparse(), r"torch.float32 \[90, 3\] of layout torch.sparse_coo"),
@@ -87,7 +90,7 @@ def test_labels_that_do_not_fit_are_refused(graph, message):
 )
 def test_logits_of_another_form_are_refused(logits, message):
     with pytest.raises(LayerError, match=message):
-        Contract.of(community_graph()).check_logits(logits, 90, torch.device("cpu"), "M")
+        predictor_of().head.check(logits, 90, CPU)
 
 
 def test_a_model_of_edge_types_refuses_a_graph_without():

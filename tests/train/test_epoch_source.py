@@ -18,6 +18,8 @@ from sagann.train.session import TrainSession
 from tests.runtime.workers.threads import in_threads
 from tests.train.runs import community_graph
 
+pytestmark = pytest.mark.usefixtures("naive")
+
 
 class Halves:
     """An epoch source of two steps: mini-batches of rows without a graph."""
@@ -34,7 +36,7 @@ class Halves:
     def _loss(self, rows):
         return F.cross_entropy(self.model(self.graph.features[rows]), self.graph.labels[rows])
 
-    def report(self):
+    def report(self, epochs_left):
         return {}
 
     def logits(self):

@@ -15,8 +15,9 @@ from sagann.errors import CheckpointError, InputError, LayerError
 from sagann.graph import Graph, for_task, random_graph_split
 from sagann.graph.rows import csr_tensor, offsets_of
 from sagann.nn import ModelConfig, build_model
+from sagann.runtime.in_memory.engine import CompiledEngine
 from sagann.runtime.loading import GraphBatches
-from sagann.saga.engine import NaiveEngine, using_engine
+from sagann.saga.engine import using_engine
 from sagann.storage import load_graph, save_graph
 from sagann.train import Contract, Predictor, TrainConfig, Trainer, load_run, runner
 from sagann.train.graph_epochs import GraphEpochs
@@ -35,6 +36,8 @@ from tests.train.runs import (
     trainer_of,
     weights_of,
 )
+
+pytestmark = pytest.mark.usefixtures("naive")
 
 BATCHES: dict[str, Any] = {"batch_size": 8, "epochs": 4}
 
@@ -140,9 +143,9 @@ def test_multi_label_graphs_and_their_metrics() -> None:
 def test_models_of_the_zoo_train_on_graphs(name: str) -> None:
     config = ModelConfig(model=name, hidden=8, heads=2, pool="mean,max")
     options: dict[str, Any] = {"task": "graph-classification", "epochs": 2, "batch_size": 3}
-    losses = [record.loss for record in trainer_of(config, many_graphs(), **options).fit().history]
-    with using_engine(NaiveEngine()):
-        twin = trainer_of(config, many_graphs(), **options).fit()
+    twin = trainer_of(config, many_graphs(), **options).fit()
+    with using_engine(CompiledEngine()):
+        losses = [record.loss for record in trainer_of(config, many_graphs(), **options).fit().history]
     assert losses == pytest.approx([record.loss for record in twin.history], rel=1e-4)
 
 

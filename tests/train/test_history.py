@@ -15,6 +15,8 @@ from sagann.runtime.tiered import TierCounts, Traffic
 from sagann.train import EpochRecord, History
 from tests.train.runs import trainer_of
 
+pytestmark = pytest.mark.usefixtures("naive")
+
 
 def epochs(num_epochs: int, *, eval_every: int = 1) -> list[EpochRecord]:
     return [

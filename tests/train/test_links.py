@@ -32,6 +32,8 @@ from tests.runtime.workers.threads import in_threads
 from tests.tolerances import assert_close
 from tests.train.runs import CPU, dense_means, numbers_of
 
+pytestmark = pytest.mark.usefixtures("naive")
+
 LINKS: dict[str, Any] = {"task": LINK_TASK, "epochs": 3}
 
 
@@ -130,7 +132,7 @@ def test_mini_batches_of_all_neighbours_have_the_losses_and_gradients_of_the_who
     graph = typed() if name == "rgcn" else communities(60)
     model = model_of(graph, model=name)
     trainer = trainer_of(model, graph, loss=loss, weights="last")
-    predictor, prepared = trainer._parts.predictor, trainer._parts.prepared
+    predictor, prepared = trainer.predictor, trainer.prepared
     parameters = list(model.parameters())
     options: dict[str, Any] = {"task": LINK_TASK, "batch_size": 50, "negatives": 3}
     whole = LinkEpochs(predictor, prepared, TrainConfig(**options))
@@ -213,7 +215,7 @@ def are_known(topology: Topology) -> Tensor:
 def test_no_message_tells_of_the_links_of_its_own_mini_batch(kind: str, fanouts: tuple[int, ...]) -> None:
     graph = held_out(kind)
     model = model_of(graph, model="rgcn" if kind == "typed" else "gcn", layers=len(fanouts))
-    predictor = trainer_of(model, graph)._parts.predictor
+    predictor = trainer_of(model, graph).predictor
     prepared = predictor.prepare(alone(graph))
     options: dict[str, Any] = {"task": LINK_TASK, "batch_size": 100, "sample": fanouts}
 
@@ -392,7 +394,7 @@ def test_a_score_may_overwrite_the_types_that_it_gets(monkeypatch: pytest.Monkey
     trainer.predict(links=(types, types - 1, types))
     # Slices of training are computed again in the backward pass.
     monkeypatch.setattr("sagann.train.heads.CHECKED_AT_ONCE", 8 * 10)
-    (step,) = trainer._parts._epoch_source().steps(1)
+    (step,) = trainer._session().source.steps(1)
     step.loss().backward()
     assert trainer.evaluate()["test"] == pytest.approx(expected["test"], rel=1e-5)
     assert graph.links.types.equal(before)
@@ -561,7 +563,7 @@ def test_a_hot_tier_holds_the_rows_that_batches_of_links_read_most() -> None:
     sampled: dict[str, Any] = {"epochs": 1, "sample": (3, 3), "batch_size": 30}
     config = ModelConfig(model="sage", hidden=8, dropout=0.0)
     trainer = trainer_of(config, graph, **sampled, hot="10%", cache="static")
-    store = trainer._parts._epoch_source()._store
+    store = trainer._session().source._store
     assert isinstance(store, TieredFeatures)
     # Both ends of a positive and of a negative link, of which there are 30 each in a batch.
     seeds = torch.ones(graph.num_vertices, dtype=torch.bool)

@@ -19,6 +19,8 @@ from sagann.train.own_metrics import check_own_metrics, measure_own
 from sagann.train.resources import reproducible
 from tests.train.runs import community_graph, predictor_of, seeded_model, values_graph
 
+pytestmark = pytest.mark.usefixtures("naive")
+
 
 def f1(predicted: list[bool], truth: list[bool]) -> float:
     both = sum(p and t for p, t in zip(predicted, truth, strict=True))

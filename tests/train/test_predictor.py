@@ -13,7 +13,6 @@ from sagann.errors import InputError, LayerError
 from sagann.graph import add_self_loops
 from sagann.nn import SAGE, ModelConfig, build_model
 from sagann.plan.residency import BudgetError
-from sagann.saga.layer import count_hops
 from sagann.train import Contract, Predictor, TrainConfig, Trainer
 from sagann.train.preparation import features_as
 from sagann.train.streaming import Streaming
@@ -30,6 +29,8 @@ from tests.train.runs import (
     seeded_model,
     sparse_graph,
 )
+
+pytestmark = pytest.mark.usefixtures("naive")
 
 
 def test_predictions_are_those_of_the_model_without_dropout():
@@ -105,17 +106,7 @@ def test_bad_values_in_a_new_graph_are_refused():
         predictor_of().predict(graph)
 
 
-def test_hops_are_counted_or_stated():
-    assert count_hops(TwoLayers()) == 2
-    assert count_hops(nn.Linear(1, 1)) == 0
-    model = nn.Linear(1, 1)
-    model.num_hops = 5
-    assert count_hops(model) == 5
-    model.num_hops = "two"
-    with pytest.raises(InputError, match="a model's num_hops is no count: 'two'"):
-        count_hops(model)
-
-
+@pytest.mark.usefixtures("compiled")
 def test_hooks_of_layers_are_given_tensors():
     graph, seen = sparse_graph(), []
     trainer = Trainer(ModelConfig(hidden=8), graph, TrainConfig(epochs=1, device="cpu"))
@@ -131,12 +122,7 @@ def test_a_model_of_double_precision_gets_doubles():
     assert trainer.predict(probabilities=True).dtype == torch.float64
 
 
-def test_integer_features_are_refused_in_words():
-    graph = replace(community_graph(), features=torch.ones(90, 8, dtype=torch.int64))
-    with pytest.raises(InputError, match=r"torch.int64 \[90, 8\], expected floating point"):
-        Trainer(seeded_model(), graph)
-
-
+@pytest.mark.usefixtures("compiled")
 def test_an_embedding_is_the_input_of_the_last_layer():
     graph, model = community_graph(), seeded_model()
     expected = torch.relu(model.eval().norm(model.first(graph.topology, graph.features)))
@@ -177,6 +163,7 @@ def test_a_model_without_saga_layers_has_no_embedding():
         predictor_of(seeded_model(Plain)).embed(community_graph())
 
 
+@pytest.mark.usefixtures("compiled")
 @pytest.mark.parametrize("layers", [1, 2])
 def test_an_embedding_of_sparse_features_is_dense(layers):
     graph = sparse_graph()
@@ -297,6 +284,7 @@ def test_prepare_must_return_a_graph():
         predictor_of(seeded_model(Forgets)).predict(community_graph())
 
 
+@pytest.mark.usefixtures("compiled")
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
 @pytest.mark.parametrize("sparse", [False, True])
 @pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta")
@@ -310,6 +298,7 @@ def test_features_of_every_dtype_are_trained_in_that_of_the_model(dtype, sparse)
     assert [record.loss for record in result.history] == [record.loss for record in expected.history]
 
 
+@pytest.mark.usefixtures("compiled")
 @pytest.mark.parametrize("takes_sparse", [False, True])
 def test_a_model_of_ones_own_gets_dense_rows_unless_it_takes_sparse_ones(takes_sparse):
     seen = []

@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import threading
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -15,23 +14,27 @@ import torch
 from sagann.errors import InputError
 from sagann.runtime.places import device_named
 from sagann.train import TrainConfig, Trainer
-from sagann.train.resources import (
-    reproducible,
-    resolve_device,
-    stop_on_interrupt,
-)
+from sagann.train.resources import resolve_device, stop_on_interrupt
 from tests.train.runs import Heard, assert_same_bits, community_graph, numbers_of, seeded_model, weights_of
 
+pytestmark = pytest.mark.usefixtures("naive")
 
-def test_peak_memory_is_in_bytes_and_remembers():
+
+HEAVY = ("tensorboard", "rich", "pyarrow", "numba", "scipy", "safetensors")
+
+
+def test_training_is_imported_without_what_is_heavy_and_peak_memory_is_remembered():
     # In a process of its own: here an earlier test may have peaked higher than this one grows.
     code = (
+        f"import sys, sagann.train; print([name for name in {HEAVY} if name in sys.modules]); "
         "import torch; from sagann.train.resources import peak_rss_bytes; before = peak_rss_bytes(); "
         "grown = torch.ones(256 * 2**20, dtype=torch.uint8); at_most = peak_rss_bytes(); del grown; "
         "print(before, at_most, peak_rss_bytes())"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    before, grown, after = map(int, done.stdout.split())
+    loaded, numbers = done.stdout.splitlines()
+    assert loaded == "[]"
+    before, grown, after = map(int, numbers.split())
     assert before + 200 * 2**20 < grown < 2**40
     assert after > before + 200 * 2**20
 
@@ -54,24 +57,6 @@ def test_an_index_is_not_taken_for_a_smaller_one(monkeypatch):
             device_named(name)
     assert resolve_device("cuda:0") == device_named("cuda:0") == torch.device("cuda", 0)
     assert device_named(torch.device("cuda", 0)) == torch.device("cuda", 0)
-
-
-def test_reproducible_is_undone_by_the_last_of_several_threads():
-    first, second = (reproducible(True, torch.device("cpu")) for _ in range(2))
-    with ExitStack() as of_second:
-        with first:
-            of_second.enter_context(second)
-        # The first run has ended, the second one goes on.
-        assert torch.are_deterministic_algorithms_enabled()
-        assert not torch.utils.deterministic.fill_uninitialized_memory
-    assert not torch.are_deterministic_algorithms_enabled()
-    assert torch.utils.deterministic.fill_uninitialized_memory
-
-
-def test_importing_train_loads_nothing_heavy():
-    heavy = ("tensorboard", "rich", "pyarrow", "numba", "scipy", "safetensors")
-    code = f"import sys, sagann.train; print([name for name in {heavy} if name in sys.modules])"
-    assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "[]"
 
 
 def press(times=1):

@@ -15,6 +15,8 @@ from sagann.train.streaming import Streaming
 from tests.tolerances import assert_close
 from tests.train.runs import CrashError, Heard, TwoLayers, community_graph, seeded_model, trainer_of
 
+pytestmark = pytest.mark.usefixtures("naive")
+
 USERS_LAYER = """
 from torch import nn
 from sagann.saga import SagaLayer

@@ -12,6 +12,8 @@ from sagann.train.checkpoint import CheckpointFolder, Position
 from sagann.train.session import TrainSession
 from tests.train.runs import trainer_of
 
+pytestmark = pytest.mark.usefixtures("naive")
+
 
 class Clock:
     """A clock that only training and checkpoints move on."""
@@ -37,7 +39,7 @@ def saved_at(
 
     def timed_write(folder: CheckpointFolder, checkpoint: Any) -> Path:
         clock.now_s += cost_s
-        saved.append(checkpoint.position)
+        saved.append(Position.of(checkpoint))
         return write(folder, checkpoint)
 
     monkeypatch.setattr(TrainSession, work, timed)

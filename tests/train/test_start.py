@@ -12,6 +12,8 @@ from sagann.train import TrainConfig, Trainer
 from sagann.train.run_folder import RunFolder
 from tests.train.runs import community_graph, fit_until, seeded_model
 
+pytestmark = pytest.mark.usefixtures("naive")
+
 
 def trainer_of(folder, **options):
     return Trainer(seeded_model(), community_graph(), TrainConfig(device="cpu", **options), run_dir=folder)

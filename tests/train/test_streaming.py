@@ -4,29 +4,26 @@ from __future__ import annotations
 
 import json
 import re
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
 from sagann.errors import InputError, LayerError
 from sagann.graph.feature_store import tensor_of
-from sagann.nn import MaxPoolGCN, ModelConfig
+from sagann.nn import MaxPoolGCN, ModelConfig, build_model
 from sagann.plan.residency import BudgetError
 from sagann.runtime.blocks.spill import SpillError
 from sagann.runtime.streaming.stream import stream
-from sagann.runtime.team import SOLO
+from sagann.runtime.team import SOLO, Team
 from sagann.storage import open_graph, save_graph
 from sagann.storage.mapped import MappedRows
-from sagann.train import TrainConfig, Trainer, TrainResult, load_run, profile
-from sagann.train.preparation import PreparedGraph
+from sagann.train import Contract, Predictor, TrainConfig, Trainer, TrainResult, load_run, profile
 from sagann.train.streaming import Streaming
 from tests.plan.machines import ROUND
 from tests.stores import ComputedRows
-from tests.train.runs import Mixing, community_graph, seeded_model
+from tests.train.runs import CPU, Mixing, community_graph, seeded_model
 
 TIGHT = "40kB"
 MODEL = ModelConfig(model="gcn", layers=2, hidden=16, dropout=0.0)
@@ -79,7 +76,7 @@ def test_what_cannot_be_streamed_says_so(tmp_path: Path) -> None:
 
 def test_a_disk_without_room_for_an_evaluation_is_refused_before_training(monkeypatch: pytest.MonkeyPatch) -> None:
     free_bytes = [0]
-    monkeypatch.setattr("sagann.train.streaming.free_disk_bytes", lambda folder: free_bytes[0])
+    monkeypatch.setattr("sagann.train.streamed.free_disk_bytes", lambda folder: free_bytes[0])
     trainer = Trainer(MODEL, community_graph(600), TrainConfig(epochs=1, device="cpu", memory=TIGHT))
     # The result is 600 rows of three numbers.
     with pytest.raises(
@@ -93,10 +90,10 @@ def test_a_disk_without_room_for_an_evaluation_is_refused_before_training(monkey
 
 
 def test_workers_on_one_disk_need_room_for_all_of_them(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    class Together:
+    class Together(Team):
         """Three workers with the same blocks, of which one lies on another machine."""
 
-        def texts(self, text: str, doing: str) -> list[str]:
+        def texts(self, text: str, doing: str, *, timeout_s: float | None = None) -> list[str]:
             disk, needed_bytes, free_bytes, result_bytes = json.loads(text)
             others = (
                 [disk, needed_bytes + 1, free_bytes - 1, result_bytes],
@@ -105,31 +102,29 @@ def test_workers_on_one_disk_need_room_for_all_of_them(monkeypatch: pytest.Monke
             return [text, *map(json.dumps, others)]
 
     graph = community_graph(600)
-    streaming = Streaming.of(TrainConfig(memory=TIGHT), tmp_path, device=torch.device("cpu"))
-    assert streaming is not None
-    model, prepared = seeded_model().eval(), PreparedGraph(graph=graph, opened=graph.topology)
-    with closing(streaming.stream(model, prepared, torch.device("cpu"), trains=True)) as streamed, torch.no_grad():
-        evaluation = streamed.plan(tensor_of(graph.features))
+    streaming = Streaming.of(TrainConfig(memory=TIGHT), tmp_path, device=CPU)
+    model = build_model(MODEL, graph)
+    predictor = Predictor(model, Contract.of(graph), device=CPU, streaming=streaming)
+    runner = predictor.runner(predictor.prepare(graph))
     free_bytes = [0]
-    monkeypatch.setattr("sagann.train.streaming.free_disk_bytes", lambda folder: free_bytes[0])
+    monkeypatch.setattr("sagann.train.streamed.free_disk_bytes", lambda folder: free_bytes[0])
 
-    def needed_bytes(**given: Any) -> int:
+    def needed_bytes(team: Team) -> int:
         """The bytes that are asked for, and with which there is room."""
-        free_bytes[0] = 1
+        runner.team, free_bytes[0] = team, 1
         with pytest.raises(SpillError) as caught:
-            streaming.require_room(evaluation, torch.device("cpu"), **given)
+            runner.try_out()
         found = re.search(r"\((\d+) bytes\) are needed", caught.value.message)
         assert found is not None
-        is_shared = given["team"] is not SOLO
+        is_shared = team is not SOLO
         assert ("by the 2 workers on this disk" in caught.value.message) == is_shared
         # The other worker has found one byte less.
         free_bytes[0] = int(found[1]) + is_shared
-        streaming.require_room(evaluation, torch.device("cpu"), **given)
+        runner.try_out()
         return int(found[1])
 
-    # A row of the result has three numbers.
-    assert needed_bytes(num_rows=1500, team=SOLO) == needed_bytes(num_rows=600, team=SOLO) + 900 * 12
-    assert needed_bytes(num_rows=1500, team=Together()) == 2 * needed_bytes(num_rows=1500, team=SOLO) + 1
+    assert needed_bytes(Together()) == 2 * needed_bytes(SOLO) + 1
+    predictor.release()
 
 
 def test_beside_a_device_blocks_stay_in_memory_unless_a_folder_is_named(tmp_path: Path) -> None:
@@ -185,7 +180,7 @@ def test_a_feature_store_trains_as_the_tensor_of_its_rows(tmp_path: Path) -> Non
         trainer = Trainer(MODEL, each, TrainConfig(epochs=3, device="cpu", **options))
         results.append([record.loss for record in trainer.fit().history])
         if each is graph and options:
-            assert trainer._parts.prepared.graph.features is store
+            assert trainer.prepared.graph.features is store
             assert trainer.predict(each).shape == (600,)
     assert results[0] == results[1]
     assert results[2] == results[3]

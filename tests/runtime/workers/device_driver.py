@@ -22,7 +22,7 @@ from sagann.runtime.in_memory.engine import CompiledEngine
 from sagann.runtime.workers import Workers
 from sagann.runtime.workers.carriers import DeviceCarrier, Operation
 from sagann.saga import NaiveEngine, using_engine
-from sagann.train import TrainConfig, Trainer, balancer, run_parts
+from sagann.train import TrainConfig, Trainer, balancer, trainer as trainers
 from tests.graphs import labelled_graph
 from tests.runtime.workers.exactness_driver import Case, GatedLayer, Numbers, normed, prepared_by, several, trained
 from tests.runtime.workers.processes import run_workers
@@ -123,7 +123,7 @@ def runs_of(workers: Workers, folder: Path, device: torch.device) -> dict[str, l
         return device
 
     found = {"alone": run_of(None, None)} if workers.is_first else {}
-    run_parts.device_together = simulated
+    trainers.device_together = simulated
     found["whole"] = run_of(workers, folder / "whole")
     run_of(workers, folder / "stopped", epochs=EPOCHS // 2)
     found["resumed"] = run_of(workers, folder / "stopped", resume=True)

@@ -1,0 +1,178 @@
+"""Reopening a run folder: its description, and its trained model."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from torch import nn
+
+from sagann.byte_size import parse_bytes
+from sagann.config import class_in_file
+from sagann.errors import CheckpointError, InputError, require_type, shown
+from sagann.interop.pyg_call import is_written_for_pyg
+from sagann.interop.pyg_model import from_pyg_model
+from sagann.nn import ModelConfig, build_model
+from sagann.nn.user_model import require_named
+from sagann.runtime.team import SOLO
+from sagann.train.agreement import device_together
+from sagann.train.losses import LossFunction
+from sagann.train.own_metrics import OwnMetrics
+from sagann.train.predictor import Predictor
+from sagann.train.run import Run
+from sagann.train.run_folder import RunFolder
+from sagann.train.streaming import Streaming
+
+if TYPE_CHECKING:
+    from sagann.runtime.team import Team
+
+
+def read_run(run_dir: str | os.PathLike[str]) -> Run:
+    """Read the description and the summary of a run, without its weights.
+
+    Raises:
+        CheckpointError: ``run_dir`` is no run folder, or its run.json or metrics.json is damaged.
+    """
+    require_type(run_dir, (str, os.PathLike), where="run_dir", hint="Pass the folder that a training run wrote.")
+    folder = RunFolder(Path(run_dir))
+    return replace(folder.read_run(), metrics=folder.read_summary())
+
+
+def load_run(
+    run_dir: str | os.PathLike[str],
+    *,
+    model: nn.Module | str | None = None,
+    loss: LossFunction | None = None,
+    metrics: OwnMetrics | None = None,
+    device: str = "auto",
+    memory: str | None = None,
+    spill: str | os.PathLike[str] | None = None,
+    workers: Team | None = None,
+) -> Predictor:
+    """Reopen a trained model, with the weights that its run ended with, or of its newest checkpoint if it has not ended.
+
+    A Python file that a run folder names is executed only where the caller names it again. A model that was trained
+    within a memory budget is also evaluated within that budget (on mini-batches: within half of it). The model is left in evaluation mode.
+
+    Args:
+        run_dir: the folder that a Trainer wrote.
+        model: the module to load the weights into, or 'path/to/file.py:ClassName' to build it from; needed where
+            the run's model is not of the zoo.
+        loss: the function that the run was trained with, if it was one of the user's; without it, evaluations leave the loss out.
+        metrics: further metrics of evaluations, by name, as the Trainer takes them.
+        device: 'cpu', 'cuda', 'cuda:N' or 'auto'.
+        memory: budget to stream the model within, such as '2GiB'; None for the budget of the run, if any.
+        spill: spill folder; None for the one that the run's options name, else the system's folder for temporary files.
+        workers: the workers that use the model together (:func:`sagann.runtime.workers.join_workers`), each of which opens the run, and calls the
+            same methods with the same graphs; the first one gets the results. ``memory`` is the budget of each. If they are balanced by cost, graphs
+            are cut by what the run has learned of its workers' seconds.
+    Returns:
+        A predictor with ``evaluate``, ``predict`` and ``embed``, each of which takes a graph.
+    Raises:
+        CheckpointError: no run folder, no weights yet, weights of another model, ``model`` is needed, or workers are to be balanced by costs that
+            the run has not learned.
+        InputError: the run's model was a module of the user's own, and ``model`` is None; or ``memory`` is no size.
+    """
+    require_type(
+        model,
+        (str, nn.Module),
+        where="load_run.model",
+        hint="Pass a module, or 'path/to/file.py:ClassName'.",
+        optional=True,
+    )
+    require_type(memory, str, where="load_run.memory", hint="Pass a size such as '2GiB'.", optional=True)
+    require_type(
+        spill, (str, os.PathLike), where="load_run.spill", hint="Pass the path of a folder.", optional=True
+    )
+    if memory is not None:
+        parse_bytes(memory, where="load_run.memory")
+    run = read_run(run_dir)
+    model = _with_weights(run, model)
+    trained = run.train_config
+    config = replace(
+        trained,
+        memory=trained.memory if memory is None else memory,
+        spill=trained.spill if spill is None else os.fspath(spill),
+    )
+    team = workers or SOLO
+    where = device_together(device, team)
+    # An automatic budget comes from the host's free memory, for one process.
+    automatic_bytes = run.automatic_bytes if where.type == "cpu" and team.size == 1 else None
+    streaming = Streaming.of(config, None, device=where, automatic_bytes=automatic_bytes, trains=False)
+    if streaming is not None and memory is not None:
+        # Nothing else needs a part of it, whatever the run was.
+        budget_bytes = parse_bytes(memory, where="load_run.memory")
+        streaming = replace(streaming, memory_bytes=budget_bytes, is_half=False)
+    if is_written_for_pyg(model):
+        model = from_pyg_model(model, run.contract.shape_only_graph())
+    # Predictions of several threads then find the model in this mode, and leave it so.
+    model.eval()
+    if run.loss.is_known and loss is not None:
+        raise InputError(
+            f"a run with a loss by name takes no other one: the run has the loss '{run.loss.name}', and loss= "
+            "is given (in load_run.loss)",
+            hint="Leave loss out.",
+        )
+    mean_loss = run.loss if run.loss.is_known else replace(run.loss, function=loss)
+    learned = None
+    if team.size > 1 and team.balance == "cost":
+        # Imported here: most runs have no workers, and it loads Numba.
+        from sagann.train.learned import learned_costs
+
+        learned = learned_costs(run_dir).forward
+    return Predictor(
+        model,
+        run.contract,
+        device=where,
+        loss=mean_loss,
+        metrics=metrics,
+        streaming=streaming,
+        workers=team,
+        learned=learned,
+        for_first=True,
+    )
+
+
+def _with_weights(run: Run, model: nn.Module | str | None) -> nn.Module:
+    """The model of a run, with its weights."""
+    if not isinstance(model, nn.Module):
+        model = build_model(_confirmed_config(run, model), run.contract.shape_only_graph())
+    weights = RunFolder(run.path).read_weights()
+    try:
+        model.load_state_dict(weights)
+    except RuntimeError as error:
+        found = " ".join(str(error).split("\n\t")[:2])
+        raise CheckpointError(
+            f"the weights are of another model: {found} (in {run.path})",
+            hint="Pass the model that the run was trained with: load_run(..., model=...) takes a module that you have built.",
+        ) from error
+    return model
+
+
+def _confirmed_config(run: Run, reference: str | None) -> ModelConfig:
+    """The configuration of the run's model. A user's file is used only where ``reference`` names it."""
+    config = run.model_config
+    if config is None:
+        named = None if reference is None else class_in_file(reference)
+        if reference is not None and named is not None and named[1] == run.model:
+            return ModelConfig(model=reference)
+        found = f"it was a {run.model} of the user's own" + (
+            "" if reference is None else f", not {shown(reference)}"
+        )
+        raise InputError(
+            f"the run's model cannot be built from its folder: {found} (in {run.path})",
+            hint=f"Name its file and class (--model FILE.py:{run.model}), or pass load_run(..., model=...) with a module of that class.",
+        )
+    if reference is None:
+        require_named(config.model, where=str(run.path), error=CheckpointError)
+    if reference is None or reference == config.model:
+        return config
+    own, named = class_in_file(config.model), class_in_file(reference)
+    if own is None or named is None or named[1] != own[1]:
+        raise CheckpointError(
+            f"the run was trained with another model: '{reference}', the run's is '{config.model}' (in {run.path})",
+            hint="Name the model that the run was trained with.",
+        )
+    return replace(config, model=reference)
