@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from sagann.jit import compiled
-from sagann.tiering.cache import NO_ROW, NO_SLOT, Array, Decision, id_type
+from sagann.tiering.cache import NO_ROW, NO_SLOT, Array, id_type
 from sagann.tiering.prefetch import AHEAD, prefetch_by_id, prefetch_by_slot
 
 MOST_BATCHES = 1 << 16
@@ -45,7 +45,7 @@ _COUNTERS = 3
 
 
 class LookAhead:
-    """A cache that is told about batches before they are placed; see :class:`sagann.tiering.AnnouncingCache`.
+    """A cache that is told about batches before they are placed.
 
     Args:
         num_rows: number of rows of the feature store.
@@ -56,8 +56,8 @@ class LookAhead:
         >>> cache = LookAhead(10, 1)
         >>> for batch in ([1, 2], [3, 2], [1]):
         ...     cache.announce(np.array(batch))
-        >>> [cache.place_next().is_resident.tolist() for _ in range(3)]
-        [[False, False], [False, True], [False]]
+        >>> [cache.place_next().tolist() for _ in range(3)]
+        [[0, 0], [-1, 0], [-1]]
     """
 
     def __init__(self, num_rows: int, num_slots: int, hottest: Array | None = None) -> None:
@@ -81,11 +81,6 @@ class LookAhead:
             self.owners[: len(kept)] = kept
             self._slot_of[kept] = np.arange(len(kept))
             _keep_first(len(kept), self.owners, self._levels, self._lists, self._counters)
-
-    @property
-    def num_announced(self) -> int:
-        """Number of batches in the window."""
-        return len(self._window)
 
     def announce(self, ids: Array) -> None:
         """Add a batch at the end of the window.
@@ -111,16 +106,19 @@ class LookAhead:
         self._window.append(ids)
         self._num_accesses += len(ids)
 
-    def place_next(self) -> Decision:
-        """Decide for the oldest announced batch, which leaves the window."""
+    def place_next(self) -> Array:
+        """The slots of the rows of the oldest announced batch, int32 [n], which leaves the window.
+
+        If a slot stands for several rows, the cache evicts all of them but the one in ``owners``; rows that lie in the slot must be copied
+        before it is filled anew.
+        """
         ids = self._window.popleft()
-        slots, is_resident = np.full(len(ids), NO_SLOT, np.int32), np.zeros(len(ids), np.bool_)
+        slots = np.full(len(ids), NO_SLOT, np.int32)
         _place(
             ids,
             self._first_access,
             self._first_batch,
             slots,
-            is_resident,
             self._slot_of,
             self.owners,
             self._last_access,
@@ -132,31 +130,17 @@ class LookAhead:
         self._first_batch = (self._first_batch + 1) & _LOW
         self._first_access = (self._first_access + len(ids)) & _LOW
         self._num_accesses -= len(ids)
-        return Decision(slots=slots, is_resident=is_resident)
+        return slots
 
-    def place(self, ids: Array) -> Decision:
+    def place(self, ids: Array) -> Array:
         """Find the slots of rows that were not announced. The cache stays as it is."""
-        slots = self._slot_of.take(ids)
-        return Decision(slots=slots, is_resident=slots >= 0)
-
-    def withdraw(self) -> None:
-        """Forget all announced batches; the rows in the slots stay."""
-        for ids in self._window:
-            self._last_access[ids] = _NO_ACCESS
-        self._window.clear()
-        self._num_accesses = 0
-        _forget_batches(self.owners, self._levels, self._lists, self._counters)
+        return self._slot_of.take(ids)
 
     @staticmethod
     def state_bytes(num_rows: int, num_slots: int, *, has_order: bool) -> int:
         """Bytes of memory of the tables by row and by slot, and of the lists. The announced ids are not among them."""
         lists = 8 * (num_slots + LEVELS + MOST_BATCHES)
         return 9 * num_rows + id_type(num_rows).itemsize * num_slots + lists + 8 * _COUNTERS
-
-    @property
-    def window_bytes(self) -> int:
-        """Bytes of memory of the announced ids and their next uses."""
-        return self._next_uses.nbytes + sum(ids.nbytes for ids in self._window)
 
     def _make_room(self, added: int) -> None:
         """Let the ring of next uses have room for ``added`` more accesses."""
@@ -208,17 +192,6 @@ def _keep_first(count: int, owners: Array, levels: Array, lists: Array, counters
     counters[_USED] = count
     for slot in range(count - 1, -1, -1):
         _link_by_use(slot, _NEVER, owners[slot], levels, 0, lists, counters)
-
-
-@compiled()
-def _forget_batches(owners: Array, levels: Array, lists: Array, counters: Array) -> None:
-    """Add the slots of all lists of batches to those of the levels."""
-    for node in range(len(owners) + LEVELS, len(lists)):
-        while lists[node, 1] != node:
-            slot = lists[node, 1]
-            _unlink(slot, lists)
-            _link_by_use(slot, _NEVER, owners[slot], levels, 0, lists, counters)
-    counters[_NEWEST] = 0
 
 
 @compiled()
@@ -281,7 +254,6 @@ def _place(
     begin: int,
     batch: int,
     slots: Array,
-    is_resident: Array,
     slot_of: Array,
     owners: Array,
     last_access: Array,
@@ -302,7 +274,7 @@ def _place(
             prefetch_by_slot(lists, slot_of, ids, position)
         row = ids[position]
         slot = slot_of[row]
-        slots[position], is_resident[position] = slot, slot >= 0
+        slots[position] = slot
         use = np.int64(next_uses[(begin + position) & _LOW & mask])
         if use == _NEVER:
             last_access[row] = _NO_ACCESS
@@ -312,7 +284,7 @@ def _place(
     # Other rows get slots while there is one whose row is used later.
     for position in range(len(ids)):
         use = np.int64(next_uses[(begin + position) & _LOW & mask])
-        if is_resident[position] or use == _REPEATED:
+        if slots[position] >= 0 or use == _REPEATED:
             continue
         row = ids[position]
         if counters[_USED] < num_slots:

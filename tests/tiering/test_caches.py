@@ -29,5 +29,4 @@ def test_a_cache_takes_the_memory_that_it_states(name: str, has_order: bool, num
 def test_a_cache_begins_with_the_hottest_rows(name: str) -> None:
     cache = CACHES[name](50, 10, np.arange(49, -1, -1))
     assert sorted(cache.owners.tolist()) == list(range(40, 50))
-    decision = cache.place(np.arange(40, 50))
-    assert (cache.owners[decision.slots] == np.arange(40, 50)).all()
+    assert (cache.owners[cache.place(np.arange(40, 50))] == np.arange(40, 50)).all()
