@@ -25,7 +25,6 @@ from sagann.kernels.packed import Layout
 from sagann.parent_process import end_with
 from sagann.process_end import end_quickly
 from sagann.runtime.loading import MiniBatch
-from sagann.sampling.sampled import Sampled
 
 _SAVING_S = 10
 "Seconds that a process goes on after SIGTERM, if its parent does not end it before."
@@ -133,7 +132,7 @@ class _Trained:
 
 def _prepare(batch: MiniBatch) -> None:
     """Divide the blocks of a batch into work items for this process's threads."""
-    Sampled(blocks=batch.blocks, src_ids=batch.src_ids, seeds=batch.seeds).prepare()
+    batch.prepare()
 
 
 def _said(error: BaseException) -> str:

@@ -28,7 +28,6 @@ from sagann.runtime.loading import MiniBatch, MiniBatches, Pipeline
 from sagann.runtime.loading.batches import size_of_rows
 from sagann.runtime.loading.pipeline import Size, Stage
 from sagann.sampling.arguments import TRAINERS
-from sagann.sampling.sampled import Sampled
 
 
 @dataclass(kw_only=True, slots=True)
@@ -43,7 +42,7 @@ class Iteration:
     "Seeds of each trainer, and threads of the processor, with which the iteration was prepared."
     ahead: int
     "Most iterations that were prepared at the same time."
-    sampled: dict[str, Sampled] = field(default_factory=dict)
+    sampled: dict[str, MiniBatch] = field(default_factory=dict)
     "Sampled blocks of each trainer that has a seed."
     sent: dict[str, Any] = field(default_factory=dict)
     "Each trainer's share, by name: what the trainer's ``pack`` has returned, and after the transfer what its ``send`` has."

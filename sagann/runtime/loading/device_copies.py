@@ -27,8 +27,8 @@ from sagann.graph.large_arrays import made_by
 from sagann.kernels.dialects import Dialect, dialect_for
 from sagann.runtime.device.pinned import PinnedPool
 from sagann.runtime.device.streams import Mark, Streams
-from sagann.runtime.loading.minibatch import MiniBatch
 from sagann.runtime.tiered.device_features import DeviceFeatures, FarRows
+from sagann.sampling import MiniBatch
 
 # Batches differ in size, and pinning takes far longer than a copy.
 _MOST_TIMES = 1.5
