@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -29,12 +29,12 @@ from sagann.hybrid.manager import Manager
 from sagann.hybrid.process_trainer import ProcessTrainer, pickled
 from sagann.hybrid.shared_batches import Iteration, SharedBatches
 from sagann.hybrid.synchronise import synchronised
-from sagann.hybrid.trace import Trace
 from sagann.hybrid.trainer import Found, HostTrainer, LossOf, Trainer
 from sagann.kernels.seeds import seeded
 from sagann.nn.user_model import load_class
 from sagann.runtime.device.streams import Streams
 from sagann.runtime.loading import MiniBatches
+from sagann.runtime.recorder import Recorder
 from sagann.saga.batch_norms import batch_norms_over_rows
 from sagann.saga.engine import current_engine, set_engine
 from sagann.train.contract import Contract
@@ -103,29 +103,26 @@ class HybridEpochs(SampledEpochs):
         """Most iterations that are prepared ahead with the present threads."""
         return self._batches().ahead
 
-    def _batches(self, trace: Trace | None = None) -> SharedBatches:
+    def _batches(self, trace: Recorder | None = None) -> SharedBatches:
         return SharedBatches(
             self.minibatches, self.manager, self.trainers, ahead=self._config.batches_ahead, trace=trace
         )
 
     def steps(self, epoch: int, *, first: int = 0) -> Generator[TrainStep, None, None]:
         self.manager.begin()
-        self.trace = Trace() if self._config.profile else None
+        self.trace = Recorder() if self._config.profile else None
         batches = self._batches(self.trace)
         try:
             with on_cores(self._own_cores), self._counted(batches.iterations(epoch, first=first)) as iterations:
                 for iteration in iterations:
-                    calls: list[_Call] = []
                     yield TrainStep(
-                        loss=partial(self._loss, iteration, calls, iterations.go_on),
+                        loss=partial(self._loss, iteration, iterations.go_on),
                         num_labelled=iteration.num_seeds,
                         num_edges=iteration.num_edges,
                         note=self.manager.why,
                     )
-                    # The loss may have been computed several times, as by LBFGS.
-                    train_s = {name: sum(call.train_s[name] for call in calls) for name in iteration.sent}
-                    seconds = sum(call.seconds for call in calls)
-                    self.manager.count(iteration.assignment, iteration.times(train_s), seconds)
+                    times = iteration.times(iteration.train_s)
+                    self.manager.work.count(iteration.assignment, times, iteration.trained_s, self.manager.why)
                     for name, sent in iteration.sent.items():
                         self.trainers[name].release(sent)
         finally:
@@ -153,8 +150,8 @@ class HybridEpochs(SampledEpochs):
                 f"{'it' if len(idle) == 1 else 'them'} spares the copies and messages."
             )
 
-    def _loss(self, iteration: Iteration, calls: list[_Call], launched: Callable[[], None]) -> Tensor:
-        """The loss of an iteration, which all trainers compute now; what that took is added to ``calls``."""
+    def _loss(self, iteration: Iteration, launched: Callable[[], None]) -> Tensor:
+        """The loss of an iteration, which all trainers compute now, perhaps not for the first time; that takes seconds of the iteration."""
         since_s = time.perf_counter()
         found, train_s = self._propagated(iteration, launched)
         loss = synchronised(found, self._parameters, iteration.name)
@@ -164,8 +161,10 @@ class HybridEpochs(SampledEpochs):
             for name, seconds in train_s.items():
                 self.trace.add(name, iteration.name, since_s, seconds)
             if is_moved:
-                self.trace.decided(self.manager.why)
-        calls.append(_Call(train_s, time.perf_counter() - since_s))
+                self.trace.add("decisions", self.manager.why, time.perf_counter(), 0.0)
+        for name, seconds in train_s.items():
+            iteration.train_s[name] = iteration.train_s.get(name, 0.0) + seconds
+        iteration.trained_s += time.perf_counter() - since_s
         return loss
 
     def _propagated(
@@ -223,15 +222,6 @@ class HybridEpochs(SampledEpochs):
         known = self._predictor
         replica = Predictor(copy_of_model(known.model), known.contract, device=device, loss=known.mean_loss)
         return CudaTrainer(str(device), replica.model, replica.loss_of_batch, self._parameters, Streams(device))
-
-
-class _Call(NamedTuple):
-    """What one computation of an iteration's loss took."""
-
-    train_s: Mapping[str, float]
-    "Seconds of each trainer that has seeds."
-    seconds: float
-    "Seconds from the launch of the trainers to the sum of their gradients."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
