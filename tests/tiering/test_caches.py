@@ -10,11 +10,9 @@ from sagann.tiering import CACHES, Cache
 
 def table_bytes(cache: Cache) -> int:
     """Bytes of all arrays of a cache that do not grow with a window."""
-    return sum(
-        array.nbytes
-        for name, array in vars(cache).items()
-        if isinstance(array, np.ndarray) and name != "_next_uses"
-    )
+    known = {**vars(cache), "_next_uses": None}.values()
+    arrays = [*known, *getattr(cache, "_tables", ())]
+    return sum({id(array): array.nbytes for array in arrays if isinstance(array, np.ndarray)}.values())
 
 
 @pytest.mark.parametrize("name", CACHES)
