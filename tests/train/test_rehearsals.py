@@ -99,6 +99,7 @@ def test_one_more_accelerator_is_as_fast_as_the_last_and_takes_cores_of_the_proc
 
 def test_a_rehearsal_before_a_run_changes_no_number_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rehearsals, "SHORT_S", 0.0)
+    monkeypatch.setattr("sagann.train.hybrid_epochs.ProcessTrainer", MessageTrainer)
     model = ModelConfig(model="sage", hidden=8, dropout=0.0)
     alone = trainer_of(model, **HYBRID).fit()
     result = trainer_of(model, **BEGINS).fit()
