@@ -10,7 +10,7 @@ import pickle
 import time
 from collections.abc import Callable, Generator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -202,12 +202,8 @@ class HybridEpochs(SampledEpochs):
         try:
             for device in self.devices.cuda_devices(where="TrainConfig.devices"):
                 trainers[str(device)] = self._on_cuda(device)
-            replica = _Replica.of(self._predictor, self._model_file) if cores else None
             for name, own in zip(accelerator_names(len(cores)), cores, strict=True):
-                assert replica is not None
-                trainers[name] = ProcessTrainer(
-                    name, replica, self._parameters, cores=own, bytes_per_s=self._config.link_rate
-                )
+                trainers[name] = self._in_process(name, own)
             for trainer in trainers.values():
                 trainer.open()
         except BaseException:
@@ -217,6 +213,13 @@ class HybridEpochs(SampledEpochs):
             raise
         return trainers
 
+    def _in_process(self, name: str, cores: tuple[int, ...]) -> ProcessTrainer:
+        """A process as a trainer. A model that cannot be pickled is an InputError."""
+        known = self._predictor
+        parts = pickled((known.model, known.contract, known.mean_loss, current_engine()))
+        replica = partial(_replica, self._model_file, parts)
+        return ProcessTrainer(name, replica, self._parameters, cores=cores, bytes_per_s=self._config.link_rate)
+
     def _on_cuda(self, device: torch.device) -> CudaTrainer:
         """A CUDA device as a trainer, with a copy of the model."""
         known = self._predictor
@@ -224,31 +227,22 @@ class HybridEpochs(SampledEpochs):
         return CudaTrainer(str(device), replica.model, replica.loss_of_batch, self._parameters, Streams(device))
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Replica:
-    """A model in another process, with its loss."""
+def _replica(model_file: tuple[Path, str] | None, parts: bytes) -> tuple[nn.Module, LossOf]:
+    """A model in another process, with its loss.
 
-    model_file: tuple[Path, str] | None
-    "File and class of a user's model; the file is executed before ``pickled`` is read."
-    pickled: bytes
-    "Model, contract, loss and engine."
-
-    @classmethod
-    def of(cls, predictor: Predictor, model_file: tuple[Path, str] | None) -> _Replica:
-        """The replica of a predictor's model. A model that cannot be pickled is an InputError."""
-        parts = (predictor.model, predictor.contract, predictor.mean_loss, current_engine())
-        return cls(model_file=model_file, pickled=pickled(parts))
-
-    def __call__(self) -> tuple[nn.Module, LossOf]:
-        if self.model_file is not None:
-            load_class(*self.model_file)
-        model: nn.Module
-        contract: Contract
-        loss: Loss
-        model, contract, loss, engine = pickle.loads(self.pickled)
-        set_engine(engine)
-        model.train()
-        return model, Predictor(model, contract, device=torch.device("cpu"), loss=loss).loss_of_batch
+    Args:
+        model_file: file and class of a user's model; the file is executed before ``parts`` is read.
+        parts: model, contract, loss and engine, pickled.
+    """
+    if model_file is not None:
+        load_class(*model_file)
+    model: nn.Module
+    contract: Contract
+    loss: Loss
+    model, contract, loss, engine = pickle.loads(parts)
+    set_engine(engine)
+    model.train()
+    return model, Predictor(model, contract, device=torch.device("cpu"), loss=loss).loss_of_batch
 
 
 def _require_shareable(model: nn.Module, prepared: PreparedGraph) -> None:
