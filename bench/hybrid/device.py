@@ -101,7 +101,7 @@ class _Run:
         self._source = source_of(predictor, prepared)
         self._optimizer = torch.optim.Adam(predictor.model.parameters(), lr=1e-3)
         self._turns: list[float] = []
-        self._work = TrainerWork.none(("host",))
+        self._work = TrainerWork(names=("host",))
         self._iterations = 1
 
     def __enter__(self) -> _Run:
@@ -138,15 +138,14 @@ class _Run:
             return [*row, "", "", "", "", ""]
         work, threads = self._work, self._source.manager.assignment.threads
         each = 1e3 / self._iterations
-        seeds = dict(zip(work.names, work.seeds, strict=True))
-        part = 1 - seeds.get("host", 0) / max(1, sum(work.seeds))
-        others = dict(zip(work.names, work.train_s, strict=True))
+        part = 1 - work.seeds.get("host", 0) / max(1, sum(work.seeds.values()))
+        others = dict(work.train_s)
         trained = [others.pop("host", 0.0), sum(others.values())]
         return [
             *row,
             f"{part:.1%}",
             f"{work.sample_s * each:.1f}, {work.load_s * each:.1f}",
-            f"{sum(work.transfer_s) * each:.1f}",
+            f"{sum(work.transfer_s.values()) * each:.1f}",
             ", ".join(f"{seconds * each:.1f}" for seconds in trained),
             f"{threads.sample}, {threads.load}, {threads.train}",
         ]

@@ -22,13 +22,15 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from sagann.hybrid.assignment import HOST, Assignment, Threads, split_by, split_evenly
-from sagann.hybrid.costs import Cost, Damping, Rates
+from sagann.hybrid.costs import BAND, Cost, Rates
 
+GAIN = 0.5
+"Part of the way to equal times that one decision of Algorithm 1 goes."
 FEWEST_SEEDS = 1
 "Seeds of a trainer that was never measured, and those that every trainer keeps in Algorithm 1: so its speed becomes known, or stays so."
 
 
-def balance_work(assignment: Assignment, host_s: float, accelerator_s: float, damping: Damping) -> Assignment:
+def balance_work(assignment: Assignment, host_s: float, accelerator_s: float) -> Assignment:
     """Move seeds between the processor and the accelerators, so that their seconds come closer.
 
     The accelerators share their seeds equally.
@@ -37,21 +39,18 @@ def balance_work(assignment: Assignment, host_s: float, accelerator_s: float, da
         assignment: the present one.
         host_s: seconds of the processor's trainer.
         accelerator_s: seconds of the slowest accelerator, with its copies.
-        damping: the band, and how far to go.
     """
-    if _is_close(host_s, accelerator_s, damping):
+    if _is_close(host_s, accelerator_s):
         return assignment
     total, names = assignment.total, assignment.accelerators
     host = assignment.seeds[HOST]
     wanted = _equal_share(host, total - host, host_s, accelerator_s)
-    host = _nearer(host, wanted, damping.gain, fewest=FEWEST_SEEDS, most=total - FEWEST_SEEDS * len(names))
+    host = _nearer(host, wanted, fewest=FEWEST_SEEDS, most=total - FEWEST_SEEDS * len(names))
     others = dict(zip(names, split_evenly(total - host, len(names)), strict=True))
     return replace(assignment, seeds={name: others.get(name, host) for name in assignment.seeds})
 
 
-def balance_thread(
-    assignment: Assignment, giver: str, taker: str, giver_s: float, taker_s: float, damping: Damping
-) -> Assignment:
+def balance_thread(assignment: Assignment, giver: str, taker: str, giver_s: float, taker_s: float) -> Assignment:
     """Move threads from one of the processor's tasks to another: at least one, unless the giver would then be as slow as the taker is.
 
     Args:
@@ -60,14 +59,13 @@ def balance_thread(
         taker: another of them.
         giver_s: seconds of the giver.
         taker_s: seconds of the taker.
-        damping: the band, and how far to go.
     """
-    if taker_s <= giver_s * (1 + damping.band):
+    if taker_s <= giver_s * (1 + BAND):
         return assignment
     given, taken = getattr(assignment.threads, giver), getattr(assignment.threads, taker)
     # With n threads moved, both take equally long: giver_s given / (given - n) = taker_s taken / (taken + n).
     even = given * taken * (taker_s - giver_s) / (giver_s * given + taker_s * taken)
-    count = max(1, int(damping.gain * even))
+    count = max(1, int(GAIN * even))
     if count >= given or giver_s * given / (given - count) >= taker_s:
         return assignment
     return replace(assignment, threads=assignment.threads.moved(count, giver=giver, taker=taker))
@@ -158,8 +156,8 @@ def _divided(train: int, rest: int, rates: Rates, up: int) -> Threads:
     return Threads(sample=sample, load=rest - sample, train=train)
 
 
-def _is_close(first_s: float, second_s: float, damping: Damping) -> bool:
-    return abs(first_s - second_s) <= damping.band * max(first_s, second_s)
+def _is_close(first_s: float, second_s: float) -> bool:
+    return abs(first_s - second_s) <= BAND * max(first_s, second_s)
 
 
 def _equal_share(host: int, others: int, host_s: float, others_s: float) -> float:
@@ -172,8 +170,8 @@ def _equal_share(host: int, others: int, host_s: float, others_s: float) -> floa
     return (host + others) * speed / (speed + other_speed)
 
 
-def _nearer(now: int, wanted: float, gain: float, *, fewest: int, most: int) -> int:
-    step = gain * (wanted - now)
+def _nearer(now: int, wanted: float, *, fewest: int, most: int) -> int:
+    step = GAIN * (wanted - now)
     # At least one seed, so that rounding does not end the way early.
     moved = now + (round(step) or (1 if step > 0 else -1))
     return min(max(moved, fewest), most)

@@ -2,19 +2,19 @@
 
 Seconds for a seed of sampling and loading change little when seeds or threads are shared out anew, so they are averaged over iterations; stage
 times cannot be. A task of the processor has thread-seconds for a seed. The smoothing is a moving average, of which each measurement is
-``weight``; a measurement beyond ``clip`` times the average counts as that, so that a pause of one iteration moves nothing far.
+``_WEIGHT``; a measurement beyond ``_CLIP`` times the average counts as that, so that a pause of one iteration moves nothing far.
 
 A trainer's seconds have a fixed part and a part for each seed: a mini-batch costs something by itself, and half of the seeds reach more than
 half of the vertices, because a vertex that several seeds reach counts once. So a trainer with few seeds looks slower than it is. A straight line through the measured
 pairs of seeds and seconds knows both parts: least squares of relative errors, in which
 
-- earlier measurements weigh less and less (``Damping.keeps``);
-- a fixed part above 0 must be shown by the data (``Damping.prior``): while all measured shares are nearly equal, the line goes through 0 and
+- earlier measurements weigh less and less (``_KEEPS``);
+- a fixed part above 0 must be shown by the data (``_PRIOR``): while all measured shares are nearly equal, the line goes through 0 and
   has the seconds for a seed;
-- before each measurement, the earlier ones are moved towards it as a whole (``Damping.level``), by the same factor. So a trainer that
+- before each measurement, the earlier ones are moved towards it as a whole (``_LEVEL``), by the same factor. So a trainer that
   becomes half as fast is not taken for one whose fixed part has grown;
-- two measurements in a row that are far off in the same direction (``Damping.change``) are no noise: the earlier ones are moved all the way at once;
-- a trainer without seeds is not measured. It is believed to become a little faster with each iteration (``Damping.hope``), and is tried again;
+- two measurements in a row that are far off in the same direction (``_CHANGE``) are no noise: the earlier ones are moved all the way at once;
+- a trainer without seeds is not measured. It is believed to become a little faster with each iteration (``_HOPE``), and is tried again;
   the more often that was in vain, the later.
 
 A line through the present point says how far to move: trainers whose seconds are equal stay as they are, whatever the fixed parts are.
@@ -28,38 +28,30 @@ from dataclasses import dataclass, replace
 
 from sagann.hybrid.assignment import HOST, Assignment, StageTimes
 
+BAND = 0.03
+"Relative difference below which nothing is moved (hysteresis)."
+_WEIGHT = 0.25
+"Part of a measurement in the moving average of seconds for a seed."
+_CLIP = 2.0
+"A measurement counts at most as that many times what is expected, and at least as that part."
+_KEEPS = 0.9
+"Part of its weight that a measurement keeps in the line when another one is added."
+_PRIOR = 0.3
+"How many measurements the belief is worth that a trainer has no fixed part."
+_LEVEL = 0.15
+"Part of the way, in logarithms, that the line moves to each measurement as a whole."
+_CHANGE = 0.35
+"""Two measurements in a row are a change of speed if both are off by more than that, as the logarithm of measured over expected seconds, in the same
+direction."""
+_HOPE = 0.997
+"""Part of its seconds that a trainer is believed to need after an iteration more that gave it no seeds. Each time that it has none again, what is
+missing to 1 is halved, at most twice."""
 _MOST_HALVED = 2
 "Most times that hope is halved."
 _LEAST_S = 1e-15
 "Fewer seconds than any clock measures are these."
 _LEAST_SLOPE = 1e-3
 "Least seconds for a seed, as a part of those of the line through 0."
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Damping:
-    """How much one iteration counts, and what is too little to act on."""
-
-    weight: float = 0.25
-    "Part of a measurement in the moving average of seconds for a seed, above 0, at most 1."
-    clip: float = 2.0
-    "A measurement counts at most as that many times what is expected, and at least as that part; at least 1."
-    band: float = 0.03
-    "Relative difference below which nothing is moved (hysteresis)."
-    gain: float = 0.5
-    "Part of the way to equal times that one decision of Algorithm 1 goes, above 0, at most 1."
-    keeps: float = 0.9
-    "Part of its weight that a measurement keeps in the line when another one is added, from 0 to 1."
-    prior: float = 0.3
-    "How many measurements the belief is worth that a trainer has no fixed part, above 0."
-    level: float = 0.15
-    "Part of the way, in logarithms, that the line moves to each measurement as a whole, from 0 to 1."
-    change: float = 0.35
-    """Two measurements in a row are a change of speed if both are off by more than that, as the logarithm of measured over expected seconds, in
-    the same direction; above 0."""
-    hope: float = 0.997
-    """Part of its seconds that a trainer is believed to need after an iteration more that gave it no seeds, from 0 to 1. Each time that it has none
-    again, what is missing to 1 is halved, at most twice."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -118,10 +110,10 @@ class CostFit:
         u, v = 1 / seconds, seeds / seconds
         return cls(uu=u * u, uv=u * v, vv=v * v, u=u, v=v, weight=1.0, seeds=seeds, seconds=seconds)
 
-    def cost(self, damping: Damping) -> Cost:
+    def cost(self) -> Cost:
         """The line: that of least squares, as far as the fixed part is not below 0 and the part for a seed is above 0."""
         through_zero_s = self.v / self.vv
-        uu = self.uu * (1 + damping.prior / self.weight)
+        uu = self.uu * (1 + _PRIOR / self.weight)
         # By the inequality of Cauchy and Schwarz, the determinant is above 0 with any prior.
         determinant = uu * self.vv - self.uv * self.uv
         fixed_s = (self.u * self.vv - self.v * self.uv) / determinant
@@ -137,19 +129,19 @@ class CostFit:
             self, uu=twice * self.uu, uv=twice * self.uv, vv=twice * self.vv, u=once * self.u, v=once * self.v
         )
 
-    def after(self, measured: CostFit, damping: Damping) -> CostFit:
+    def after(self, measured: CostFit) -> CostFit:
         """The line with the last measurement of another one, too."""
-        expected_s = self.cost(damping).of(measured.seeds)
+        expected_s = self.cost().of(measured.seeds)
         surprise = math.log(measured.seconds / expected_s)
         shift = 0.0
-        if surprise * self.surprise > 0 and min(abs(surprise), abs(self.surprise)) > damping.change:
+        if surprise * self.surprise > 0 and min(abs(surprise), abs(self.surprise)) > _CHANGE:
             shift = min(surprise, self.surprise, key=abs)
             expected_s *= math.exp(shift)
-        seconds = min(max(measured.seconds, expected_s / damping.clip), expected_s * damping.clip)
-        before = self.slower(math.exp(shift) * (seconds / expected_s) ** damping.level)
+        seconds = min(max(measured.seconds, expected_s / _CLIP), expected_s * _CLIP)
+        before = self.slower(math.exp(shift) * (seconds / expected_s) ** _LEVEL)
         new = CostFit.of(measured.seeds, seconds)
         sums = {
-            name: damping.keeps * getattr(before, name) + getattr(new, name)
+            name: _KEEPS * getattr(before, name) + getattr(new, name)
             for name in ("uu", "uv", "vv", "u", "v", "weight")
         }
         return CostFit(
@@ -160,10 +152,10 @@ class CostFit:
             surprise=surprise - shift,
         )
 
-    def rested(self, damping: Damping) -> CostFit:
+    def rested(self) -> CostFit:
         """The line after an iteration without seeds."""
         rests = self.rests + (not self.is_resting)
-        hope = 1 - (1 - damping.hope) / 2 ** min(rests - 1, _MOST_HALVED)
+        hope = 1 - (1 - _HOPE) / 2 ** min(rests - 1, _MOST_HALVED)
         return replace(self.slower(hope), rests=rests, is_resting=True)
 
 
@@ -178,11 +170,9 @@ class Rates:
     fits: Mapping[str, CostFit]
     """What was measured of each trainer with seeds: of the processor, thread-seconds of propagation; of an accelerator, copying or propagation,
     whichever takes longer. A trainer that never had a seed is missing."""
-    damping: Damping
-    "How measurements are read."
 
     @classmethod
-    def of(cls, assignment: Assignment, times: StageTimes, damping: Damping) -> Rates:
+    def of(cls, assignment: Assignment, times: StageTimes) -> Rates:
         """The rates that explain the measured times of one iteration."""
         threads, total = assignment.threads, assignment.total
         return cls(
@@ -195,23 +185,21 @@ class Rates:
                 for name, seeds in assignment.seeds.items()
                 if seeds
             },
-            damping=damping,
         )
 
     def after(self, measured: Rates) -> Rates:
         """The rates with one more measurement."""
-        damping = self.damping
 
         def average(old: float, new: float) -> float:
             # A stage that had no work says nothing about its rate.
             if not old or not new:
                 return old or new
-            new = min(max(new, old / damping.clip), old * damping.clip)
-            return (1 - damping.weight) * old + damping.weight * new
+            new = min(max(new, old / _CLIP), old * _CLIP)
+            return (1 - _WEIGHT) * old + _WEIGHT * new
 
         fits = dict(measured.fits)
         for name, fit in self.fits.items():
-            fits[name] = fit.after(fits[name], damping) if name in fits else fit.rested(damping)
+            fits[name] = fit.after(fits[name]) if name in fits else fit.rested()
         return replace(
             self, sample=average(self.sample, measured.sample), load=average(self.load, measured.load), fits=fits
         )
@@ -225,7 +213,7 @@ class Rates:
         """
         if name not in self.fits:
             return None
-        cost = self.fits[name].cost(self.damping)
+        cost = self.fits[name].cost()
         return cost.times(1 / threads) if name == HOST else cost
 
     def times(self, assignment: Assignment) -> StageTimes:

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from sagann.errors import SagannError, TrainerError, first_line
 from sagann.hybrid.message import layout_of, layout_views
-from sagann.hybrid.trainer import Found, LossOf, Share, differentiated
+from sagann.hybrid.trainer import Found, LossOf, Share, Trainer, differentiated
 from sagann.kernels.seeds import seeded
 from sagann.runtime.device.streams import Mark, Streams
 from sagann.runtime.loading.device_copies import DeviceCopies, Packed, Sent
@@ -35,7 +35,7 @@ class _Launched(NamedTuple):
     end: Mark
 
 
-class CudaTrainer:
+class CudaTrainer(Trainer):
     """Trains on a device of this process.
 
     Args:
@@ -47,8 +47,6 @@ class CudaTrainer:
     Raises:
         InputError: the system does not pin the memory of weights and gradients.
     """
-
-    divides_blocks = False
 
     def __init__(
         self, name: str, model: nn.Module, loss_of: LossOf, parameters: Sequence[Tensor], streams: Streams
@@ -66,9 +64,6 @@ class CudaTrainer:
             replica.data = memory
         self._copies = DeviceCopies(streams)
         self._launched: _Launched | None = None
-
-    def open(self) -> None:
-        pass
 
     def making_rows(self) -> AbstractContextManager[None]:
         return self._copies.making_rows()
@@ -107,15 +102,9 @@ class CudaTrainer:
             seconds = self._streams.seconds(launched.begin, launched.end)
         return Found(loss=self._loss[0].clone(), gradients=launched.gradients, seconds=seconds)
 
-    def release(self, sent: tuple[Share, Sent]) -> None:
-        pass
-
     def begin(self) -> None:
         self._launched = None
         self._copies.withdraw()
-
-    def close(self) -> None:
-        self._launched = None
 
     @contextmanager
     def _naming(self, doing: str) -> Iterator[None]:

@@ -23,7 +23,7 @@ from itertools import pairwise
 from sagann.errors import InputError
 from sagann.hybrid.assignment import HOST, Assignment, StageTimes, Threads, split_evenly
 from sagann.hybrid.balance import balanced
-from sagann.hybrid.costs import Damping, Rates
+from sagann.hybrid.costs import Rates
 from sagann.plan.machine import Link, Machine
 
 VALUE_BYTES = 4
@@ -260,7 +260,7 @@ def best_split(job: Job, *, total: int, accelerators: tuple[str, ...], uses_host
                 # Accelerators may be in the way however few seeds they have, as where each copy takes long.
                 alone = replace(assignment, seeds=dict.fromkeys(assignment.seeds, 0) | {HOST: total})
                 found.append((job.times(alone).slowest, alone))
-            assignment = balanced(assignment, Rates.of(assignment, times, Damping()), uses_host=with_host)
+            assignment = balanced(assignment, Rates.of(assignment, times), uses_host=with_host)
     return predict(job, min(found, key=lambda each: each[0])[1])
 
 

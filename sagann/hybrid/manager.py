@@ -48,7 +48,7 @@ class Manager:
         self._all_cores = dict(cores)
         self.cores = cores[HOST]
         "Cores of the processor's own tasks."
-        self.work = TrainerWork.none(tuple(weights))
+        self.work = TrainerWork(names=tuple(weights))
         "Seeds and seconds of all trainers since :meth:`begin`."
 
     @property
@@ -97,17 +97,7 @@ class Manager:
 
     def begin(self) -> None:
         """Count from here on."""
-        self.work = TrainerWork.none(self.work.names)
-
-    def count(self, assignment: Assignment, times: StageTimes, seconds: float) -> None:
-        """Count an iteration.
-
-        Args:
-            assignment: what the iteration was prepared with.
-            times: seconds of its stages.
-            seconds: from the launch of the trainers to the sum of their gradients.
-        """
-        self.work = replace(self.work.after(assignment, times, seconds), why=self.why)
+        self.work = TrainerWork(names=self.work.names)
 
     def learn(self, assignment: Assignment, times: StageTimes) -> bool:
         """Take in the seconds of the stages of an iteration that was prepared with an assignment, and decide; whether that moved something."""
@@ -120,5 +110,5 @@ class Manager:
             return False
         self._balance = next_balance(self._policy, before, times, ran_with=assignment)
         moved = self._balance.assignment != before.assignment
-        self.work = replace(self.work, num_moves=self.work.num_moves + moved)
+        self.work.num_moves += moved
         return moved

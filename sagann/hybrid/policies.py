@@ -17,12 +17,12 @@ processor and accelerators would never get the threads that sampling and loading
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 from sagann.hybrid.assignment import HOST, Assignment, StageTimes
 from sagann.hybrid.balance import balance_thread, balance_work, balanced
-from sagann.hybrid.costs import Damping, Rates
+from sagann.hybrid.costs import BAND, Rates
 
 _CPU_STAGES = {"T_SC": "sample", "T_Load": "load", "T_TC": "train"}
 _TASKS = {"sample": "sampling", "load": "loading", "train": "training"}
@@ -38,8 +38,6 @@ class Balance:
     "Smoothed seconds for a seed; None before the first iteration."
     why: str = "Nothing is measured yet."
     "The last decision, in words."
-    damping: Damping = field(default_factory=Damping)
-    "Smoothing and hysteresis."
     uses_host: bool = True
     "Whether the processor trains, beside sampling and loading."
 
@@ -61,7 +59,7 @@ def next_balance(
         times: measured seconds of an iteration.
         ran_with: the assignment of that iteration; None for ``balance.assignment``.
     """
-    measured = Rates.of(ran_with or balance.assignment, times, balance.damping)
+    measured = Rates.of(ran_with or balance.assignment, times)
     rates = measured if balance.rates is None else balance.rates.after(measured)
     assignment, why = POLICIES[policy](balance.assignment, rates, balance.uses_host)
     return replace(balance, assignment=assignment, rates=rates, why=why)
@@ -79,8 +77,8 @@ def hyscale(assignment: Assignment, rates: Rates, uses_host: bool) -> Decision:
     times = rates.times(assignment)
     stages = {"T_SC": times.sample, "T_Load": times.load, "T_TC": times.host_train, "T_Accel": times.accelerator}
     bottleneck, fastest = max(stages, key=stages.__getitem__), min(stages, key=stages.__getitem__)
-    work = partial(_work, assignment, times, rates.damping)
-    thread = partial(_thread, assignment, times, rates.damping, _CPU_STAGES.get(bottleneck, "train"))
+    work = partial(_work, assignment, times)
+    thread = partial(_thread, assignment, times, _CPU_STAGES.get(bottleneck, "train"))
     remedies: list[Callable[[], Decision]] = [thread]
     if bottleneck == "T_Accel" or (bottleneck == "T_TC" and fastest == "T_Accel"):
         # Lines 13 and 14, 26 and 27: work, not threads.
@@ -97,13 +95,13 @@ def joint(assignment: Assignment, rates: Rates, uses_host: bool) -> Decision:
 
     While all shares that were measured are nearly equal, the fixed parts of costs are not known, and a move may gain more than it promises.
     """
-    wanted, band = balanced(assignment, rates, uses_host=uses_host), rates.damping.band
+    wanted = balanced(assignment, rates, uses_host=uses_host)
     times, then_s = rates.times(assignment), rates.times(wanted).slowest
     now_s = times.slowest
     trained = [times.train[name] for name, seeds in assignment.seeds.items() if seeds]
-    are_together = max(trained) - min(trained) <= band * now_s
-    if then_s >= now_s * (1 - band * are_together):
-        return assignment, f"No other split promises {band:.0%} less than {_told(now_s)}."
+    are_together = max(trained) - min(trained) <= BAND * now_s
+    if then_s >= now_s * (1 - BAND * are_together):
+        return assignment, f"No other split promises {BAND:.0%} less than {_told(now_s)}."
     said = f"{_changed(assignment, wanted)}: an iteration is expected at {_told(then_s)}, after {_told(now_s)}."
     for name, seeds in wanted.seeds.items():
         cost = rates.cost(name, wanted.threads.train)
@@ -116,8 +114,8 @@ POLICIES: Mapping[str, Policy] = {"static": static, "hyscale": hyscale, "joint":
 "Policies by name."
 
 
-def _work(assignment: Assignment, times: StageTimes, damping: Damping) -> Decision:
-    found = balance_work(assignment, times.host_train, times.accelerator, damping)
+def _work(assignment: Assignment, times: StageTimes) -> Decision:
+    found = balance_work(assignment, times.host_train, times.accelerator)
     return found, _said(
         assignment,
         found,
@@ -125,11 +123,11 @@ def _work(assignment: Assignment, times: StageTimes, damping: Damping) -> Decisi
     )
 
 
-def _thread(assignment: Assignment, times: StageTimes, damping: Damping, taker: str) -> Decision:
+def _thread(assignment: Assignment, times: StageTimes, taker: str) -> Decision:
     seconds = {"sample": times.sample, "load": times.load, "train": times.host_train}
     givers = [name for name in sorted(seconds, key=seconds.__getitem__) if name != taker]
     for giver in givers:
-        found = balance_thread(assignment, giver, taker, seconds[giver], seconds[taker], damping)
+        found = balance_thread(assignment, giver, taker, seconds[giver], seconds[taker])
         if found != assignment:
             return found, _said(
                 assignment,

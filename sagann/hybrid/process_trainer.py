@@ -6,14 +6,13 @@ gradients lie in memory that both share (:mod:`sagann.hybrid.shared_memory`), wh
 
 from __future__ import annotations
 
-import itertools
 import os
 import pickle
 import signal
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from multiprocessing.connection import wait
 
@@ -23,9 +22,9 @@ from torch import Tensor
 
 from sagann.errors import InputError, TrainerError, first_line
 from sagann.hybrid.message import layout_of, layout_views, message_of
-from sagann.hybrid.served import Answer, Order, Replica, Start, serve
+from sagann.hybrid.served import Answer, Order, Replica, serve
 from sagann.hybrid.shared_memory import SharedPiece
-from sagann.hybrid.trainer import Found, Share
+from sagann.hybrid.trainer import Found, Share, Trainer
 
 MOST_WAIT_S = 600.0
 "Seconds for which a trainer may compute an iteration, by default."
@@ -33,7 +32,7 @@ _END_S = 5.0
 _AROUND_KEEPS = 0.9
 
 
-class ProcessTrainer:
+class ProcessTrainer(Trainer):
     """Trains in a process of its own, which starts at once.
 
     Args:
@@ -65,11 +64,11 @@ class ProcessTrainer:
         layout = layout_of(self._parameters)
         weights, gradients = (SharedPiece(layout.num_bytes, name) for _ in range(2))
         self._weights, self._gradients = (layout_views(layout, piece.bytes) for piece in (weights, gradients))
-        self._pieces: dict[int, SharedPiece] = {}
+        self._pieces: list[SharedPiece] = []
         self._known: set[int] = set()
-        "Pieces that the process knows."
+        "Numbers of the pieces that the process knows."
         self._free: list[int] = []
-        self._numbers = itertools.count()
+        "Numbers of the pieces that no share lies in."
         self._guard = threading.Lock()
         "Guards the pieces, which are taken on the thread that sends and given back on the thread that trains."
         self._launched: str | None = None
@@ -78,15 +77,10 @@ class ProcessTrainer:
         "When it was launched."
         self._around_s = 0.0
         "Seconds that an iteration takes in the process beside its propagation, as far as known."
-        start = Start(
-            replica=pickled(replica),
-            layout=layout,
-            cores=tuple(cores),
-            parent=os.getpid(),
-        )
         context = torch.multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
-        self._process = context.Process(target=serve, args=(theirs, start), name=f"sagann-{name}", daemon=True)
+        started_with = (theirs, pickled(replica), layout, tuple(cores), os.getpid())
+        self._process = context.Process(target=serve, args=started_with, name=f"sagann-{name}", daemon=True)
         with _interrupts_ignored():
             self._process.start()
         theirs.close()
@@ -103,12 +97,6 @@ class ProcessTrainer:
 
     def open(self) -> None:
         self._answer("starting")
-
-    def making_rows(self) -> AbstractContextManager[None]:
-        return nullcontext()
-
-    def pack(self, share: Share) -> Share:
-        return share
 
     def send(self, share: Share) -> tuple[str, Order]:
         since_s = time.perf_counter()
@@ -159,7 +147,7 @@ class ProcessTrainer:
 
     def begin(self) -> None:
         with self._guard:
-            self._free = list(self._pieces)
+            self._free = list(range(len(self._pieces)))
 
     def close(self) -> None:
         self._pipe.close()
@@ -220,10 +208,9 @@ class ProcessTrainer:
                 number = min(fitting, key=lambda each: len(self._pieces[each].bytes))
                 self._free.remove(number)
                 return number
-            number = next(self._numbers)
             # Batches differ in size; a piece that is too small takes memory until the end.
-            self._pieces[number] = SharedPiece(num_bytes + num_bytes // 4, self.name)
-            return number
+            self._pieces.append(SharedPiece(num_bytes + num_bytes // 4, self.name))
+            return len(self._pieces) - 1
 
 
 @contextmanager

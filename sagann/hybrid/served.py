@@ -9,7 +9,7 @@ import atexit
 import os
 import pickle
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -20,12 +20,10 @@ from torch import Tensor, nn
 from sagann.errors import SagannError, in_one_line
 from sagann.hybrid.message import Message, layout_views
 from sagann.hybrid.shared_memory import received
-from sagann.hybrid.trainer import LossOf, propagate
+from sagann.hybrid.trainer import LossOf, Share, propagate
 from sagann.kernels.packed import Layout
 from sagann.parent_process import end_with
 from sagann.process_end import end_quickly
-from sagann.runtime.loading import MiniBatch
-from sagann.sampling.sampled import Sampled
 
 _SAVING_S = 10
 "Seconds that a process goes on after SIGTERM, if its parent does not end it before."
@@ -59,81 +57,62 @@ class Answer:
     "Seconds of the propagation."
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Start:
-    """What a process begins with."""
+def serve(pipe: Connection, replica: bytes, layout: Layout, cores: tuple[int, ...], parent: int) -> None:
+    """Train what comes through a pipe until it ends.
 
-    replica: bytes
-    "The :data:`Replica`, pickled."
-    layout: Layout
-    "That of the weights, which the model's parameters view, and of the gradients. The memory of both comes through the pipe, in this order."
-    cores: tuple[int, ...]
-    "Cores that the process may use; none for all."
-    parent: int
-    "Number of the process that starts this one."
-
-
-def serve(pipe: Connection, start: Start) -> None:
-    """Train what comes through a pipe until it ends."""
+    Args:
+        pipe: first brings the memory of the weights, which the model's parameters view, and of the gradients; then orders.
+        replica: the :data:`Replica`, pickled.
+        layout: that of the weights, and of the gradients.
+        cores: those that this process may use; none for all.
+        parent: number of the process that has started this one.
+    """
     # Elsewhere than on Linux, the end of the pipe ends it.
-    end_with(start.parent)
+    end_with(parent)
     atexit.register(end_quickly)
     # Ctrl-C in a terminal and SIGTERM of a scheduler reach all processes; the first one saves the run, and ends this one.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda number, frame: signal.alarm(_SAVING_S))
     with suppress(EOFError, BrokenPipeError, ConnectionResetError):
         try:
-            trained = _Trained(start, pipe)
+            if cores:
+                os.sched_setaffinity(0, cores)
+                torch.set_num_threads(len(cores))
+            weights, gradients = (layout_views(layout, received(pipe, layout.num_bytes)) for _ in range(2))
+            model, loss_of = pickle.loads(replica)()
+            parameters = tuple(model.parameters())
+            for parameter, memory in zip(parameters, weights, strict=True):
+                parameter.data = memory
         except BaseException as error:  # noqa: BLE001 - the other process must hear of it.
             pipe.send(Answer(error=_said(error)))
             return
         pipe.send(Answer())
+        pieces = dict[int, Tensor]()
         while True:
             order: Order = pipe.recv()
             if order.new_bytes:
-                trained.pieces[order.piece] = received(pipe, order.new_bytes)
-            pipe.send(trained.answer(order))
+                pieces[order.piece] = received(pipe, order.new_bytes)
+            try:
+                share = order.message.share_in(pieces[order.piece])
+                pipe.send(_trained(share, loss_of, parameters, gradients))
+            except BaseException as error:  # noqa: BLE001 - the other process must hear of it.
+                pipe.send(Answer(error=_said(error)))
 
 
-class _Trained:
-    """The model of this process."""
-
-    def __init__(self, start: Start, pipe: Connection) -> None:
-        weights, self._gradients = (
-            layout_views(start.layout, received(pipe, start.layout.num_bytes)) for _ in range(2)
-        )
-        if start.cores:
-            os.sched_setaffinity(0, start.cores)
-            torch.set_num_threads(len(start.cores))
-        model, self._loss_of = pickle.loads(start.replica)()
-        self._parameters = tuple(model.parameters())
-        for parameter, memory in zip(self._parameters, weights, strict=True):
-            parameter.data = memory
-        self.pieces: dict[int, Tensor] = {}
-        "Memory that shares lie in, by its number."
-
-    def answer(self, order: Order) -> Answer:
-        """Train a share; whatever goes wrong is in the answer."""
-        try:
-            share = order.message.share_in(self.pieces[order.piece])
-            _prepare(share.batch)
-            torch.manual_seed(share.seed)
-            result = propagate(self._loss_of, self._parameters, share)
-            for memory, gradient in zip(self._gradients, result.gradients, strict=True):
-                if gradient is not None:
-                    memory.copy_(gradient)
-            return Answer(
-                loss=result.loss.item(),
-                has_gradient=tuple(gradient is not None for gradient in result.gradients),
-                seconds=result.seconds,
-            )
-        except BaseException as error:  # noqa: BLE001 - the other process must hear of it.
-            return Answer(error=_said(error))
-
-
-def _prepare(batch: MiniBatch) -> None:
-    """Divide the blocks of a batch into work items for this process's threads."""
-    Sampled(blocks=batch.blocks, src_ids=batch.src_ids, seeds=batch.seeds).prepare()
+def _trained(share: Share, loss_of: LossOf, parameters: Sequence[Tensor], gradients: Sequence[Tensor]) -> Answer:
+    """Train a share, whose gradient is written to ``gradients``."""
+    # For this process's threads.
+    share.batch.prepare()
+    torch.manual_seed(share.seed)
+    found = propagate(loss_of, parameters, share)
+    for memory, gradient in zip(gradients, found.gradients, strict=True):
+        if gradient is not None:
+            memory.copy_(gradient)
+    return Answer(
+        loss=found.loss.item(),
+        has_gradient=tuple(gradient is not None for gradient in found.gradients),
+        seconds=found.seconds,
+    )
 
 
 def _said(error: BaseException) -> str:

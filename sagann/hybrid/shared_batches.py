@@ -21,14 +21,13 @@ from torch import Tensor
 from sagann.graph.random_numbers import key_of
 from sagann.hybrid.assignment import HOST, Assignment, StageTimes, Threads
 from sagann.hybrid.manager import Manager
-from sagann.hybrid.trace import Trace
 from sagann.hybrid.trainer import Share, Trainer
 from sagann.kernels.seeds import NUM_SEEDS
 from sagann.runtime.loading import MiniBatch, MiniBatches, Pipeline
 from sagann.runtime.loading.batches import size_of_rows
 from sagann.runtime.loading.pipeline import Size, Stage
+from sagann.runtime.recorder import Recorder
 from sagann.sampling.arguments import TRAINERS
-from sagann.sampling.sampled import Sampled
 
 
 @dataclass(kw_only=True, slots=True)
@@ -43,7 +42,7 @@ class Iteration:
     "Seeds of each trainer, and threads of the processor, with which the iteration was prepared."
     ahead: int
     "Most iterations that were prepared at the same time."
-    sampled: dict[str, Sampled] = field(default_factory=dict)
+    sampled: dict[str, MiniBatch] = field(default_factory=dict)
     "Sampled blocks of each trainer that has a seed."
     sent: dict[str, Any] = field(default_factory=dict)
     "Each trainer's share, by name: what the trainer's ``pack`` has returned, and after the transfer what its ``send`` has."
@@ -57,6 +56,10 @@ class Iteration:
     "Bytes of features that were loaded for all trainers."
     transfer_s: dict[str, float] = field(default_factory=dict)
     "Seconds of the copies to each trainer that is not this process."
+    train_s: dict[str, float] = field(default_factory=dict)
+    "Seconds of propagation of each trainer that has seeds."
+    trained_s: float = 0.0
+    "Seconds from the launch of the trainers to the sum of their gradients."
 
     @property
     def name(self) -> str:
@@ -104,7 +107,7 @@ class SharedBatches:
         trainers: Mapping[str, Trainer],
         *,
         ahead: int | None = None,
-        trace: Trace | None = None,
+        trace: Recorder | None = None,
     ) -> None:
         self._minibatches, self._manager, self._trainers, self._ahead = minibatches, manager, trainers, ahead
         self._trace = trace

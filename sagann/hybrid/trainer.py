@@ -11,10 +11,11 @@ References:
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -51,10 +52,10 @@ class Found:
     "Seconds of its propagation, forward and backward."
 
 
-class Trainer(Protocol):
-    """One of those who train together."""
+class Trainer(ABC):
+    """One of those who train together. By default a share is taken as it is, and nothing is started or ended."""
 
-    divides_blocks: bool
+    divides_blocks = False
     "Whether the trainer makes by itself what a step needs of sampled blocks beyond their in-edges; else the thread that samples does."
 
     def open(self) -> None:
@@ -66,16 +67,21 @@ class Trainer(Protocol):
 
     def making_rows(self) -> AbstractContextManager[None]:
         """Inside the ``with`` block, on any thread, rows of features are made where :meth:`pack` wants them."""
+        return nullcontext()
 
     def pack(self, share: Share) -> Any:
         """Make a share ready for :meth:`send`, on any thread."""
+        return share
 
     def send(self, packed: Any) -> Any:
         """Transfer a share; called on a thread of its own, in the order of the iterations."""
+        return packed
 
+    @abstractmethod
     def launch(self, sent: Any) -> None:
         """Start the propagation of a share that was sent, with the model's present weights. Returns as early as it can."""
 
+    @abstractmethod
     def finish(self) -> Found:
         """Wait for the propagation, or compute it now.
 
@@ -112,7 +118,7 @@ def differentiated(
     return loss.detach(), tuple(next(of_trained) if parameter.requires_grad else None for parameter in parameters)
 
 
-class HostTrainer:
+class HostTrainer(Trainer):
     """The processor, in this process: computes when it is asked for its gradient, so that other trainers have started before.
 
     Args:
@@ -120,23 +126,9 @@ class HostTrainer:
         parameters: the model's.
     """
 
-    divides_blocks = False
-
     def __init__(self, loss_of: LossOf, parameters: Sequence[Tensor]) -> None:
         self._loss_of, self._parameters = loss_of, parameters
         self._share: Share | None = None
-
-    def open(self) -> None:
-        pass
-
-    def making_rows(self) -> AbstractContextManager[None]:
-        return nullcontext()
-
-    def pack(self, share: Share) -> Share:
-        return share
-
-    def send(self, packed: Share) -> Share:
-        return packed
 
     def launch(self, sent: Share) -> None:
         self._share = sent
@@ -149,7 +141,4 @@ class HostTrainer:
         self._share = None
 
     def begin(self) -> None:
-        self._share = None
-
-    def close(self) -> None:
         self._share = None

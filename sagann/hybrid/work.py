@@ -2,84 +2,68 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from sagann.hybrid.assignment import Assignment, StageTimes
 
-_NAMES = "trainers"
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(kw_only=True, slots=True)
 class TrainerWork:
-    """The work of an epoch's mini-batches by several trainers; after a resume within the epoch, of those since then."""
+    """The work of an epoch's mini-batches by several trainers; after a resume within the epoch, of those since then.
+
+    Counts and seconds are sums, by the name of the trainer.
+    """
 
     names: tuple[str, ...]
     "Names of the trainers."
-    seeds: tuple[int, ...]
-    "Seeds of each trainer, in sum."
-    train_s: tuple[float, ...]
+    seeds: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    "Seeds of each trainer."
+    train_s: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     "Seconds of each trainer's propagation, forward and backward."
-    idle_s: tuple[float, ...]
+    idle_s: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     "Seconds for which each trainer waited for the others' gradients, from its launch on."
-    transfer_s: tuple[float, ...]
+    transfer_s: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     "Seconds of the copies to each trainer; 0 for the processor."
-    sample_s: float
+    sample_s: float = 0.0
     "Seconds of sampling: those of a thread over the number of threads."
-    load_s: float
+    load_s: float = 0.0
     "Seconds of loading features, likewise."
-    num_moves: int
+    num_moves: int = 0
     "How often seeds or threads were moved."
-    why: str
+    why: str = ""
     "The last decision about seeds and threads, in words."
 
-    @classmethod
-    def none(cls, names: tuple[str, ...]) -> TrainerWork:
-        """Trainers that have not done anything."""
-        none = (0.0,) * len(names)
-        return cls(
-            names=names,
-            seeds=(0,) * len(names),
-            train_s=none,
-            idle_s=none,
-            transfer_s=none,
-            sample_s=0.0,
-            load_s=0.0,
-            num_moves=0,
-            why="",
-        )
-
-    def after(self, assignment: Assignment, times: StageTimes, seconds: float) -> TrainerWork:
-        """The work with one iteration more, which took so long from the launch of the trainers to the sum of their gradients."""
-
-        def added(sums: tuple[float, ...], values: Mapping[str, float]) -> tuple[float, ...]:
-            return tuple(total + values.get(name, 0.0) for name, total in zip(self.names, sums, strict=True))
-
-        idle_s = {name: max(0.0, seconds - times.train.get(name, 0.0)) for name in self.names}
-        return replace(
-            self,
-            seeds=tuple(int(count) for count in added(self.seeds, assignment.seeds)),
-            train_s=added(self.train_s, times.train),
-            idle_s=added(self.idle_s, idle_s),
-            transfer_s=added(self.transfer_s, times.transfer),
-            sample_s=self.sample_s + times.sample,
-            load_s=self.load_s + times.load,
-        )
+    def count(self, assignment: Assignment, times: StageTimes, seconds: float, why: str) -> None:
+        """Count one iteration more, which took so long from the launch of the trainers to the sum of their gradients."""
+        for name in self.names:
+            train_s = times.train.get(name, 0.0)
+            self.seeds[name] += assignment.seeds.get(name, 0)
+            self.train_s[name] += train_s
+            self.idle_s[name] += max(0.0, seconds - train_s)
+            self.transfer_s[name] += times.transfer.get(name, 0.0)
+        self.sample_s += times.sample
+        self.load_s += times.load
+        self.why = why
 
     @property
     def without_seeds(self) -> tuple[str, ...]:
         """Names of the trainers that trained nothing."""
-        return tuple(name for name, count in zip(self.names, self.seeds, strict=True) if not count)
+        return tuple(name for name in self.names if not self.seeds[name])
 
     def to_json(self) -> dict[str, Any]:
         """The values as part of a line of metrics.jsonl: lists with an entry for each trainer."""
+        sums: dict[str, Mapping[str, float]] = {
+            "trainer_seeds": self.seeds,
+            "trainer_s": self.train_s,
+            "trainer_idle_s": self.idle_s,
+            "transfer_s": self.transfer_s,
+        }
         return {
-            _NAMES: list(self.names),
-            "trainer_seeds": list(self.seeds),
-            "trainer_s": list(self.train_s),
-            "trainer_idle_s": list(self.idle_s),
-            "transfer_s": list(self.transfer_s),
+            "trainers": list(self.names),
+            **{key: [values[name] for name in self.names] for key, values in sums.items()},
             "sample_s": self.sample_s,
             "load_s": self.load_s,
             "trainer_moves": self.num_moves,

@@ -16,10 +16,10 @@ LANES: tuple[Lane, ...] = ("compute", "load", "store")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Span:
-    """A recorded or simulated step or copy."""
+    """A recorded or simulated step or copy, or a stage of other work."""
 
-    lane: Lane
-    "Kind of work."
+    lane: str
+    "Kind of work: a :data:`Lane`, or the name of whoever does other work."
     name: str
     "Name of the step, or of the block that is copied."
     start_s: float

@@ -1,4 +1,4 @@
-"""Recorder: a timeline that is written while a streamed epoch runs."""
+"""Recorder: a timeline that is written while an epoch runs."""
 
 from __future__ import annotations
 
@@ -39,6 +39,10 @@ class Recorder(Timeline):
             seconds = self.now_s - start_s
             # A list's append needs no lock.
             self.spans.append(Span(lane=lane, name=name, start_s=start_s, seconds=seconds, num_bytes=num_bytes))
+
+    def add(self, lane: str, name: str, since_s: float, seconds: float) -> None:
+        """Record work that began at a time of ``time.perf_counter``."""
+        self.spans.append(Span(lane=lane, name=name, start_s=since_s - self._began_s, seconds=seconds))
 
 
 def recorded(recorder: Recorder | None, lane: Lane, name: str, num_bytes: int = 0) -> AbstractContextManager[None]:

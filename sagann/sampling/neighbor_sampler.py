@@ -33,7 +33,7 @@ from sagann.sampling.arguments import (
     require_some,
     require_square,
 )
-from sagann.sampling.sampled import Sampled
+from sagann.sampling.minibatch import MiniBatch
 
 Array = numbering.Array
 
@@ -101,7 +101,7 @@ class NeighborSampler:
         self._given = () if weights is None else (_checked_weights(topology, weights).contiguous().numpy(),)
         self._scratch = _Scratch()
 
-    def sample(self, seeds: Tensor | Sequence[int], *, epoch: int = 0, batch: int = 0) -> Sampled:
+    def sample(self, seeds: Tensor | Sequence[int], *, epoch: int = 0, batch: int = 0) -> MiniBatch:
         """Sample the blocks of some seeds.
 
         Args:
@@ -142,7 +142,7 @@ class NeighborSampler:
             blocks.append(self._block(indptr, edge_ids, local_ids, num_ids))
         scratch.keep(table, num_ids)
         src_ids = torch.from_numpy(scratch.ids[:num_ids].copy())
-        return Sampled(blocks=tuple(reversed(blocks)), src_ids=src_ids, seeds=seeds)
+        return MiniBatch(blocks=tuple(reversed(blocks)), src_ids=src_ids, seeds=seeds)
 
     def _picked(self, vertices: Array, fanout: int, key: np.uint64, hop: int) -> tuple[Array, Array]:
         """Offsets and ids of the edges that a hop picks of the in-edges of some vertices."""

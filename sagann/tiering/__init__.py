@@ -2,8 +2,7 @@
 no file and no device."""
 
 from sagann.tiering.accesses import access_curve, measured_accesses
-from sagann.tiering.cache import AnnouncingCache, Cache, Decision
-from sagann.tiering.caches import CACHES
+from sagann.tiering.caches import CACHES, Cache
 from sagann.tiering.look_ahead import LookAhead
 from sagann.tiering.scores import (
     SCORES,
@@ -21,9 +20,7 @@ from sagann.tiering.static import Static
 __all__ = [
     "CACHES",
     "SCORES",
-    "AnnouncingCache",
     "Cache",
-    "Decision",
     "LookAhead",
     "Score",
     "Static",

@@ -20,12 +20,12 @@ References:
 from __future__ import annotations
 
 from collections import deque
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from sagann.jit import compiled
-from sagann.tiering.cache import NO_ROW, NO_SLOT, Array, Decision, id_type
+from sagann.tiering.cache import NO_ROW, NO_SLOT, Array, id_type
 from sagann.tiering.prefetch import AHEAD, prefetch_by_id, prefetch_by_slot
 
 MOST_BATCHES = 1 << 16
@@ -44,8 +44,25 @@ _USED, _NEWEST, _COLDEST = range(3)
 _COUNTERS = 3
 
 
+class _Tables(NamedTuple):
+    """What a cache knows, by row and by slot."""
+
+    slot_of: Array
+    "int32 [num_rows]: the slot of each row, or NO_SLOT."
+    last_access: Array
+    "int32 [num_rows]: the position of each row's last access in the window, or _NO_ACCESS."
+    levels: Array
+    "uint8 [num_rows]: the level of heat of each row."
+    owners: Array
+    "int32 or int64 [num_slots]: the row that each slot is for, or NO_ROW."
+    lists: Array
+    "int32 [num_nodes, 2], doubly linked circular lists: for each node the node before it and the node after it."
+    counters: Array
+    "int64 [_COUNTERS]."
+
+
 class LookAhead:
-    """A cache that is told about batches before they are placed; see :class:`sagann.tiering.AnnouncingCache`.
+    """A cache that is told about batches before they are placed.
 
     Args:
         num_rows: number of rows of the feature store.
@@ -56,36 +73,33 @@ class LookAhead:
         >>> cache = LookAhead(10, 1)
         >>> for batch in ([1, 2], [3, 2], [1]):
         ...     cache.announce(np.array(batch))
-        >>> [cache.place_next().is_resident.tolist() for _ in range(3)]
-        [[False, False], [False, True], [False]]
+        >>> [cache.place_next().tolist() for _ in range(3)]
+        [[0, 0], [-1, 0], [-1]]
     """
 
     def __init__(self, num_rows: int, num_slots: int, hottest: Array | None = None) -> None:
         self.num_rows, self.num_slots = num_rows, num_slots
         self.owners = np.full(num_slots, NO_ROW, id_type(num_rows))
-        self._slot_of = np.full(num_rows, NO_SLOT, np.int32)
-        self._last_access = np.full(num_rows, _NO_ACCESS, np.int32)
-        self._levels = np.full(num_rows, LEVELS - 1, np.uint8)
-        # Doubly linked circular lists: for each node the node before it and the node after it.
-        self._lists = np.empty((num_slots + LEVELS + MOST_BATCHES, 2), np.int32)
-        self._lists[:] = np.arange(len(self._lists))[:, None]
-        self._counters = np.zeros(_COUNTERS, np.int64)
+        nodes = np.arange(num_slots + LEVELS + MOST_BATCHES, dtype=np.int32)
+        self._tables = tables = _Tables(
+            slot_of=np.full(num_rows, NO_SLOT, np.int32),
+            last_access=np.full(num_rows, _NO_ACCESS, np.int32),
+            levels=np.full(num_rows, LEVELS - 1, np.uint8),
+            owners=self.owners,
+            lists=np.repeat(nodes[:, None], 2, axis=1),
+            counters=np.zeros(_COUNTERS, np.int64),
+        )
         self._next_uses = np.empty(_FEWEST_ACCESSES, np.int32)
         "Of every access in the window, in a ring: the batch that uses the row next, _NEVER or _REPEATED."
         self._window: deque[Array] = deque()
         self._first_batch = self._first_access = self._num_accesses = 0
         if hottest is not None:
             heat = np.arange(len(hottest)) * _LEVELS_OF_SLOTS // max(1, num_slots)
-            self._levels[hottest] = heat.clip(max=LEVELS - 1)
+            tables.levels[hottest] = heat.clip(max=LEVELS - 1)
             kept = hottest[:num_slots]
             self.owners[: len(kept)] = kept
-            self._slot_of[kept] = np.arange(len(kept))
-            _keep_first(len(kept), self.owners, self._levels, self._lists, self._counters)
-
-    @property
-    def num_announced(self) -> int:
-        """Number of batches in the window."""
-        return len(self._window)
+            tables.slot_of[kept] = np.arange(len(kept))
+            _keep_first(len(kept), tables)
 
     def announce(self, ids: Array) -> None:
         """Add a batch at the end of the window.
@@ -97,66 +111,33 @@ class LookAhead:
         self._make_room(len(ids))
         begin = (self._first_access + self._num_accesses) & _LOW
         batch = (self._first_batch + len(self._window)) & _LOW
-        _announce(
-            ids,
-            begin,
-            batch,
-            self._slot_of,
-            self._last_access,
-            self._next_uses,
-            self._first_batch,
-            self._lists,
-            self._counters,
-        )
+        _announce(ids, begin, batch, self._first_batch, self._next_uses, self._tables)
         self._window.append(ids)
         self._num_accesses += len(ids)
 
-    def place_next(self) -> Decision:
-        """Decide for the oldest announced batch, which leaves the window."""
+    def place_next(self) -> Array:
+        """The slots of the rows of the oldest announced batch, int32 [n], which leaves the window.
+
+        If a slot stands for several rows, the cache evicts all of them but the one in ``owners``; rows that lie in the slot must be copied
+        before it is filled anew.
+        """
         ids = self._window.popleft()
-        slots, is_resident = np.full(len(ids), NO_SLOT, np.int32), np.zeros(len(ids), np.bool_)
-        _place(
-            ids,
-            self._first_access,
-            self._first_batch,
-            slots,
-            is_resident,
-            self._slot_of,
-            self.owners,
-            self._last_access,
-            self._next_uses,
-            self._levels,
-            self._lists,
-            self._counters,
-        )
+        slots = np.full(len(ids), NO_SLOT, np.int32)
+        _place(ids, self._first_access, self._first_batch, self._next_uses, slots, self._tables)
         self._first_batch = (self._first_batch + 1) & _LOW
         self._first_access = (self._first_access + len(ids)) & _LOW
         self._num_accesses -= len(ids)
-        return Decision(slots=slots, is_resident=is_resident)
+        return slots
 
-    def place(self, ids: Array) -> Decision:
+    def place(self, ids: Array) -> Array:
         """Find the slots of rows that were not announced. The cache stays as it is."""
-        slots = self._slot_of.take(ids)
-        return Decision(slots=slots, is_resident=slots >= 0)
-
-    def withdraw(self) -> None:
-        """Forget all announced batches; the rows in the slots stay."""
-        for ids in self._window:
-            self._last_access[ids] = _NO_ACCESS
-        self._window.clear()
-        self._num_accesses = 0
-        _forget_batches(self.owners, self._levels, self._lists, self._counters)
+        return self._tables.slot_of.take(ids)
 
     @staticmethod
     def state_bytes(num_rows: int, num_slots: int, *, has_order: bool) -> int:
         """Bytes of memory of the tables by row and by slot, and of the lists. The announced ids are not among them."""
         lists = 8 * (num_slots + LEVELS + MOST_BATCHES)
         return 9 * num_rows + id_type(num_rows).itemsize * num_slots + lists + 8 * _COUNTERS
-
-    @property
-    def window_bytes(self) -> int:
-        """Bytes of memory of the announced ids and their next uses."""
-        return self._next_uses.nbytes + sum(ids.nbytes for ids in self._window)
 
     def _make_room(self, added: int) -> None:
         """Let the ring of next uses have room for ``added`` more accesses."""
@@ -190,11 +171,11 @@ def _batch_node(batch: Any, num_slots: Any) -> Any:
 
 
 @compiled(inline="always")
-def _link_by_use(slot: Any, use: Any, row: Any, levels: Array, first: int, lists: Array, counters: Array) -> None:
+def _link_by_use(slot: Any, use: Any, row: Any, first: int, tables: _Tables) -> None:
     """Add a slot to the list of its row's next use; ``first`` is the oldest batch of the window."""
-    num_slots = len(lists) - LEVELS - MOST_BATCHES
+    lists, counters, num_slots = tables.lists, tables.counters, len(tables.owners)
     if use == _NEVER:
-        level = np.int64(levels[row])
+        level = np.int64(tables.levels[row])
         counters[_COLDEST] = max(counters[_COLDEST], level)
         _link(slot, num_slots + level, lists)
     else:
@@ -203,39 +184,18 @@ def _link_by_use(slot: Any, use: Any, row: Any, levels: Array, first: int, lists
 
 
 @compiled()
-def _keep_first(count: int, owners: Array, levels: Array, lists: Array, counters: Array) -> None:
+def _keep_first(count: int, tables: _Tables) -> None:
     """Add the first slots to the lists of their levels, the coldest first."""
-    counters[_USED] = count
+    tables.counters[_USED] = count
     for slot in range(count - 1, -1, -1):
-        _link_by_use(slot, _NEVER, owners[slot], levels, 0, lists, counters)
+        _link_by_use(slot, _NEVER, tables.owners[slot], 0, tables)
 
 
 @compiled()
-def _forget_batches(owners: Array, levels: Array, lists: Array, counters: Array) -> None:
-    """Add the slots of all lists of batches to those of the levels."""
-    for node in range(len(owners) + LEVELS, len(lists)):
-        while lists[node, 1] != node:
-            slot = lists[node, 1]
-            _unlink(slot, lists)
-            _link_by_use(slot, _NEVER, owners[slot], levels, 0, lists, counters)
-    counters[_NEWEST] = 0
-
-
-@compiled()
-def _announce(
-    ids: Array,
-    begin: int,
-    batch: int,
-    slot_of: Array,
-    last_access: Array,
-    next_uses: Array,
-    first: int,
-    lists: Array,
-    counters: Array,
-) -> None:
+def _announce(ids: Array, begin: int, batch: int, first: int, next_uses: Array, tables: _Tables) -> None:
     """Note the batch as the next use of its rows: at their last accesses in the window, or else at their slots."""
-    mask = len(next_uses) - 1
-    num_slots = len(lists) - LEVELS - MOST_BATCHES
+    slot_of, last_access, lists, counters = tables.slot_of, tables.last_access, tables.lists, tables.counters
+    mask, num_slots = len(next_uses) - 1, len(tables.owners)
     node, distance = _batch_node(batch, num_slots), (batch - first) & _LOW
     for position in range(len(ids)):
         if position % AHEAD == 0:
@@ -276,20 +236,9 @@ def _farthest(first: int, num_slots: int, lists: Array, counters: Array) -> Any:
 
 
 @compiled()
-def _place(
-    ids: Array,
-    begin: int,
-    batch: int,
-    slots: Array,
-    is_resident: Array,
-    slot_of: Array,
-    owners: Array,
-    last_access: Array,
-    next_uses: Array,
-    levels: Array,
-    lists: Array,
-    counters: Array,
-) -> None:
+def _place(ids: Array, begin: int, batch: int, next_uses: Array, slots: Array, tables: _Tables) -> None:
+    slot_of, last_access, owners = tables.slot_of, tables.last_access, tables.owners
+    lists, counters = tables.lists, tables.counters
     mask, num_slots = len(next_uses) - 1, len(owners)
     # Distances are counted from the batch after this one, which is the oldest of the window from now on.
     first = (batch + 1) & _LOW
@@ -302,17 +251,17 @@ def _place(
             prefetch_by_slot(lists, slot_of, ids, position)
         row = ids[position]
         slot = slot_of[row]
-        slots[position], is_resident[position] = slot, slot >= 0
+        slots[position] = slot
         use = np.int64(next_uses[(begin + position) & _LOW & mask])
         if use == _NEVER:
             last_access[row] = _NO_ACCESS
         if slot >= 0 and use != _REPEATED:
             _unlink(slot, lists)
-            _link_by_use(slot, use, row, levels, first, lists, counters)
+            _link_by_use(slot, use, row, first, tables)
     # Other rows get slots while there is one whose row is used later.
     for position in range(len(ids)):
         use = np.int64(next_uses[(begin + position) & _LOW & mask])
-        if is_resident[position] or use == _REPEATED:
+        if slots[position] >= 0 or use == _REPEATED:
             continue
         row = ids[position]
         if counters[_USED] < num_slots:
@@ -320,7 +269,7 @@ def _place(
             counters[_USED] += 1
         else:
             node, farthest = _farthest(first, num_slots, lists, counters)
-            distance = MOST_BATCHES + np.int64(levels[row]) if use == _NEVER else (use - first) & _LOW
+            distance = MOST_BATCHES + np.int64(tables.levels[row]) if use == _NEVER else (use - first) & _LOW
             if num_slots == 0 or distance >= farthest:
                 continue
             slot = np.int64(lists[node, 1])
@@ -328,4 +277,4 @@ def _place(
             slot_of[owners[slot]] = NO_SLOT
         owners[slot], slot_of[row] = row, slot
         slots[position] = slot
-        _link_by_use(slot, use, row, levels, first, lists, counters)
+        _link_by_use(slot, use, row, first, tables)

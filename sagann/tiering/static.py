@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from sagann.tiering.cache import NO_ROW, NO_SLOT, Array, Decision, id_type
+from sagann.tiering.cache import NO_ROW, NO_SLOT, Array, id_type
 
 
 class Static:
@@ -20,7 +20,7 @@ class Static:
         Min et al., Graph Neural Network Training with Data Tiering, 2021, Sec. 4.1.
     Example:
         >>> cache = Static(5, 2, np.array([3, 1, 4]))
-        >>> cache.place(np.array([0, 1, 3])).slots.tolist()
+        >>> cache.place(np.array([0, 1, 3])).tolist()
         [-1, 1, 0]
     """
 
@@ -34,13 +34,11 @@ class Static:
             self._slot_of = np.full(num_rows, NO_SLOT, np.int32)
             self._slot_of[kept] = np.arange(len(kept))
 
-    def place(self, ids: Array) -> Decision:
+    def place(self, ids: Array) -> Array:
         """Find the slots of the rows of a batch."""
         if self._slot_of is not None:
-            slots = self._slot_of.take(ids)
-        else:
-            slots = np.where(ids < self.num_slots, ids, NO_SLOT).astype(np.int32)
-        return Decision(slots=slots, is_resident=slots >= 0)
+            return self._slot_of.take(ids)
+        return np.where(ids < self.num_slots, ids, NO_SLOT).astype(np.int32)
 
     @staticmethod
     def state_bytes(num_rows: int, num_slots: int, *, has_order: bool) -> int:

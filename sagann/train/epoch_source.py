@@ -24,8 +24,11 @@ from sagann.train.run_folder import PROFILE_FILE
 from sagann.train.runner import Runner
 
 if TYPE_CHECKING:
+<<<<<<< HEAD
     from sagann.config import TrainConfig
     from sagann.hybrid.trace import Trace
+=======
+>>>>>>> batches
     from sagann.hybrid.work import TrainerWork
     from sagann.nn import ModelConfig
     from sagann.runtime.loading import GraphBatches, MiniBatches
@@ -68,10 +71,15 @@ class EpochSource(ABC):
         "What each tier of features gave to the steps of the last epoch; None without tiers."
         self.work: TrainerWork | None = None
         "What each of several trainers did in the last epoch; None for one trainer."
+<<<<<<< HEAD
         self.trace: Trace | None = None
         "What their stages did in the last epoch, if it is recorded."
         self.balancer: Balancer | None = None
         "Moves vertices between workers; None where parts stay."
+=======
+        self.trace: Recorder | None = None
+        "What ran in the last epoch, if it is recorded."
+>>>>>>> batches
 
     @property
     @abstractmethod
@@ -128,7 +136,10 @@ class EpochSource(ABC):
     def write_profile(self, folder: Path, say: Callable[[str], None]) -> None:
         """Write what ran in the last epoch into a folder, if it was recorded."""
         if self.trace is not None:
-            self.trace.write(folder / PROFILE_FILE)
+            # Imported here: most runs are not recorded.
+            from sagann.runtime.forecasting.timeline_files import write_trace
+
+            write_trace(folder / PROFILE_FILE, {"measured": self.trace})
 
     def state_dict(self) -> dict[str, Any] | None:
         """What a checkpoint keeps of the source; None for nothing."""
@@ -172,7 +183,6 @@ class WholeGraph(EpochSource):
     def __init__(self, predictor: Predictor, prepared: PreparedGraph, *, profile: bool = False) -> None:
         super().__init__(predictor, prepared)
         self._profile = profile
-        self._timeline: Recorder | None = None
         known = prepared.graph.answers
         rows, answers = known.rows(known.splits["train"])
         self._rows, self._answers = rows.to(predictor.device), answers.to(predictor.device)
@@ -197,15 +207,15 @@ class WholeGraph(EpochSource):
             # Imported here: most runs are not recorded.
             from sagann.runtime.recorder import Recorder
 
-            self._timeline = Recorder()
-        return self._runner.loss(self._loss_of, timeline=self._timeline)
+            self.trace = Recorder()
+        return self._runner.loss(self._loss_of, timeline=self.trace)
 
     def write_profile(self, folder: Path, say: Callable[[str], None]) -> None:
-        if self._timeline is not None:
+        if self.trace is not None:
             # Imported here: most runs do not stream, and it loads Numba.
             from sagann.train.profile import write_profile
 
-            write_profile(folder, self._runner, self._timeline, say)
+            write_profile(folder, self._runner, self.trace, say)
 
     def _loss_of(self, logits: Tensor, vertices: slice) -> Tensor:
         """The part of the training loss that a range of vertices adds."""

@@ -10,10 +10,10 @@ import pickle
 import time
 from collections.abc import Callable, Generator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -29,12 +29,12 @@ from sagann.hybrid.manager import Manager
 from sagann.hybrid.process_trainer import ProcessTrainer, pickled
 from sagann.hybrid.shared_batches import Iteration, SharedBatches
 from sagann.hybrid.synchronise import synchronised
-from sagann.hybrid.trace import Trace
 from sagann.hybrid.trainer import Found, HostTrainer, LossOf, Trainer
 from sagann.kernels.seeds import seeded
 from sagann.nn.user_model import load_class
 from sagann.runtime.device.streams import Streams
 from sagann.runtime.loading import MiniBatches
+from sagann.runtime.recorder import Recorder
 from sagann.saga.batch_norms import batch_norms_over_rows
 from sagann.saga.engine import current_engine, set_engine
 from sagann.train.contract import Contract
@@ -77,9 +77,8 @@ class HybridEpochs(SampledEpochs):
         assert config.devices is not None
         _require_shareable(predictor.model, prepared)
         self._config = config
-        if config.hot is not None or config.memory is not None:
-            config = replace(config, cache="static")
-        super().__init__(predictor, prepared, config, say=say, minibatches=minibatches)
+        tiered = replace(config, cache="static") if config.has_tiers else config
+        super().__init__(predictor, prepared, tiered, say=say, minibatches=minibatches)
         self._model_file = None if model_config is None else class_in_file(model_config.model)
         self._say = say
         self.devices = Devices.parse(config.devices, where="TrainConfig.devices")
@@ -103,29 +102,26 @@ class HybridEpochs(SampledEpochs):
         """Most iterations that are prepared ahead with the present threads."""
         return self._batches().ahead
 
-    def _batches(self, trace: Trace | None = None) -> SharedBatches:
+    def _batches(self, trace: Recorder | None = None) -> SharedBatches:
         return SharedBatches(
             self.minibatches, self.manager, self.trainers, ahead=self._config.batches_ahead, trace=trace
         )
 
     def steps(self, epoch: int, *, first: int = 0) -> Generator[TrainStep, None, None]:
         self.manager.begin()
-        self.trace = Trace() if self._config.profile else None
+        self.trace = Recorder() if self._config.profile else None
         batches = self._batches(self.trace)
         try:
             with on_cores(self._own_cores), self._counted(batches.iterations(epoch, first=first)) as iterations:
                 for iteration in iterations:
-                    calls: list[_Call] = []
                     yield TrainStep(
-                        loss=partial(self._loss, iteration, calls, iterations.go_on),
+                        loss=partial(self._loss, iteration, iterations.go_on),
                         num_labelled=iteration.num_seeds,
                         num_edges=iteration.num_edges,
                         note=self.manager.why,
                     )
-                    # The loss may have been computed several times, as by LBFGS.
-                    train_s = {name: sum(call.train_s[name] for call in calls) for name in iteration.sent}
-                    seconds = sum(call.seconds for call in calls)
-                    self.manager.count(iteration.assignment, iteration.times(train_s), seconds)
+                    times = iteration.times(iteration.train_s)
+                    self.manager.work.count(iteration.assignment, times, iteration.trained_s, self.manager.why)
                     for name, sent in iteration.sent.items():
                         self.trainers[name].release(sent)
         finally:
@@ -153,8 +149,8 @@ class HybridEpochs(SampledEpochs):
                 f"{'it' if len(idle) == 1 else 'them'} spares the copies and messages."
             )
 
-    def _loss(self, iteration: Iteration, calls: list[_Call], launched: Callable[[], None]) -> Tensor:
-        """The loss of an iteration, which all trainers compute now; what that took is added to ``calls``."""
+    def _loss(self, iteration: Iteration, launched: Callable[[], None]) -> Tensor:
+        """The loss of an iteration, which all trainers compute now, perhaps not for the first time; that takes seconds of the iteration."""
         since_s = time.perf_counter()
         found, train_s = self._propagated(iteration, launched)
         loss = synchronised(found, self._parameters, iteration.name)
@@ -164,8 +160,10 @@ class HybridEpochs(SampledEpochs):
             for name, seconds in train_s.items():
                 self.trace.add(name, iteration.name, since_s, seconds)
             if is_moved:
-                self.trace.decided(self.manager.why)
-        calls.append(_Call(train_s, time.perf_counter() - since_s))
+                self.trace.add("decisions", self.manager.why, time.perf_counter(), 0.0)
+        for name, seconds in train_s.items():
+            iteration.train_s[name] = iteration.train_s.get(name, 0.0) + seconds
+        iteration.trained_s += time.perf_counter() - since_s
         return loss
 
     def _propagated(
@@ -203,12 +201,8 @@ class HybridEpochs(SampledEpochs):
         try:
             for device in self.devices.cuda_devices(where="TrainConfig.devices"):
                 trainers[str(device)] = self._on_cuda(device)
-            replica = _Replica.of(self._predictor, self._model_file) if cores else None
             for name, own in zip(accelerator_names(len(cores)), cores, strict=True):
-                assert replica is not None
-                trainers[name] = ProcessTrainer(
-                    name, replica, self._parameters, cores=own, bytes_per_s=self._config.link_rate
-                )
+                trainers[name] = self._in_process(name, own)
             for trainer in trainers.values():
                 trainer.open()
         except BaseException:
@@ -218,6 +212,13 @@ class HybridEpochs(SampledEpochs):
             raise
         return trainers
 
+    def _in_process(self, name: str, cores: tuple[int, ...]) -> ProcessTrainer:
+        """A process as a trainer. A model that cannot be pickled is an InputError."""
+        known = self._predictor
+        parts = pickled((known.model, known.contract, known.mean_loss, current_engine()))
+        replica = partial(_replica, self._model_file, parts)
+        return ProcessTrainer(name, replica, self._parameters, cores=cores, bytes_per_s=self._config.link_rate)
+
     def _on_cuda(self, device: torch.device) -> CudaTrainer:
         """A CUDA device as a trainer, with a copy of the model."""
         known = self._predictor
@@ -225,40 +226,22 @@ class HybridEpochs(SampledEpochs):
         return CudaTrainer(str(device), replica.model, replica.loss_of_batch, self._parameters, Streams(device))
 
 
-class _Call(NamedTuple):
-    """What one computation of an iteration's loss took."""
+def _replica(model_file: tuple[Path, str] | None, parts: bytes) -> tuple[nn.Module, LossOf]:
+    """A model in another process, with its loss.
 
-    train_s: Mapping[str, float]
-    "Seconds of each trainer that has seeds."
-    seconds: float
-    "Seconds from the launch of the trainers to the sum of their gradients."
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Replica:
-    """A model in another process, with its loss."""
-
-    model_file: tuple[Path, str] | None
-    "File and class of a user's model; the file is executed before ``pickled`` is read."
-    pickled: bytes
-    "Model, contract, loss and engine."
-
-    @classmethod
-    def of(cls, predictor: Predictor, model_file: tuple[Path, str] | None) -> _Replica:
-        """The replica of a predictor's model. A model that cannot be pickled is an InputError."""
-        parts = (predictor.model, predictor.contract, predictor.mean_loss, current_engine())
-        return cls(model_file=model_file, pickled=pickled(parts))
-
-    def __call__(self) -> tuple[nn.Module, LossOf]:
-        if self.model_file is not None:
-            load_class(*self.model_file)
-        model: nn.Module
-        contract: Contract
-        loss: Loss
-        model, contract, loss, engine = pickle.loads(self.pickled)
-        set_engine(engine)
-        model.train()
-        return model, Predictor(model, contract, device=torch.device("cpu"), loss=loss).loss_of_batch
+    Args:
+        model_file: file and class of a user's model; the file is executed before ``parts`` is read.
+        parts: model, contract, loss and engine, pickled.
+    """
+    if model_file is not None:
+        load_class(*model_file)
+    model: nn.Module
+    contract: Contract
+    loss: Loss
+    model, contract, loss, engine = pickle.loads(parts)
+    set_engine(engine)
+    model.train()
+    return model, Predictor(model, contract, device=torch.device("cpu"), loss=loss).loss_of_batch
 
 
 def _require_shareable(model: nn.Module, prepared: PreparedGraph) -> None:

@@ -11,11 +11,8 @@ from torch import Tensor
 from sagann.config import TrainConfig
 from sagann.free_space import require_memory
 from sagann.graph import Graph
-from sagann.runtime.loading.link_batches import LinkBatches
-from sagann.runtime.loading.sampling_place import SampleOn
-from sagann.sampling import LinkSampler
+from sagann.sampling import LearnedLinks
 from sagann.sampling.batches import cut_seeds
-from sagann.sampling.hold_out import link_types, proper_edges
 from sagann.sampling.links import beside
 from sagann.train.epoch_source import EpochSource, TrainStep
 from sagann.train.heads import LinkHead
@@ -41,15 +38,9 @@ class LinkEpochs(EpochSource):
         super().__init__(predictor, prepared)
         assert isinstance(predictor.head, LinkHead)
         self._head = predictor.head
-        assert prepared.graph.links is not None
-        self._learned, self._seed = prepared.opened.to("cpu"), config.seed
-        self._links = LinkSampler(
-            self._learned, negatives=config.negatives, undirected=prepared.graph.links.undirected, seed=config.seed
-        )
-        self._edges = proper_edges(self._learned)
-        self._types = link_types(self._learned)
+        self._links, self._seed = _learned(prepared, config, config.batch_size), config.seed
+        self._edges = self._links.edges
         self._batch_size = config.batch_size or max(1, len(self._edges))
-        _require_room(min(self._batch_size, len(self._edges)), config.negatives)
 
     @property
     def num_batches(self) -> int:
@@ -74,9 +65,8 @@ class LinkEpochs(EpochSource):
         )
 
     def _loss(self, edges: Tensor, epoch: int, number: int) -> Tensor:
-        src, dst = self._learned.indices[edges].long(), self._learned.edge_dst()[edges].long()
-        types = None if self._types is None else self._types[edges]
-        negative = self._links.negatives_of(src, epoch=epoch, batch=number)
+        src, dst, types = self._links.ends_of(edges)
+        negative = self._links.sampler.negatives_of(src, epoch=epoch, batch=number)
         src, dst = (beside(torch.cat(pair), len(edges)) for pair in zip((src, dst), negative, strict=True))
         head, count = self._head, len(edges)
 
@@ -92,39 +82,30 @@ class LinkEpochs(EpochSource):
         return self._runner.loss_of_all(loss_of, count)
 
 
-def _require_room(num_positive: int, negatives: int) -> None:
-    """Refuse a step whose links alone do not fit the host's memory."""
+def _learned(prepared: PreparedGraph, config: TrainConfig, batch_size: int | None) -> LearnedLinks:
+    """The links that are learned, with ``batch_size`` of them in a step, or all; refuse a step whose links alone do not fit the host's memory."""
+    assert prepared.graph.links is not None
+    links = LearnedLinks(
+        prepared.opened.to("cpu"),
+        negatives=config.negatives,
+        undirected=prepared.graph.links.undirected,
+        keep_positives=config.keep_positives,
+        seed=config.seed,
+    )
+    count = min(batch_size or len(links.edges), len(links.edges))
     require_memory(
-        num_positive * (1 + negatives) * _LINK_BYTES,
-        where=f"a step of {num_positive} links, with {negatives} negative ones each",
+        count * (1 + config.negatives) * _LINK_BYTES,
+        where=f"a step of {count} links, with {config.negatives} negative ones each",
         hint="Lower negatives (--negatives), or the number of links in a step (--batch-size).",
     )
+    return links
 
 
 class SampledLinkEpochs(SampledEpochs):
     """The epoch source of links on mini-batches: the in-edges of their ends are sampled."""
 
-    def _batches_of(
-        self, graph: Graph, config: TrainConfig, *, ahead: int, sample_on: SampleOn = "cpu"
-    ) -> LinkBatches:
-        assert config.sample is not None
-        assert graph.links is not None
-        learned = self._prepared.opened.to("cpu")
-        _require_room(min(config.seeds_per_batch, learned.num_edges), config.negatives)
-        return LinkBatches(
-            graph,
-            learned,
-            fanouts=config.sample,
-            batch_size=config.seeds_per_batch,
-            negatives=config.negatives,
-            keep_positives=config.keep_positives,
-            undirected=graph.links.undirected,
-            seed=config.seed,
-            threads=config.sampling_threads,
-            ahead=ahead,
-            device=self._predictor.device,
-            sample_on=sample_on,
-        )
+    def _seeds(self, config: TrainConfig) -> LearnedLinks:
+        return _learned(self._prepared, config, config.seeds_per_batch)
 
     def _hottest(self, graph: Graph, config: TrainConfig) -> Tensor:
         # Negative links are drawn among all vertices. A batch starts from both ends of its links.

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import TypeVar
 
 import torch
 from torch import Tensor
 
-from sagann.byte_size import format_bytes, parse_bytes
+from sagann.byte_size import parse_bytes
 from sagann.config import TrainConfig
 from sagann.graph import Graph
 from sagann.kernels.memory import POOL
@@ -22,20 +21,19 @@ from sagann.runtime.loading import MiniBatches, Pipeline, StageCounters
 from sagann.runtime.loading.batches import AHEAD, useful_ahead
 from sagann.runtime.loading.sampling_place import SampleOn
 from sagann.runtime.tiered import DeviceFeatures, TieredFeatures
-from sagann.runtime.tiered.hot_size import HotSize
 from sagann.saga.batch_norms import batch_size_without_rest
+from sagann.sampling import LearnedLinks
 from sagann.train.batch_memory import measure_batches
 from sagann.train.epoch_source import BatchEpochs, TrainStep
 from sagann.train.predictor import Predictor
 from sagann.train.preparation import PreparedGraph
 from sagann.train.tiers import (
-    device_tiered,
     hottest_rows,
     is_in_memory,
     looks_ahead,
     plan_tiers,
     sampling_place,
-    tiered,
+    with_hot_tier,
 )
 
 R = TypeVar("R")
@@ -108,27 +106,34 @@ class SampledEpochs(BatchEpochs):
             ahead = plan.ahead
             if plan.hot is not None:
                 hottest = self._hottest(graph, config)
-                graph = _with_tiers(graph, plan.hot, hottest, config, say, device)
+                graph = with_hot_tier(graph, plan.hot, config, hottest, say=say, device=device)
         return graph, ahead
 
     def _batches_of(
         self, graph: Graph, config: TrainConfig, *, ahead: int, sample_on: SampleOn = "cpu"
     ) -> MiniBatches:
         assert config.sample is not None
+        seeds = self._seeds(config)
         batches = MiniBatches(
             graph,
             fanouts=config.sample,
             batch_size=config.seeds_per_batch,
-            seeds="train",
+            seeds=seeds,
             seed=config.seed,
             threads=config.sampling_threads,
             ahead=ahead,
             device=self._predictor.device,
             sample_on=sample_on,
         )
-        num_seeds, batch_size = len(batches.seeds), batches.batch_size
-        batches.batch_size = batch_size_without_rest(self._predictor.model, num_seeds, batch_size)
+        if isinstance(seeds, str):
+            # The ends of links are two rows at least.
+            num_seeds, batch_size = len(batches.seeds), batches.batch_size
+            batches.batch_size = batch_size_without_rest(self._predictor.model, num_seeds, batch_size)
         return batches
+
+    def _seeds(self, config: TrainConfig) -> str | LearnedLinks:
+        """What mini-batches start from, as for :class:`MiniBatches`."""
+        return "train"
 
     def _hottest(self, graph: Graph, config: TrainConfig) -> Tensor:
         """Ids of all vertices, those whose rows mini-batches read most first."""
@@ -180,33 +185,3 @@ def _budget_bytes(config: TrainConfig, predictor: Predictor) -> int | None:
     if config.memory is None or predictor.device.type != "cpu":
         return None
     return parse_bytes(config.memory, where="TrainConfig.memory")
-
-
-def _with_tiers(
-    graph: Graph,
-    hot: HotSize,
-    hottest: Tensor,
-    config: TrainConfig,
-    say: Callable[[str], None],
-    device: torch.device | None,
-) -> Graph:
-    """The graph with its features in tiers; the hot tier lies on ``device``, or in the host's memory where it is None."""
-    assert graph.features is not None
-    if device is not None:
-        on_device = device_tiered(graph, hot, config, hottest, device)
-        part = on_device.num_hot_rows / max(1, on_device.num_rows)
-        cold = "read in place from pinned memory" if on_device.is_in_place else "gathered by the processor"
-        say(
-            f"The hot tier takes {format_bytes(on_device.hot_bytes)} of {device}: {part:.1%} of the rows, those of the highest score "
-            f"(cache 'static'). The other rows are {cold}."
-        )
-        return replace(graph, features=on_device)
-    store = tiered(graph, hot, config, hottest)
-    if is_in_memory(graph.features):
-        say("The features lie in memory: the hot tier takes memory beside them and saves no reads.")
-    elif hot != config.hot:
-        part = store.num_hot_rows / max(1, store.num_rows)
-        say(
-            f"The memory budget has room for a hot tier of {format_bytes(store.hot_bytes)}: {part:.1%} of the rows."
-        )
-    return replace(graph, features=store)

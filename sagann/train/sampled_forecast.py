@@ -223,9 +223,7 @@ def prediction_of(source: HybridEpochs, rounds: list[Round]) -> Prediction:
     work, seeds = manager.work, manager.assignment.total
     # An iteration at which a round was left is not counted.
     copied_s = {
-        name: seconds * seeds / sum(work.seeds)
-        for name, seconds in zip(work.names, work.transfer_s, strict=True)
-        if seconds
+        name: seconds * seeds / sum(work.seeds.values()) for name, seconds in work.transfer_s.items() if seconds
     }
     return Prediction(
         assignment=manager.assignment,

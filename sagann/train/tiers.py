@@ -24,7 +24,7 @@ from sagann.graph import Graph
 from sagann.graph.feature_store import AnnouncedFeatures, Features
 from sagann.graph.rows import is_sparse
 from sagann.plan.residency import BudgetError
-from sagann.runtime.device.cuda_devices import CudaDevices, Devices
+from sagann.runtime.device.cuda_devices import CudaDevices
 from sagann.runtime.loading.sampling_place import SampleOn
 from sagann.runtime.tiered import DeviceFeatures, DeviceTopology, TieredFeatures
 from sagann.runtime.tiered.features import hot_tier_bytes
@@ -125,44 +125,51 @@ def looks_ahead(features: Features, config: TrainConfig) -> bool:
     return config.cache == "look-ahead" and (config.hot is not None or _is_read_elsewhere(features))
 
 
-def tiered(graph: Graph, hot: HotSize, config: TrainConfig, hottest: Tensor) -> TieredFeatures:
-    """A graph's features with a hot tier of some size, which begins with the first rows of ``hottest``."""
-    assert graph.features is not None
-    return TieredFeatures(graph.features, hot, cache=config.cache, hottest=hottest)
-
-
-def device_tiered(
+def with_hot_tier(
     graph: Graph,
     hot: HotSize,
     config: TrainConfig,
     hottest: Tensor,
-    device: torch.device,
     *,
-    devices: Devices | None = None,
-) -> DeviceFeatures:
-    """A graph's features with a hot tier on the device that computes, which holds the first rows of ``hottest``.
+    say: Callable[[str], None],
+    device: torch.device | None = None,
+) -> Graph:
+    """A graph whose features have a hot tier, which begins with the first rows of ``hottest``.
 
     Args:
-        graph: as the model reads it, on the processor, with features in memory.
-        hot: size of the hot tier, beside the memory budget, which is the device's too.
+        graph: as the model reads it, on the processor, with features.
+        hot: size of the hot tier; on a device, it lies beside the memory budget, which is the device's too.
         config: the options of training.
         hottest: ids of all vertices, int64 [num_vertices], those whose rows are read most first (:func:`hottest_rows`).
-        device: computes.
-        devices: stand for the device in tests; None for CUDA.
+        say: is told how large the hot tier is, where that is not stated.
+        device: where the hot tier lies; None for the host's memory.
     Raises:
-        InputError: the hot tier has no room on the device.
+        InputError: the hot tier has no room.
     """
     assert graph.features is not None
-    return DeviceFeatures(graph.features, hot, devices=devices or _beside_budget(device, config), hottest=hottest)
+    store: DeviceFeatures | TieredFeatures
+    if device is not None:
+        store = DeviceFeatures(graph.features, hot, devices=_beside_budget(device, config), hottest=hottest)
+        part = store.num_hot_rows / max(1, store.num_rows)
+        cold = "read in place from pinned memory" if store.is_in_place else "gathered by the processor"
+        say(
+            f"The hot tier takes {format_bytes(store.hot_bytes)} of {device}: {part:.1%} of the rows, those of the highest score "
+            f"(cache 'static'). The other rows are {cold}."
+        )
+        return replace(graph, features=store)
+    store = TieredFeatures(graph.features, hot, cache=config.cache, hottest=hottest)
+    if is_in_memory(graph.features):
+        say("The features lie in memory: the hot tier takes memory beside them and saves no reads.")
+    elif hot != config.hot:
+        part = store.num_hot_rows / max(1, store.num_rows)
+        say(
+            f"The memory budget has room for a hot tier of {format_bytes(store.hot_bytes)}: {part:.1%} of the rows."
+        )
+    return replace(graph, features=store)
 
 
 def sampling_place(
-    graph: Graph,
-    config: TrainConfig,
-    device: torch.device,
-    *,
-    say: Callable[[str], None],
-    devices: Devices | None = None,
+    graph: Graph, config: TrainConfig, device: torch.device, *, say: Callable[[str], None]
 ) -> SampleOn:
     """Who samples mini-batches. Where the device does, the graph's edges are placed for it, beside the memory budget, which is the device's too.
 
@@ -171,13 +178,12 @@ def sampling_place(
         config: the options of training.
         device: computes.
         say: is told where the edges lie.
-        devices: stand for the device in tests; None for CUDA.
     Raises:
         InputError: the device cannot sample the edges.
     """
     if config.sample_on == "cpu" or device.type == "cpu":
         return config.sample_on
-    edges = DeviceTopology(graph.topology, devices=devices or _beside_budget(device, config))
+    edges = DeviceTopology(graph.topology, devices=_beside_budget(device, config))
     text = f"Mini-batches are sampled by {device}. The edges take {format_bytes(edges.device_bytes)} of its memory."
     if edges.in_place_bytes:
         text += f" {format_bytes(edges.in_place_bytes)} more are read in place from pinned memory."

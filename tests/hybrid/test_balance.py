@@ -12,7 +12,7 @@ from sagann.hybrid.balance import (
     seconds_together,
     split_together,
 )
-from sagann.hybrid.costs import Cost, CostFit, Damping, Rates
+from sagann.hybrid.costs import Cost, CostFit, Rates
 from tests.hybrid.settings import FIRST, assignment
 
 seconds = st.floats(0, 1e3)
@@ -29,11 +29,6 @@ def assignments(draw: st.DrawFn) -> Assignment:
     return assignment(host, *others, sample=sample, load=load, train=train)
 
 
-@st.composite
-def dampings(draw: st.DrawFn) -> Damping:
-    return Damping(band=draw(st.floats(0, 0.5)), gain=draw(st.floats(0.01, 1)))
-
-
 def require_same_totals(before: Assignment, after: Assignment) -> None:
     assert after.total == before.total
     assert after.threads.total == before.threads.total
@@ -42,12 +37,10 @@ def require_same_totals(before: Assignment, after: Assignment) -> None:
     assert min(after.threads.sample, after.threads.load, after.threads.train) >= 1
 
 
-@given(before=assignments(), tasks=st.permutations(TASKS), first_s=seconds, second_s=seconds, damping=dampings())
-def test_moves_keep_their_totals(
-    before: Assignment, tasks: list[str], first_s: float, second_s: float, damping: Damping
-) -> None:
-    require_same_totals(before, balance_work(before, first_s, second_s, damping))
-    after = balance_thread(before, tasks[0], tasks[1], first_s, second_s, damping)
+@given(before=assignments(), tasks=st.permutations(TASKS), first_s=seconds, second_s=seconds)
+def test_moves_keep_their_totals(before: Assignment, tasks: list[str], first_s: float, second_s: float) -> None:
+    require_same_totals(before, balance_work(before, first_s, second_s))
+    after = balance_thread(before, tasks[0], tasks[1], first_s, second_s)
     require_same_totals(before, after)
     assert after.seeds == before.seeds
     assert getattr(after.threads, tasks[1]) >= getattr(before.threads, tasks[1])
@@ -61,7 +54,6 @@ rates = st.builds(
         st.sampled_from([HOST, *(f"accelerator{at}" for at in range(5))]),
         st.builds(CostFit.of, st.integers(1, 500), seconds),
     ),
-    damping=st.just(Damping()),
 )
 
 
@@ -104,7 +96,7 @@ def test_the_number_of_threads_that_train_is_that_of_a_search(
     before = assignment(100, *(100 for _ in accelerators), sample=threads[0], load=threads[1], train=threads[2])
     by_name = dict(zip(before.seeds, (host, *accelerators), strict=True))
     fits = {name: fit_of(cost) for name, cost in by_name.items()}
-    known = Rates(sample=sample, load=load, fits=fits, damping=Damping())
+    known = Rates(sample=sample, load=load, fits=fits)
 
     def slowest(train: int, sampling: int) -> float:
         loading = sum(threads) - train - sampling
@@ -122,31 +114,26 @@ def test_the_number_of_threads_that_train_is_that_of_a_search(
 
 def fit_of(cost: Cost) -> CostFit:
     """What two shares of a trainer with such a cost have taught."""
-    return CostFit.of(40, cost.of(40)).after(CostFit.of(90, cost.of(90)), Damping())
+    return CostFit.of(40, cost.of(40)).after(CostFit.of(90, cost.of(90)))
 
 
 def test_work_goes_a_part_of_the_way_to_equal_times() -> None:
     # 300 seeds for 3 s and 100 for 2 s: 100 and 50 seeds a second, so 400 seeds are even at 267 and 133.
     before = assignment(300, 100)
-    whole = balance_work(before, 3.0, 2.0, Damping(gain=1.0))
-    assert whole.seeds == {HOST: 267, FIRST: 133}
-    half = balance_work(before, 3.0, 2.0, Damping(gain=0.5))
-    assert half.seeds == {HOST: 283, FIRST: 117}
-    assert balance_work(before, 3.0, 2.0, Damping(band=0.4)) == before
-    assert sum(balance_work(assignment(10, 40, 51), 2.0, 1.0, Damping()).seeds.values()) == 101
+    assert balance_work(before, 3.0, 2.0).seeds == {HOST: 283, FIRST: 117}
+    assert balance_work(before, 3.0, 3.05) == before
+    assert sum(balance_work(assignment(10, 40, 51), 2.0, 1.0).seeds.values()) == 101
 
 
 def test_threads_go_to_the_slower_task() -> None:
     before = assignment(sample=10, load=10, train=10)
-    # 10 threads take 1 s and 3 s; 5 and 15 threads take 2 s each.
-    assert balance_thread(before, "sample", "load", 1.0, 3.0, Damping(gain=1.0)).threads == Threads(
-        sample=5, load=15, train=10
-    )
-    assert balance_thread(before, "sample", "load", 3.0, 1.0, Damping()) == before
+    # 10 threads take 1 s and 3 s; 5 and 15 threads would take 2 s each, and half of the way is gone.
+    assert balance_thread(before, "sample", "load", 1.0, 3.0).threads == Threads(sample=8, load=12, train=10)
+    assert balance_thread(before, "sample", "load", 3.0, 1.0) == before
     # At least one thread.
-    assert balance_thread(before, "sample", "load", 1.0, 1.2, Damping()).threads.load == 11
+    assert balance_thread(before, "sample", "load", 1.0, 1.2).threads.load == 11
     # The giver would then be the slower one.
-    assert balance_thread(before, "sample", "load", 1.0, 1.1, Damping()) == before
+    assert balance_thread(before, "sample", "load", 1.0, 1.1) == before
 
 
 weights = st.dictionaries(st.text(min_size=1), st.floats(0, 1e6), min_size=1, max_size=9)

@@ -22,7 +22,7 @@ def run(manager: Manager, seed_s: dict[str, float], iterations: int) -> None:
     for _ in range(iterations):
         assignment = manager.assignment
         times = times_of(assignment, seed_s)
-        manager.count(assignment, times, times.slowest)
+        manager.work.count(assignment, times, times.slowest, manager.why)
         manager.learn(assignment, times)
 
 
@@ -93,7 +93,7 @@ def test_iterations_that_compile_teach_nothing() -> None:
     before = manager.assignment
     run(manager, {"host": 1e-3, "accelerator0": 5.0}, WARM_UP)
     assert manager.assignment == before
-    assert manager.work.seeds == (WARM_UP * 26, WARM_UP * 74)
+    assert manager.work.seeds == {"host": WARM_UP * 26, "accelerator0": WARM_UP * 74}
     run(manager, {"host": 1e-3, "accelerator0": 1e-3}, 2)
     assert manager.assignment.seeds["host"] == pytest.approx(50, abs=3)
 

@@ -12,7 +12,7 @@ from hypothesis import given, strategies as st
 
 from bench.hyscale.contest import CLOSE, HORIZON, NOISE, RATIOS, TOTAL, run, settled_after, times_best
 from sagann.hybrid.assignment import HOST, Assignment, StageTimes, Threads
-from sagann.hybrid.costs import Cost, CostFit, Damping
+from sagann.hybrid.costs import Cost, CostFit
 from sagann.hybrid.policies import Balance, next_balance
 from tests.hybrid.settings import FIRST, assignment
 
@@ -63,9 +63,16 @@ def decided(split: Assignment, **times: float) -> Balance:
         transfer={FIRST: times.get("copies", 0.0)},
         train={HOST: times["train"], FIRST: times["accelerator"]},
     )
-    return next_balance("hyscale", Balance(assignment=split, damping=Damping(gain=1.0)), measured)
+    return next_balance("hyscale", Balance(assignment=split), measured)
 
 
+@pytest.fixture
+def whole_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Decisions go all the way to equal times."""
+    monkeypatch.setattr("sagann.hybrid.balance.GAIN", 1.0)
+
+
+@pytest.mark.usefixtures("whole_way")
 def test_every_case_of_algorithm_1() -> None:
     split = assignment(100, 100, sample=4, load=4, train=4)
     # T_Accel, here its copies: line 14.
@@ -88,6 +95,7 @@ def test_every_case_of_algorithm_1() -> None:
     assert found.assignment.threads.sample < 4 < found.assignment.threads.train
 
 
+@pytest.mark.usefixtures("whole_way")
 def test_the_next_task_gives_where_the_fastest_has_one_thread() -> None:
     split = assignment(100, 100, sample=1, load=4, train=4)
     found = decided(split, sample=1, load=2, train=8, accelerator=3)
@@ -186,15 +194,12 @@ def test_a_trainer_that_is_slow_by_itself_is_left_out_and_tried_again() -> None:
     assert mean(found[-100:]) < CLOSE
 
 
-DAMPING = Damping()
-
-
 @given(pairs=st.lists(st.tuples(st.integers(1, 4096), st.floats(1e-6, 1e3)), min_size=1, max_size=40))
 def test_whatever_is_measured_costs_are_ones(pairs: list[tuple[int, float]]) -> None:
     fit = CostFit.of(*pairs[0])
     for pair in pairs[1:]:
-        fit = fit.after(CostFit.of(*pair), DAMPING)
-    found = fit.cost(DAMPING)
+        fit = fit.after(CostFit.of(*pair))
+    found = fit.cost()
     assert found.fixed_s >= 0
     assert found.seed_s > 0
     assert math.isfinite(found.fixed_s + found.seed_s)

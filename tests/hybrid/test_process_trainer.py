@@ -14,6 +14,7 @@ from torch import nn
 from sagann.errors import InputError, TrainerError
 from sagann.hybrid.process_trainer import ProcessTrainer, pickled
 from sagann.hybrid.trainer import Found, Share, propagate
+from sagann.kernels.seeds import seeded
 from tests.hybrid.processes import is_running
 from tests.hybrid.replicas import Replica, shares_of
 
@@ -22,10 +23,12 @@ PARAMETERS = tuple(Replica()()[0].parameters())
 
 @pytest.fixture(scope="module")
 def trainer() -> Iterator[ProcessTrainer]:
-    """A trainer whose masks are dropped, on one core."""
+    """A trainer whose masks are dropped, on one core. Ctrl-C, which a terminal sends to all processes, does not end its start."""
     cores = sorted(os.sched_getaffinity(0))[:1] if hasattr(os, "sched_getaffinity") else ()
     found = ProcessTrainer("accelerator0", Replica(dropout=0.5), PARAMETERS, cores=cores)
+    os.kill(found.pid, signal.SIGINT)
     found.open()
+    assert signal.getsignal(signal.SIGINT) is not signal.SIG_IGN
     yield found
     found.close()
     assert not is_running(found.pid)
@@ -49,13 +52,15 @@ def train(trainer: ProcessTrainer, share: Share) -> Found:
     return found
 
 
-def test_a_process_finds_what_this_process_finds_with_the_weights_of_each_launch(doomed: ProcessTrainer) -> None:
-    model, loss_of = Replica()()
+def test_a_process_finds_what_this_process_finds_with_the_weights_of_each_launch(trainer: ProcessTrainer) -> None:
+    model, loss_of = Replica(dropout=0.5)()
     for share in [*shares_of(13, 7), *shares_of(20)]:
         with torch.no_grad():
             for parameter, of_trained in zip(model.parameters(), PARAMETERS, strict=True):
                 parameter.copy_(of_trained.mul_(1.5))
-        found, expected = train(doomed, share), propagate(loss_of, list(model.parameters()), share)
+        found = train(trainer, share)
+        with seeded(share.seed, torch.device("cpu")):
+            expected = propagate(loss_of, list(model.parameters()), share)
         assert found.loss.item() == pytest.approx(expected.loss.item(), rel=1e-6)
         assert found.seconds > 0
         for ours, theirs in zip(found.gradients, expected.gradients, strict=True):
@@ -86,37 +91,24 @@ def test_full_shared_memory_is_refused_before_it_is_touched(
         trainer.send(shares_of(20)[0])
 
 
-def test_ctrl_c_while_a_process_starts_is_this_processs_alone() -> None:
-    trainer = ProcessTrainer("accelerator0", Replica(), PARAMETERS)
-    try:
-        # As a terminal sends it to all processes.
-        os.kill(trainer.pid, signal.SIGINT)
-        trainer.open()
-    finally:
-        trainer.close()
-    assert signal.getsignal(signal.SIGINT) is not signal.SIG_IGN
-
-
 def test_a_process_that_exits_is_named_with_what_it_did(doomed: ProcessTrainer) -> None:
     with pytest.raises(TrainerError, match=r"is gone.*exit code 3 while propagating epoch 0, batch 0"):
         train(doomed, shares_of(2, 18)[0])
 
 
-def test_a_process_that_is_killed_is_named(doomed: ProcessTrainer) -> None:
+def test_a_process_that_is_stopped_is_no_hang_and_one_that_is_killed_is_named(doomed: ProcessTrainer) -> None:
     slow, share = shares_of(3, 17)
+    os.kill(doomed.pid, signal.SIGSTOP)
+    doomed._most_wait_s = 0.5
+    with pytest.raises(TrainerError, match=r"does not answer.*within 0.5 s while propagating epoch 0, batch 0"):
+        train(doomed, slow)
+    doomed._most_wait_s = 60
     doomed.launch(doomed.send(slow))
     os.kill(doomed.pid, signal.SIGKILL)
     with pytest.raises(TrainerError, match=r"is gone.*ended by SIGKILL while propagating epoch 0, batch 0"):
         doomed.finish()
     with pytest.raises(TrainerError, match="is gone"):
         train(doomed, share)
-
-
-def test_a_process_that_is_stopped_is_no_hang(doomed: ProcessTrainer) -> None:
-    os.kill(doomed.pid, signal.SIGSTOP)
-    doomed._most_wait_s = 0.5
-    with pytest.raises(TrainerError, match=r"does not answer.*within 0.5 s while propagating epoch 0, batch 0"):
-        train(doomed, shares_of(20)[0])
 
 
 def test_a_model_that_cannot_be_made_there_is_an_error_of_the_start() -> None:

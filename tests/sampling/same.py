@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sagann.graph import Topology
-from sagann.sampling import Sampled
+from sagann.sampling import MiniBatch
 
 
 def assert_same_block(ours: Topology, expected: Topology) -> None:
@@ -18,7 +18,7 @@ def assert_same_block(ours: Topology, expected: Topology) -> None:
         assert rows.equal(expected.edge_data[name])
 
 
-def assert_same(ours: Sampled, expected: Sampled) -> None:
+def assert_same(ours: MiniBatch, expected: MiniBatch) -> None:
     """Equal seeds, sources and blocks, in every bit and type."""
     assert ours.src_ids.equal(expected.src_ids)
     assert ours.seeds.equal(expected.seeds)

@@ -18,8 +18,8 @@ def batch_of(ids: list[int]) -> np.ndarray:
 
 def num_read(cache: LookAhead, batch: list[int]) -> int:
     """Place the next batch; the number of rows that are read for it, each once."""
-    decision = cache.place_next()
-    resident = {row for row, found in zip(batch, decision.is_resident.tolist(), strict=True) if found}
+    resident = set(cache.owners.tolist())
+    cache.place_next()
     return len(set(batch) - resident)
 
 
@@ -44,7 +44,7 @@ def test_a_window_that_moves_on_follows_beladys_rule(seed: int, num_slots: int, 
     cache, naive = LookAhead(30, num_slots), NaiveLookAhead(num_slots)
     ahead = iter(batches)
     for batch in batches:
-        while cache.num_announced < window and (following := next(ahead, None)) is not None:
+        while len(naive.window) < window and (following := next(ahead, None)) is not None:
             cache.announce(batch_of(following))
             naive.window.append(following)
         resident = set(cache.owners.tolist()) - {-1}
@@ -82,35 +82,23 @@ def test_of_rows_without_a_use_the_coldest_leaves_first() -> None:
 
 def test_rows_that_were_not_announced_leave_the_cache_alone() -> None:
     cache = LookAhead(10, 2, np.array([4, 5]))
-    assert cache.place(np.array([5, 6])).slots.tolist() == [1, -1]
+    assert cache.place(np.array([5, 6])).tolist() == [1, -1]
     assert cache.owners.tolist() == [4, 5]
-
-
-def test_withdrawn_batches_are_forgotten() -> None:
-    cache = LookAhead(10, 2, np.array([4, 5]))
-    cache.announce(np.array([4, 7]))
-    cache.announce(np.array([7]))
-    cache.withdraw()
-    assert cache.num_announced == 0
-    # Row 4 is not used any more, and rows 7 and 8 are.
-    for batch in ([7, 8], [7, 8]):
-        cache.announce(np.array(batch))
-    assert [cache.place_next().is_resident.tolist() for _ in range(2)] == [[False, False], [True, True]]
 
 
 def test_positions_and_numbers_begin_anew_after_2_to_the_31(monkeypatch: pytest.MonkeyPatch) -> None:
     batches = [np.random.default_rng(seed).integers(50, size=20) for seed in range(60)]
 
-    def residents(cache: LookAhead) -> list[list[bool]]:
+    def slots(cache: LookAhead) -> list[list[int]]:
         for batch in batches[:10]:
             cache.announce(batch)
         found = []
         for number in range(len(batches)):
-            found.append(cache.place_next().is_resident.tolist())
+            found.append(cache.place_next().tolist())
             if number + 10 < len(batches):
                 cache.announce(batches[number + 10])
         return found
 
     late = LookAhead(50, 10)
     late._first_access, late._first_batch = 2**31 - 300, 2**31 - 15
-    assert residents(late) == residents(LookAhead(50, 10))
+    assert slots(late) == slots(LookAhead(50, 10))

@@ -129,10 +129,10 @@ TRAFFIC = Traffic(
 )
 WORK = TrainerWork(
     names=("host", "accelerator0"),
-    seeds=(30, 10),
-    train_s=(1.5, 0.5),
-    idle_s=(0.0, 1.0),
-    transfer_s=(0.0, 0.25),
+    seeds={"host": 30, "accelerator0": 10},
+    train_s={"host": 1.5, "accelerator0": 0.5},
+    idle_s={"host": 0.0, "accelerator0": 1.0},
+    transfer_s={"host": 0.0, "accelerator0": 0.25},
     sample_s=0.1,
     load_s=0.2,
     num_moves=3,

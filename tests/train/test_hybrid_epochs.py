@@ -18,9 +18,7 @@ from torch import Tensor, nn
 from sagann.errors import InputError, LayerError, TrainerError
 from sagann.graph import Graph
 from sagann.hybrid.cuda_trainer import CudaTrainer
-from sagann.hybrid.message import layout_views, message_of
-from sagann.hybrid.trainer import Found, HostTrainer, Share
-from sagann.kernels.seeds import seeded
+from sagann.hybrid.trainer import HostTrainer, Trainer as Accelerator
 from sagann.nn import ModelConfig, build_model
 from sagann.runtime.processor import num_cores
 from sagann.saga.layer import count_hops
@@ -30,6 +28,7 @@ from sagann.train.hybrid_epochs import HybridEpochs
 from sagann.train.predictor import Predictor
 from sagann.train.sampled_epochs import SampledEpochs
 from tests.graphs import labelled_graph
+from tests.hybrid.message_trainer import MessageTrainer
 from tests.hybrid.processes import spawned_by
 from tests.runtime.device.late_streams import LateStreams
 from tests.train.runs import (
@@ -50,43 +49,13 @@ HYBRID: dict[str, Any] = {"sample": (4, 3), "batch_size": 12, "epochs": 3, "weig
 DEVICES = "host:1,accelerator:1"
 
 
-class MessageTrainer(HostTrainer):
-    """An accelerator in this process: with a replica of the model, whose weights it copies, and with messages."""
-
-    def __init__(self, predictor: Predictor) -> None:
-        self.original = predictor.model
-        self.replica = copy.deepcopy(predictor.model)
-        replica = Predictor(self.replica, predictor.contract, device=predictor.device, loss=predictor.mean_loss)
-        super().__init__(replica.loss_of_batch, list(self.replica.parameters()))
-
-    def send(self, share: Share) -> Any:
-        message, arrays = message_of(share)
-        piece = torch.empty(message.layout.num_bytes, dtype=torch.uint8)
-        for memory, array in zip(layout_views(message.layout, piece), arrays, strict=True):
-            memory.copy_(array)
-        return message.share_in(piece)
-
-    def launch(self, sent: Share) -> None:
-        self.replica.train()
-        with torch.no_grad():
-            for ours, theirs in zip(self.replica.parameters(), self.original.parameters(), strict=True):
-                ours.copy_(theirs)
-        super().launch(sent)
-
-    def finish(self) -> Found:
-        # As in a process of its own, but that this one's generator is put back.
-        assert self._share is not None
-        with seeded(self._share.seed, torch.device("cpu")):
-            return super().finish()
-
-
-def simulated(predictor: Predictor) -> CudaTrainer:
-    """A CUDA device that is none: its copies are as late as they may be."""
-    copied = Predictor(
-        copy.deepcopy(predictor.model), predictor.contract, device=predictor.device, loss=predictor.mean_loss
-    )
-    parameters = list(predictor.model.parameters())
-    return CudaTrainer("cuda", copied.model, copied.loss_of_batch, parameters, LateStreams())  # type: ignore[arg-type]
+def trainer_here(name: str, predictor: Predictor) -> Accelerator:
+    """An accelerator in this process; a CUDA device is none, and its copies are as late as they may be."""
+    model, parameters = copy.deepcopy(predictor.model).train(), list(predictor.model.parameters())
+    loss_of = Predictor(model, predictor.contract, device=predictor.device, loss=predictor.mean_loss).loss_of_batch
+    if name.startswith("cuda"):
+        return CudaTrainer("cuda", model, loss_of, parameters, LateStreams())  # type: ignore[arg-type]
+    return MessageTrainer(name, lambda: (model, loss_of), parameters)
 
 
 def with_messages(source: HybridEpochs, predictor: Predictor) -> HybridEpochs:
@@ -94,10 +63,7 @@ def with_messages(source: HybridEpochs, predictor: Predictor) -> HybridEpochs:
     host = {"host": HostTrainer(predictor.loss_of_batch, list(predictor.model.parameters()))}
     source.trainers = {
         **(host if source.devices.uses_host else {}),
-        **{
-            name: simulated(predictor) if name.startswith("cuda") else MessageTrainer(predictor)
-            for name in source.devices.names
-        },
+        **{name: trainer_here(name, predictor) for name in source.devices.names},
     }
     return source
 
@@ -216,7 +182,7 @@ def test_an_epoch_goes_on_in_the_middle() -> None:
     steps.close()
     assert [step.loss().item() for step in source.steps(1, first=3)] == pytest.approx(whole[3:], rel=1e-6)
     assert source.work is not None
-    assert sum(source.work.seeds) == 30 - 3 * 7
+    assert sum(source.work.seeds.values()) == 30 - 3 * 7
 
 
 def test_a_run_with_a_process_is_the_run_without_and_its_profile_has_every_stage_and_decision(
@@ -239,7 +205,7 @@ def test_a_run_with_a_process_is_the_run_without_and_its_profile_has_every_stage
     assert lines[-1]["trainer_why"].endswith(".")
     assert not spawned_by(os.getpid())
     events = json.loads((tmp_path / "profile.json").read_text())["traceEvents"]
-    lanes = {event["tid"]: event["args"]["name"] for event in events if event["ph"] == "M"}
+    lanes = {event["tid"]: event["args"]["name"] for event in events if event["name"] == "thread_name"}
     spans = [(lanes[event["tid"]], event["name"]) for event in events if event["ph"] == "X"]
     batches = [f"epoch 8, batch {number}" for number in range(5)]
     assert [name for lane, name in spans if lane == "sample"] == batches
@@ -247,7 +213,7 @@ def test_a_run_with_a_process_is_the_run_without_and_its_profile_has_every_stage
     work = result.history[-1].extra
     for name, seeds in zip(work["trainers"], work["trainer_seeds"], strict=True):
         assert any(lane == name for lane, _ in spans) == (seeds > 0)
-    decided = [event["name"] for event in events if event["ph"] == "i"]
+    decided = [name for lane, name in spans if lane == "decisions"]
     assert len(decided) == work["trainer_moves"]
     assert all(text.endswith(".") for text in decided)
 
@@ -284,7 +250,8 @@ def without_work(line: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in line.items() if name in kept or "/" in name}
 
 
-def test_a_model_file_is_loaded_by_the_process(tmp_path: Path) -> None:
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="this system does not tell the cores of a thread")
+def test_a_model_file_several_calls_a_step_and_cores_of_its_own(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(
         "import torch\nfrom sagann import SagaLayer\n\n\nclass Mine(SagaLayer):\n"
         "    def __init__(self, in_dim, out_dim):\n        super().__init__()\n"
@@ -292,10 +259,23 @@ def test_a_model_file_is_loaded_by_the_process(tmp_path: Path) -> None:
         "    def apply_edge(self, edge):\n        return edge.src\n\n"
         "    def apply_vertex(self, vertex, accum):\n        return self.map(torch.cat([vertex, accum], dim=1))\n"
     )
-    result = trainer_of(
-        ModelConfig(model=f"{tmp_path / 'mine.py'}:Mine", hidden=8), devices=DEVICES, **HYBRID
-    ).fit()
-    assert "trainers" in result.history[-1].extra
+    everything = os.sched_getaffinity(0)
+    seen = list[set[int]]()
+
+    def look() -> None:
+        for thread in os.listdir("/proc/self/task"):
+            with suppress(OSError):
+                seen.append(os.sched_getaffinity(int(thread)))
+
+    # LBFGS asks for a loss several times, and an iteration counts once.
+    options = {**HYBRID, "optimizer": "LBFGS", "weight_decay": 0.0, "optimizer_options": {"max_iter": 4}}
+    model = ModelConfig(model=f"{tmp_path / 'mine.py'}:Mine", hidden=8)
+    result = trainer_of(model, reporter=Heard(2, 1, look), devices=DEVICES, **options).fit()
+    assert [sum(record.extra["trainer_seeds"]) for record in result.history] == [30] * 3
+    assert seen
+    # While it trains, this process keeps to its own core, if there is one for each.
+    assert all(cores == ({min(everything)} if num_cores() > 1 else everything) for cores in seen)
+    assert all(os.sched_getaffinity(int(thread)) == everything for thread in os.listdir("/proc/self/task"))
 
 
 def test_a_loss_that_cannot_travel_is_refused() -> None:
@@ -325,30 +305,6 @@ def test_a_mean_over_a_mini_batch_is_refused_before_anything_starts() -> None:
     with pytest.raises(LayerError, match="must treat vertices independently between its layers"):
         trainer_of(Mixing(), devices=DEVICES, **HYBRID).fit()
     assert not spawned_by(os.getpid())
-
-
-def test_an_optimizer_that_asks_several_times_counts_an_iteration_once() -> None:
-    options = {**HYBRID, "optimizer": "LBFGS", "weight_decay": 0.0, "optimizer_options": {"max_iter": 4}}
-    result = trainer_of(ModelConfig(model="sage", hidden=8, dropout=0.0), devices=DEVICES, **options).fit()
-    for record in result.history:
-        assert sum(record.extra["trainer_seeds"]) == 30
-
-
-@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="this system does not tell the cores of a thread")
-@pytest.mark.skipif(num_cores() < 2, reason="one core for both")
-def test_this_process_keeps_to_its_own_cores_while_it_trains(tmp_path: Path) -> None:
-    everything = os.sched_getaffinity(0)
-    seen = list[set[int]]()
-
-    def look() -> None:
-        for thread in os.listdir("/proc/self/task"):
-            with suppress(OSError):
-                seen.append(os.sched_getaffinity(int(thread)))
-
-    trainer_of(ModelConfig(model="sage", hidden=8), reporter=Heard(2, 1, look), devices=DEVICES, **HYBRID).fit()
-    assert seen
-    assert all(cores == {min(everything)} for cores in seen)
-    assert all(os.sched_getaffinity(int(thread)) == everything for thread in os.listdir("/proc/self/task"))
 
 
 def test_trainers_without_seeds_are_named_at_the_end() -> None:

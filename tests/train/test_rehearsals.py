@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,12 +15,13 @@ import torch
 
 from sagann.errors import InputError
 from sagann.hybrid.assignment import HOST
-from sagann.hybrid.costs import CostFit, Damping, Rates
+from sagann.hybrid.costs import CostFit, Rates
 from sagann.hybrid.forecast import Prediction, predict
 from sagann.nn import ModelConfig, build_model
 from sagann.train import TrainConfig, rehearsals
 from sagann.train.hybrid_epochs import HybridEpochs
 from sagann.train.sampled_forecast import with_one_more
+from tests.hybrid.message_trainer import MessageTrainer
 from tests.hybrid.processes import spawned_by
 from tests.hybrid.settings import assignment, job
 from tests.train.runs import assert_same_bits, community_graph, predictor_of, trainer_of, weights_of
@@ -34,11 +37,12 @@ def foretold(monkeypatch: pytest.MonkeyPatch) -> list[Prediction]:
     """Have every rehearsal end at once with these shares; the list has an entry for each one."""
     found = list[Prediction]()
 
-    def foretell_trainers(parts: object, *, longest_s: float) -> tuple[Prediction, None]:
+    @contextmanager
+    def rehearsed(*given: object) -> Iterator[tuple[None, Prediction]]:
         found.append(FOUND)
-        return FOUND, None
+        yield None, FOUND
 
-    monkeypatch.setattr(rehearsals, "foretell_trainers", foretell_trainers)
+    monkeypatch.setattr(rehearsals, "_rehearsed_trainers", rehearsed)
     return found
 
 
@@ -65,6 +69,7 @@ def test_a_resumed_run_goes_on_with_its_shares_and_without_a_rehearsal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     count = foretold(monkeypatch)
+    monkeypatch.setattr("sagann.train.hybrid_epochs.ProcessTrainer", MessageTrainer)
     whole = trainer_of(MODEL, **BEGINS)
     whole.fit()
     trainer_of(MODEL, run_dir=tmp_path / "run", **{**BEGINS, "epochs": 1}).fit()
@@ -81,7 +86,7 @@ def test_a_resumed_run_goes_on_with_its_shares_and_without_a_rehearsal(
 def test_one_more_accelerator_is_as_fast_as_the_last_and_takes_cores_of_the_processor() -> None:
     source = source_of(devices="host:2,accelerator:1")
     fits = {HOST: CostFit.of(6, 6e-3), ACCELERATOR: CostFit.of(6, 6e-3)}
-    rates = Rates(sample=1e-9, load=1e-9, fits=fits, damping=Damping())
+    rates = Rates(sample=1e-9, load=1e-9, fits=fits)
     source.manager._balance = replace(source.manager._balance, rates=rates)
     split = assignment(6, 6, sample=1, load=1, train=1)
     found = replace(FOUND, assignment=split, times=rates.times(split))
@@ -94,6 +99,7 @@ def test_one_more_accelerator_is_as_fast_as_the_last_and_takes_cores_of_the_proc
 
 def test_a_rehearsal_before_a_run_changes_no_number_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rehearsals, "SHORT_S", 0.0)
+    monkeypatch.setattr("sagann.train.hybrid_epochs.ProcessTrainer", MessageTrainer)
     model = ModelConfig(model="sage", hidden=8, dropout=0.0)
     alone = trainer_of(model, **HYBRID).fit()
     result = trainer_of(model, **BEGINS).fit()

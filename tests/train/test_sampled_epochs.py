@@ -21,7 +21,6 @@ from sagann.graph import Graph, Topology
 from sagann.nn import ModelConfig, build_model
 from sagann.plan.residency import BudgetError
 from sagann.runtime.loading import MiniBatches
-from sagann.runtime.loading.sampling_place import SampleOn
 from sagann.runtime.tiered import DeviceFeatures, TieredFeatures
 from sagann.saga.layer import count_hops
 from sagann.storage import load_graph, save_graph
@@ -31,7 +30,6 @@ from sagann.train.checkpoint import CheckpointFolder, Position
 from sagann.train.epoch_source import EpochSource, WholeGraph
 from sagann.train.predictor import Predictor
 from sagann.train.sampled_epochs import SampledEpochs
-from sagann.train.tiers import device_tiered, sampling_place
 from tests.graphs import labelled_graph
 from tests.runtime.device.drivers import SimulatedDevices
 from tests.runtime.device.late_streams import LateStreams
@@ -180,12 +178,14 @@ RESUMED: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.usefixtures("every_batch_saved")
-@pytest.mark.parametrize("options", RESUMED.values(), ids=RESUMED)
-@pytest.mark.parametrize(("epoch", "batch"), [(1, 1), (1, 3), (3, 2)])
+@pytest.mark.parametrize(
+    ("epoch", "batch", "kind"),
+    [(1, 1, "Adam"), (1, 3, "LBFGS"), (1, 3, "plateau"), (3, 2, "Adam"), (3, 2, "momentum")],
+)
 def test_a_run_that_crashed_within_an_epoch_is_the_uninterrupted_one(
-    epoch: int, batch: int, options: dict[str, Any], tmp_path: Path
+    epoch: int, batch: int, kind: str, tmp_path: Path
 ) -> None:
-    options = {**SAMPLED, **options}
+    options = {**SAMPLED, **RESUMED[kind]}
     whole = trainer_of(run_dir=tmp_path / "whole", **options)
     expected = whole.fit()
     with pytest.raises(CrashError):
@@ -499,24 +499,13 @@ HOT = r"The hot tier takes .* of cuda:0: \d\d\.\d% of the rows, those of the hig
 def test_a_hot_tier_and_edges_on_the_device_change_no_bit(
     monkeypatch: pytest.MonkeyPatch, sample_on: str, is_pinned: bool, last: str
 ) -> None:
-    made: list[DeviceFeatures] = []
-
-    def tiered_on_simulated(*given: Any) -> DeviceFeatures:
-        assert given[-1].type == "cuda"
-        devices = SimulatedDevices(refuse_at=None if is_pinned else 0)
-        made.append(device_tiered(*given, devices=devices))
-        return made[0]
-
-    def sampled_on_simulated(*given: Any, **named: Any) -> SampleOn:
-        # Room for half of the edges' arrays.
-        return sampling_place(*given, **named, devices=SimulatedDevices((6000,)))
-
+    # The hot tier's device; and one with room for half of the edges' arrays.
+    devices = iter([SimulatedDevices(refuse_at=None if is_pinned else 0), SimulatedDevices((6000,))])
     # The processor takes the device's place, with copies that are as late as they may be.
-    minibatches, epochs = "sagann.runtime.loading.minibatches", "sagann.train.sampled_epochs"
+    minibatches = "sagann.runtime.loading.minibatches"
     monkeypatch.setattr(f"{minibatches}.device_named", lambda device, *, where: torch.device("cpu"))
     monkeypatch.setattr(f"{minibatches}.Streams", lambda device: LateStreams())
-    monkeypatch.setattr(f"{epochs}.device_tiered", tiered_on_simulated)
-    monkeypatch.setattr(f"{epochs}.sampling_place", sampled_on_simulated)
+    monkeypatch.setattr("sagann.train.tiers._beside_budget", lambda device, config: next(devices))
     graph = labelled_graph()
     # GCN's degree weights are edge data.
     model = model_named("gcn", graph)
@@ -535,7 +524,9 @@ def test_a_hot_tier_and_edges_on_the_device_change_no_bit(
     assert re.fullmatch(last, said[-1])
     assert sample_on == "device" or len(said) == 1
     assert source.traffic is not None
-    assert 0 < source.traffic.hot.rows < source.traffic.rows == made[0].traffic().rows
+    store = source.minibatches.graph.features
+    assert isinstance(store, DeviceFeatures)
+    assert 0 < source.traffic.hot.rows < source.traffic.rows == store.traffic().rows
 
 
 @pytest.mark.usefixtures("every_batch_saved")

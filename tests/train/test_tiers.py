@@ -15,16 +15,16 @@ from sagann.free_space import Room
 from sagann.graph.feature_store import Features
 from sagann.plan.residency import BudgetError
 from sagann.runtime.loading import MiniBatches
+from sagann.runtime.tiered import DeviceFeatures, TieredFeatures
 from sagann.runtime.tiered.features import hot_tier_bytes
 from sagann.tiering import hottest, score_vertices
 from sagann.train import TrainConfig
 from sagann.train.batch_memory import MARGIN, BatchMemory, measure_batches
 from sagann.train.tiers import (
     TierPlan,
-    device_tiered,
     hottest_rows,
     plan_tiers,
-    tiered,
+    with_hot_tier,
 )
 from tests.runtime.device.drivers import SimulatedDevices
 from tests.stores import ComputedRows
@@ -120,14 +120,13 @@ def test_a_budget_beyond_the_free_memory_makes_the_hot_tier_smaller(
 
 @pytest.mark.parametrize("is_on_device", [False, True])
 @pytest.mark.parametrize("score", ["degree", "vip"])
-def test_the_hottest_by_the_score_are_hot(score: str, is_on_device: bool) -> None:
+def test_the_hottest_by_the_score_are_hot(score: str, is_on_device: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sagann.train.tiers._beside_budget", lambda device, config: SimulatedDevices())
     graph = community_graph()
     config = config_of(hot="20%", score=score, batch_size=16)
-    order = hottest_rows(graph, config)
-    if is_on_device:
-        store = device_tiered(graph, "20%", config, order, torch.device("cpu"), devices=SimulatedDevices())
-    else:
-        store = tiered(graph, "20%", config, order)
+    device, order = torch.device("cpu") if is_on_device else None, hottest_rows(graph, config)
+    store: Any = with_hot_tier(graph, "20%", config, order, say=lambda text: None, device=device).features
+    assert isinstance(store, DeviceFeatures if is_on_device else TieredFeatures)
     store.rows(hottest(score_vertices(graph, score, fanouts=(4, 3), batch_size=16), 18))
     assert (store.num_hot_rows, store.traffic().cold.rows) == (18, 0)
 
@@ -138,7 +137,7 @@ def test_a_hot_tier_on_the_device_leaves_room_for_the_budget(monkeypatch: pytest
     config = config_of(hot="2KiB", memory="299MiB", batch_size=16)
     graph = replace(community_graph(), features=torch.zeros(90, 8000))
     with pytest.raises(InputError, match=r"the work does not fit the memory of cuda:0: .*, 1.0 MiB are free"):
-        device_tiered(graph, "2MiB", config, torch.arange(90), torch.device("cuda", 0))
+        with_hot_tier(graph, "2MiB", config, torch.arange(90), say=print, device=torch.device("cuda", 0))
 
 
 def batches_of(batch_size: int, threads: int = 1) -> MiniBatches:

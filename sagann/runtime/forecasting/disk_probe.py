@@ -9,12 +9,12 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from statistics import median
-from typing import NamedTuple
 
 import numpy as np
 
 from sagann.byte_size import with_exact
 from sagann.errors import InputError
+from sagann.plan.machine import Disk
 from sagann.storage.positioned import read_bytes, write_bytes
 
 FILE_BYTES = 256 << 20
@@ -27,16 +27,7 @@ _NUM_ROUNDS = 3
 _LONGEST_S = 4.0
 
 
-class DiskRates(NamedTuple):
-    read: float
-    "Bytes per second read from the disk, past the page cache if the system allows that."
-    cached: float
-    "Bytes per second read from the page cache."
-    write: float
-    "Bytes per second written and synced."
-
-
-def disk_rates(folder: Path) -> DiskRates:
+def disk_rates(folder: Path) -> Disk:
     """Measure the disk that holds ``folder``. No file stays there, even if the process is killed.
 
     The rates are medians of a few rounds. Each round writes the file, syncs it, makes the page cache drop it, and reads it
@@ -72,7 +63,7 @@ def _file_bytes(free_bytes: int, folder: Path) -> int:
     return wanted // _PIECE_BYTES * _PIECE_BYTES
 
 
-def _measured(file: int, num_bytes: int) -> DiskRates:
+def _measured(file: int, num_bytes: int) -> Disk:
     # Random bytes, because some file systems store zeros and repetitions in no space and no time.
     piece = memoryview(np.random.default_rng(0).integers(0, 256, _PIECE_BYTES, np.uint8).data)
     # Memory as large as the file, because a few pieces that are reused would stay in the processor's cache.
@@ -85,7 +76,8 @@ def _measured(file: int, num_bytes: int) -> DiskRates:
             os.posix_fadvise(file, 0, num_bytes, os.POSIX_FADV_DONTNEED)
         read_s = _seconds(lambda: _read(file, num_bytes, into[:_PIECE_BYTES]))
         rounds.append((read_s, _seconds(lambda: _read(file, num_bytes, into)), write_s))
-    return DiskRates(*(num_bytes / median(seconds) for seconds in zip(*(rounds[1:] or rounds), strict=True)))
+    read, cached, write = (num_bytes / median(seconds) for seconds in zip(*(rounds[1:] or rounds), strict=True))
+    return Disk(read_bytes_per_s=read, cached_bytes_per_s=cached, write_bytes_per_s=write)
 
 
 def _seconds(run: Callable[[], None]) -> float:

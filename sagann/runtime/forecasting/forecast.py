@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from sagann.free_space import memory
 from sagann.graph.feature_store import Features
 from sagann.plan.epoch import Planned
 from sagann.plan.machine import Machine
 from sagann.plan.simulate import Tier, simulate
 from sagann.plan.timeline import Timeline
 from sagann.runtime.forecasting.rehearsal import Rehearsal, step_seconds
-from sagann.runtime.forecasting.tier import tier_of
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,6 +46,23 @@ def forecast(
         features: features of the graph, for a forecast without a rehearsal: the non-zeros of sparse features count.
     """
     # The tier depends on free memory, so it is asked for before a rehearsal, which takes memory and keeps some.
-    tier = tier_of(planned, machine, on_disk=on_disk, is_at_hand=rehearsal is not None)
+    tier = _tier(planned, machine, on_disk=on_disk, is_at_hand=rehearsal is not None)
     timeline = simulate(planned.plan, step_seconds(planned, machine, rehearsal, features), machine, tier=tier)
     return Forecast(planned=planned, machine=machine, timeline=timeline, tier=tier, rehearsed=rehearsal is not None)
+
+
+def _tier(planned: Planned, machine: Machine, *, on_disk: bool, is_at_hand: bool) -> Tier:
+    """The tier of blocks that are not in use. Files are cached if memory has room for all of them beside the budget.
+
+    The free memory of a machine that is not at hand is unknown, so its files are taken to lie on the disk.
+    """
+    if not on_disk:
+        return "memory"
+    schedule, plan = planned.schedule, planned.plan
+    # Sparse features are read where they lie.
+    features = 0 if planned.program.x_is_sparse else plan.bounds[-1] * schedule.sizes.row_bytes("x")
+    files = schedule.edge_bytes + schedule.constant_bytes + plan.spilled_bytes + features
+    # The budget of a machine with a device is of the device's memory.
+    beside = plan.budget_bytes if machine.host_to_device_bytes is None else 0
+    free = memory().usable_bytes if is_at_hand else None
+    return "file cache" if free is not None and files + beside <= free else "disk"

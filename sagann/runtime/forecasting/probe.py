@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from functools import cache, partial
 from pathlib import Path
 from statistics import median
@@ -78,13 +79,7 @@ def probe(folder: Path, device: torch.device = _CPU) -> Machine:
     if not on_host:
         rates |= _between_bytes(device)
     rounded: dict[str, Any] = {name: _rounded(rate) for name, rate in rates.items()}
-    rounded["disks"] = {
-        DISK: Disk(
-            read_bytes_per_s=_rounded(disk.read),
-            cached_bytes_per_s=_rounded(disk.cached),
-            write_bytes_per_s=_rounded(disk.write),
-        )
-    }
+    rounded["disks"] = {DISK: Disk(**{name: _rounded(rate) for name, rate in asdict(disk).items()})}
     name = processor_name() if on_host else torch.cuda.get_device_name(device)
     return Machine(name=name, num_cores=num_cores(), cache_bytes=cached, **rounded)
 

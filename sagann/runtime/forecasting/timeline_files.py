@@ -28,13 +28,14 @@ _UNITS = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "bytes"))
 
 
 def write_trace(path: Path, timelines: Mapping[str, Timeline]) -> None:
-    """Write timelines, by name, in Chrome's format for traces, each as a process."""
+    """Write timelines, by name, in Chrome's format for traces, each as a process with a thread for each lane."""
     events: list[dict[str, Any]] = []
     for number, (name, timeline) in enumerate(timelines.items()):
+        lanes = list(dict.fromkeys([*LANES, *(span.lane for span in timeline.spans)]))
         events.append({"name": "process_name", "ph": "M", "pid": number, "args": {"name": name}})
         events += [
             {"name": "thread_name", "ph": "M", "pid": number, "tid": thread, "args": {"name": lane}}
-            for thread, lane in enumerate(LANES)
+            for thread, lane in enumerate(lanes)
         ]
         begin_s = min((span.start_s for span in timeline.spans), default=0.0)
         events += [
@@ -42,7 +43,7 @@ def write_trace(path: Path, timelines: Mapping[str, Timeline]) -> None:
                 "name": span.name,
                 "ph": "X",
                 "pid": number,
-                "tid": LANES.index(span.lane),
+                "tid": lanes.index(span.lane),
                 "ts": (span.start_s - begin_s) * 1e6,
                 "dur": span.seconds * 1e6,
                 "args": {"bytes": span.num_bytes},

@@ -2,8 +2,8 @@
 
 from sagann.runtime.loading.graph_batch import GraphBatch
 from sagann.runtime.loading.graph_batches import GraphBatches
-from sagann.runtime.loading.minibatch import MiniBatch
 from sagann.runtime.loading.minibatches import MiniBatches
 from sagann.runtime.loading.pipeline import Pipeline, StageCounters, StalledError
+from sagann.sampling import MiniBatch
 
 __all__ = ["GraphBatch", "GraphBatches", "MiniBatch", "MiniBatches", "Pipeline", "StageCounters", "StalledError"]

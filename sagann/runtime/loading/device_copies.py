@@ -29,8 +29,8 @@ from sagann.kernels.dialects import Dialect, dialect_for
 from sagann.kernels.packed import Layout, Region, side_by_side
 from sagann.runtime.device.pinned import PinnedPool
 from sagann.runtime.device.streams import Mark, Streams
-from sagann.runtime.loading.minibatch import MiniBatch
 from sagann.runtime.tiered.device_features import DeviceFeatures, FarRows
+from sagann.sampling import MiniBatch
 
 # Batches differ in size, and pinning takes far longer than a copy.
 _MOST_TIMES = 1.5

@@ -16,12 +16,11 @@ from sagann.runtime.device.pinned import PinnedPool
 from sagann.runtime.device.streams import Streams
 from sagann.runtime.loading.batches import Batches, chosen, require_graph, size_of_rows
 from sagann.runtime.loading.device_copies import DeviceCopies, Packed, pinned_pool
-from sagann.runtime.loading.minibatch import MiniBatch
 from sagann.runtime.loading.pipeline import Size, Stage
 from sagann.runtime.loading.sampling_place import SampleOn, device_sampler_of
 from sagann.runtime.places import device_named
 from sagann.runtime.tiered.device_features import DeviceFeatures, require_same_device
-from sagann.sampling import NeighborSampler, Sampled
+from sagann.sampling import LearnedLinks, MiniBatch, NeighborSampler
 
 
 class MiniBatches(Batches[MiniBatch]):
@@ -40,7 +39,8 @@ class MiniBatches(Batches[MiniBatch]):
             nearest the seeds, and -1 picks all in-edges.
         batch_size: number of seeds in a batch; the last batch may have fewer.
         seeds: name of a split, whose labelled vertices are the seeds; or a mask, bool [num_vertices]; or distinct ids, int64 [num_seeds].
-            Mask and ids may be a tensor, a list or a NumPy array.
+            Mask and ids may be a tensor, a list or a NumPy array. Of :class:`sagann.sampling.LearnedLinks` a batch has ``batch_size`` positive
+            links, and the seeds are the ends of all its links.
         shuffle: take the seeds in another random order in each epoch.
         seed: seed of the order and of the sampler.
         replace: pick edges with replacement.
@@ -72,7 +72,7 @@ class MiniBatches(Batches[MiniBatch]):
         *,
         fanouts: Sequence[int],
         batch_size: int = 1024,
-        seeds: str | Tensor | Sequence[int] = "train",
+        seeds: str | Tensor | Sequence[int] | LearnedLinks = "train",
         shuffle: bool = True,
         seed: int = 0,
         replace: bool = False,
@@ -99,8 +99,13 @@ class MiniBatches(Batches[MiniBatch]):
             seed=seed,
         )
         "Samples in the place of ``neighbor_sampler`` where a device samples."
-        self.seeds = self._chosen(graph, seeds)
-        "What batches are cut from, int64."
+        self._links = seeds if isinstance(seeds, LearnedLinks) else None
+        self.seeds = (
+            seeds.edges
+            if isinstance(seeds, LearnedLinks)
+            else chosen(graph.vertices, seeds, where="MiniBatches.seeds")
+        )
+        "What batches are cut from, int64: seeds, or edges to learn."
         self.threads = threads
         super().__init__(
             graph,
@@ -134,7 +139,7 @@ class MiniBatches(Batches[MiniBatch]):
     def stages(self, epoch: int) -> tuple[tuple[Stage, ...], Callable[[Any], MiniBatch]]:
         ids, features = self.items_of(epoch), self._features
 
-        def sample(number: int) -> Sampled:
+        def sample(number: int) -> MiniBatch:
             return self.sample(ids[number], epoch=epoch, batch=number)
 
         def size_of(batch: MiniBatch) -> Size:
@@ -149,20 +154,20 @@ class MiniBatches(Batches[MiniBatch]):
         if self.announces:
             # One thread takes the batches in order.
             stages.append(Stage(name="announce", work=self._announce))
-            read, threads = self._load_announced, 1
+            read, threads = lambda announced: self.load(*announced), 1
         if self.device.type == "cpu" and self._device_sampler is None and not isinstance(features, DeviceFeatures):
             loading = Stage(name="load", work=read, threads=threads, size_of=size_of, ahead=self.ahead)
             return (*stages, loading), lambda batch: batch
         streams, pool = self._queue()
         copies = DeviceCopies(streams, features if isinstance(features, DeviceFeatures) else None, pool=pool)
 
-        def load(sampled: Any) -> Packed:
+        def load(batch: Any) -> Packed:
             with copies.making_rows():
                 if not isinstance(features, DeviceFeatures):
-                    return copies.pack(read(sampled))
+                    return copies.pack(read(batch))
                 # The device gathers the others.
-                far = features.pick(sampled.src_ids)
-            return copies.pack(self._batch(sampled, None), far)
+                far = features.pick(batch.src_ids)
+            return copies.pack(self._with_answers(batch), far)
 
         loading = Stage(
             name="load", work=load, threads=threads, size_of=lambda packed: size_of(packed.batch), ahead=self.ahead
@@ -170,23 +175,21 @@ class MiniBatches(Batches[MiniBatch]):
         copying = Stage(name="copy", work=copies.send, size_of=lambda sent: Size(num_bytes=sent.memory.nbytes))
         return (*stages, loading, copying), copies.receive
 
-    def sample(self, seeds: Tensor, *, epoch: int, batch: int) -> Sampled:
-        """The blocks of a batch, for some of ``self.seeds``. They lie on the device where it samples; ids lie on the processor in any case."""
-        return self._sampled(seeds, epoch, batch, lambda sampled: sampled)
+    def sample(self, seeds: Tensor, *, epoch: int, batch: int) -> MiniBatch:
+        """A batch without rows, for some of ``self.seeds``. Its blocks lie on the device where it samples; ids lie on the processor in any case."""
+        links = None if self._links is None else self._links.sample(seeds, epoch=epoch, batch=batch)
+        seeds = seeds if links is None else links.seeds
 
-    def _sampled(self, seeds: Tensor, epoch: int, batch: int, change: Callable[[Sampled], Sampled]) -> Sampled:
-        """As :meth:`sample`, with a change of the blocks where they lie."""
+        def joined(sampled: MiniBatch) -> MiniBatch:
+            return sampled if self._links is None or links is None else self._links.joined(sampled, links)
+
         if self._device_sampler is None:
-            return change(self.neighbor_sampler.sample(seeds, epoch=epoch, batch=batch)).prepare()
+            return joined(self.neighbor_sampler.sample(seeds, epoch=epoch, batch=batch)).prepare()
         streams, _ = self._queue()
         # A lane of its own, so that sampling does not wait for the training step.
         with streams.on("load"):
-            sampled = change(self._device_sampler.sample(seeds, epoch=epoch, batch=batch))
+            sampled = joined(self._device_sampler.sample(seeds, epoch=epoch, batch=batch))
             return with_changes(sampled, src_ids=sampled.src_ids.cpu(), seeds=seeds)
-
-    def _chosen(self, graph: Graph, seeds: str | Tensor | Sequence[int]) -> Tensor:
-        """The seeds that an argument names, int64."""
-        return chosen(graph.vertices, seeds, where="MiniBatches.seeds")
 
     def _queue(self) -> tuple[Streams, PinnedPool]:
         if self._queues is None:
@@ -194,34 +197,32 @@ class MiniBatches(Batches[MiniBatch]):
             self._queues = streams, pinned_pool(streams)
         return self._queues
 
-    def _announce(self, sampled: Sampled) -> tuple[Any, Sampled]:
-        """Tell the feature store which rows a batch reads; the store's announcement, and the batch."""
+    def _announce(self, batch: MiniBatch) -> tuple[MiniBatch, Any]:
+        """Tell the feature store which rows a batch reads; the batch, and the store's announcement."""
         assert isinstance(self._features, AnnouncedFeatures)
-        return self._features.announce(sampled.src_ids), sampled
+        return batch, self._features.announce(batch.src_ids)
 
-    def _load_announced(self, announced: tuple[Any, Sampled]) -> MiniBatch:
-        announcement, sampled = announced
-        assert isinstance(self._features, AnnouncedFeatures)
-        return self._batch(sampled, read_announced(self._features, announcement, len(sampled.src_ids)))
+    def load(self, batch: MiniBatch, *announcement: Any) -> MiniBatch:
+        """A sampled batch with the rows of its sources, those of an announcement if it is given, and the answers of its seeds."""
+        if self._features is None:
+            return self._with_answers(batch)
+        if announcement:
+            assert isinstance(self._features, AnnouncedFeatures)
+            rows = read_announced(self._features, announcement[0], len(batch.src_ids))
+        else:
+            rows = read_rows(self._features, batch.src_ids)
+        return with_changes(self._with_answers(batch), features=rows)
 
-    def load(self, sampled: Sampled) -> MiniBatch:
-        """The batch of some sampled blocks, with the rows of its sources."""
-        return self._batch(sampled, None if self._features is None else read_rows(self._features, sampled.src_ids))
-
-    def _batch(self, sampled: Sampled, features: Tensor | None) -> MiniBatch:
+    def _with_answers(self, batch: MiniBatch) -> MiniBatch:
         labels, targets = self.graph.labels, self.graph.targets
-        return MiniBatch(
-            blocks=sampled.blocks,
-            src_ids=sampled.src_ids,
-            seeds=sampled.seeds,
-            features=features,
-            labels=None if labels is None else labels.index_select(0, sampled.seeds),
-            targets=None if targets is None else targets.index_select(0, sampled.seeds),
-            links=sampled.links,
+        return with_changes(
+            batch,
+            labels=None if labels is None else labels.index_select(0, batch.seeds),
+            targets=None if targets is None else targets.index_select(0, batch.seeds),
         )
 
 
-def _size_of_sampled(sampled: Sampled) -> Size:
+def _size_of_sampled(sampled: MiniBatch) -> Size:
     arrays = [
         array for block in sampled.blocks for array in (block.indptr, block.indices, *block.edge_data.values())
     ]

@@ -10,8 +10,7 @@ import torch
 from sagann.errors import InputError, require_type
 from sagann.graph.topology import Topology
 from sagann.runtime.device.cuda_devices import CudaDevices
-from sagann.runtime.tiered.device_topology import DeviceTopology
-from sagann.sampling import DeviceSampler
+from sagann.runtime.tiered import DeviceSampler, DeviceTopology
 
 SampleOn: TypeAlias = str | DeviceTopology
 """Who samples: "cpu", "device", or the device of a :class:`sagann.runtime.tiered.DeviceTopology`, which states where its edges lie."""

@@ -1,13 +1,11 @@
-"""Checks of what a store with tiers is given: features, ids, and an order of rows."""
+"""Checks of what a store with tiers is given: features, and ids of rows."""
 
 from __future__ import annotations
 
-import numpy as np
-import torch
 from torch import Tensor
 
-from sagann.errors import InputError, require_type
-from sagann.graph.checks import check_ids, numbered, wrong_form
+from sagann.errors import InputError
+from sagann.graph.checks import require_distinct, require_ids
 from sagann.graph.feature_store import Features, require_no_gradient
 from sagann.graph.rows import is_sparse
 from sagann.tiering.cache import Array
@@ -29,30 +27,8 @@ def require_on_host(features: Features, where: str) -> None:
     require_no_gradient(features, where=where)
 
 
-def checked_ids(ids: Tensor, num_rows: int, where: str) -> Array:
+def checked_ids(ids: Tensor, num_rows: int, where: str, *, distinct: bool = False) -> Array:
     """Ids of rows, int64 [n], as an array."""
-    require_type(ids, Tensor, where=where, hint="Convert the ids with torch.as_tensor.")
-    if ids.dtype != torch.int64 or ids.ndim != 1:
-        raise wrong_form(ids, "torch.int64 [n]", where=where, hint="Pass ids with .to(torch.int64).")
+    (require_distinct if distinct else require_ids)(ids, num_rows, where=where)
     found: Array = ids.detach().cpu().contiguous().numpy()
-    check_ids(found, num_rows, "vertex", where=numbered(where, "position"))
     return found
-
-
-def checked_order(hottest: Tensor, num_rows: int, where: str) -> Array:
-    """Distinct ids of rows, the hottest first, as an array."""
-    hint = "Pass distinct ids of vertices as int64 [n], the hottest first."
-    require_type(hottest, Tensor, where=where, hint=hint)
-    if hottest.dtype != torch.int64 or hottest.ndim != 1:
-        raise wrong_form(hottest, "torch.int64 [n]", where=where, hint=hint)
-    order: Array = hottest.detach().cpu().contiguous().numpy()
-    check_ids(order, num_rows, "vertex", where=numbered(where, "position"))
-    is_known = np.zeros(num_rows, np.bool_)
-    is_known[order] = True
-    if np.count_nonzero(is_known) != len(order):
-        raise InputError(
-            f"vertex repeated: {len(order) - np.count_nonzero(is_known)} of {len(order)} ids stand a second "
-            f"time (in {where})",
-            hint=hint,
-        )
-    return order

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from threading import Lock
-
-from sagann.storage.scattered import Reads
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -16,6 +13,14 @@ class TierCounts:
     "Number of rows."
     num_bytes: int = 0
     "Number of bytes of these rows."
+
+    @classmethod
+    def of(cls, rows: int, row_bytes: int) -> TierCounts:
+        """Rows of equal size."""
+        return cls(rows=rows, num_bytes=rows * row_bytes)
+
+    def __add__(self, other: TierCounts) -> TierCounts:
+        return TierCounts(rows=self.rows + other.rows, num_bytes=self.num_bytes + other.num_bytes)
 
     def __sub__(self, earlier: TierCounts) -> TierCounts:
         return TierCounts(rows=self.rows - earlier.rows, num_bytes=self.num_bytes - earlier.num_bytes)
@@ -52,6 +57,14 @@ class Traffic:
         """Share of the rows that were hits, from 0 to 1; 0 before the first row."""
         return self.hot.rows / self.rows if self.rows else 0.0
 
+    def __add__(self, other: Traffic) -> Traffic:
+        return Traffic(
+            hot=self.hot + other.hot,
+            cold=self.cold + other.cold,
+            cold_reads=self.cold_reads + other.cold_reads,
+            cold_read_bytes=self.cold_read_bytes + other.cold_read_bytes,
+        )
+
     def __sub__(self, earlier: Traffic) -> Traffic:
         """What was given since an earlier look at the same store."""
         return Traffic(
@@ -71,29 +84,3 @@ class Traffic:
             "cold_reads": self.cold_reads,
             "cold_read_bytes": self.cold_read_bytes,
         }
-
-
-class Counters:
-    """The counts of a store, which several threads add to."""
-
-    def __init__(self, row_bytes: int) -> None:
-        self._row_bytes, self._lock = row_bytes, Lock()
-        self._hot = self._cold = self._reads = self._read_bytes = 0
-
-    def add(self, *, hot: int, cold: int, reads: Reads) -> None:
-        """Add a batch: numbers of hot and of cold rows, and the reads of the cold ones."""
-        with self._lock:
-            self._hot += hot
-            self._cold += cold
-            self._reads += reads.num_reads
-            self._read_bytes += reads.num_bytes
-
-    def traffic(self) -> Traffic:
-        """The counts now."""
-        with self._lock:
-            return Traffic(
-                hot=TierCounts(rows=self._hot, num_bytes=self._hot * self._row_bytes),
-                cold=TierCounts(rows=self._cold, num_bytes=self._cold * self._row_bytes),
-                cold_reads=self._reads,
-                cold_read_bytes=self._read_bytes,
-            )

@@ -35,7 +35,7 @@ from sagann.graph.rows import as_byte_tensor, as_bytes
 from sagann.kernels.row_gather import NOWHERE, RowSources, gather_rows, place_dtype, shift_of
 from sagann.runtime.device.cuda_devices import Devices
 from sagann.runtime.device.pinning import Pinned, PinningError, pin_in_pieces
-from sagann.runtime.tiered.checks import checked_ids, checked_order, require_on_host
+from sagann.runtime.tiered.checks import checked_ids, require_on_host
 from sagann.runtime.tiered.cold_rows import cold_rows
 from sagann.runtime.tiered.counters import TierCounts, Traffic
 from sagann.runtime.tiered.features import TieredFeatures
@@ -99,7 +99,9 @@ class DeviceFeatures:
         self.num_rows, self.row_shape, self.dtype = store.num_rows, tuple(store.row_shape), store.dtype
         self._features, self._devices = features, devices
         self.row_bytes = math.prod(self.row_shape) * self.dtype.itemsize
-        self._order = None if hottest is None else checked_order(hottest, self.num_rows, "DeviceFeatures, hottest")
+        self._order = None
+        if hottest is not None:
+            self._order = checked_ids(hottest, self.num_rows, "DeviceFeatures, hottest", distinct=True)
         self._cold = cold_rows(features)
         self._shift = shift_of(self.num_rows)
         # The devices, and the host.
@@ -207,8 +209,8 @@ class DeviceFeatures:
         with self._lock:
             rows, num_reads, read_bytes = self._counts.copy(), self._num_reads, self._read_bytes
         return Traffic(
-            hot=self._counted(int(rows[1:-1].sum())),
-            cold=self._counted(int(rows[0] + rows[-1])),
+            hot=TierCounts.of(int(rows[1:-1].sum()), self.row_bytes),
+            cold=TierCounts.of(int(rows[0] + rows[-1]), self.row_bytes),
             cold_reads=num_reads,
             cold_read_bytes=read_bytes,
         )
@@ -220,14 +222,11 @@ class DeviceFeatures:
         own = self._reader
         peers = {f"peer {number}": rows for number, rows in enumerate(devices) if number != own}
         found = {"device": devices[own], **peers, "in place": in_place, "far": far}
-        return {tier: self._counted(rows) for tier, rows in found.items()}
+        return {tier: TierCounts.of(rows, self.row_bytes) for tier, rows in found.items()}
 
     @property
     def _index_bytes(self) -> int:
         return self.num_rows * self._place_dtype.itemsize
-
-    def _counted(self, rows: int) -> TierCounts:
-        return TierCounts(rows=rows, num_bytes=rows * self.row_bytes)
 
     def _group(self, number: int) -> LinkedGroup:
         return next(group for group in self._groups if number in group.devices)

@@ -35,7 +35,7 @@ _SMALL_BYTES = 32 << 20
 
 
 class DeviceTopology:
-    """The edges of a whole graph, for :class:`sagann.sampling.DeviceSampler`. ``MiniBatches`` takes it as ``sample_on``.
+    """The edges of a whole graph, for :class:`sagann.runtime.tiered.DeviceSampler`. ``MiniBatches`` takes it as ``sample_on``.
 
     Args:
         topology: a whole graph's, in the processor's memory. Edge data have no gradient.

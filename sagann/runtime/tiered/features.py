@@ -11,13 +11,17 @@ Invariants:
 - A row that has a slot but has not arrived is read from the cold tier, by every thread that needs it. So no thread waits for the reads of
   another one, and a read that fails leaves nothing behind.
 - A cache that never changes its mind (``static``) has no need of the lock: its slots are filled once.
+- The cache "look-ahead" decides for announced batches in their order. A decision waits in its announcement, so a batch that was dropped is
+  decided for like any other, and nothing is read for it.
 """
 
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from functools import partial
 from threading import Lock
 from typing import Any
@@ -26,23 +30,35 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sagann.errors import require_choice
+from sagann.errors import InputError, require_choice
 from sagann.graph.feature_store import Features, FeatureStore, feature_store, read_slice
 from sagann.graph.large_arrays import empty_array
 from sagann.graph.rows import as_bytes
 from sagann.jit import compiled
-from sagann.runtime.tiered.announced import Announced, Announcement
-from sagann.runtime.tiered.checks import checked_ids, checked_order, require_on_host
+from sagann.runtime.tiered.checks import checked_ids, require_on_host
 from sagann.runtime.tiered.cold_rows import cold_rows
-from sagann.runtime.tiered.counters import Counters, Traffic
+from sagann.runtime.tiered.counters import TierCounts, Traffic
 from sagann.runtime.tiered.hot_size import HotSize, hot_rows
 from sagann.storage.mapped import positioned
 from sagann.storage.row_copies import copy_row
-from sagann.tiering import CACHES, Cache, Decision, Static
+from sagann.tiering import CACHES, Cache, LookAhead
 from sagann.tiering.cache import Array, id_type
+from sagann.tiering.look_ahead import MOST_BATCHES
 
 _PRELOAD_BYTES = 64 << 20
 "Largest number of bytes of hot rows that are read at a time when a store is made."
+
+
+@dataclass(kw_only=True, slots=True, eq=False)
+class Announcement:
+    """A batch whose rows will be asked for once. Its loader keeps it, or drops it to give the batch up."""
+
+    store: object
+    "The mark of the store where the batch was announced; None after its rows were asked for."
+    ids: Array
+    "int64 [n]: the rows of the batch."
+    slots: Array | None = None
+    "The slot of each row; None before the cache has decided."
 
 
 class TieredFeatures:
@@ -86,7 +102,9 @@ class TieredFeatures:
         store = feature_store(features)
         self.num_rows, self.row_shape, self.dtype = store.num_rows, tuple(store.row_shape), store.dtype
         self._row_bytes = _row_bytes(store)
-        order = None if hottest is None else checked_order(hottest, self.num_rows, "TieredFeatures, hottest")
+        order = None
+        if hottest is not None:
+            order = checked_ids(hottest, self.num_rows, "TieredFeatures, hottest", distinct=True)
         kind = CACHES[cache]
         tables = partial(_table_bytes, kind, self.num_rows, order is not None)
         num_slots = _num_slots(store, hot, tables)
@@ -95,12 +113,14 @@ class TieredFeatures:
         self._hot = np.empty((num_slots, self._row_bytes), np.uint8)
         self._arrived = self._cache.owners.copy()
         self._cold = cold_rows(features)
-        self._counters = Counters(self._row_bytes)
-        self._announced = Announced(self._cache)
+        self._traffic = Traffic()
+        self._ahead = self._cache if isinstance(self._cache, LookAhead) else None
+        self._mark = object()
+        "Stands for the store in announcements, which do not keep it."
+        self._undecided: deque[Announcement] = deque()
+        "The announced batches that the cache has not decided for, in their order."
         self._lock = Lock()
-        self._slots_lock: AbstractContextManager[Any] = (
-            nullcontext() if isinstance(self._cache, Static) else self._lock
-        )
+        self._slots_lock: AbstractContextManager[Any] = nullcontext() if self._ahead is None else self._lock
         self._preload()
 
     @property
@@ -130,7 +150,7 @@ class TieredFeatures:
     @property
     def wants_announcements(self) -> bool:
         """Whether announcing batches saves reads: whether the cache is "look-ahead"."""
-        return self._announced.is_ordered
+        return self._ahead is not None
 
     def announce(self, ids: Tensor) -> Announcement:
         """Tell which rows a batch will read; see :class:`sagann.graph.feature_store.AnnouncedFeatures`.
@@ -140,11 +160,16 @@ class TieredFeatures:
         Returns:
             What :meth:`rows_of` is asked with. A batch is given up by dropping it.
         Raises:
-            InputError: too many batches are announced, or an id is no vertex.
+            InputError: an id is no vertex.
         """
-        found = checked_ids(ids, self.num_rows, "TieredFeatures.announce, ids")
-        with self._lock:
-            return self._announced.add(found)
+        made = Announcement(store=self._mark, ids=checked_ids(ids, self.num_rows, "TieredFeatures.announce, ids"))
+        if self._ahead is not None:
+            with self._lock:
+                if len(self._undecided) == MOST_BATCHES:
+                    self._decide_next(self._ahead)
+                self._ahead.announce(made.ids)
+                self._undecided.append(made)
+        return made
 
     def rows_of(self, announcement: Announcement) -> Tensor:
         """The rows of an announced batch, once, in the order of its ids.
@@ -156,37 +181,55 @@ class TieredFeatures:
             DatasetError: see :meth:`rows`.
         """
         with self._lock:
-            ids = self._announced.take(announcement)
-        return self._load(ids, lambda: self._announced.place(announcement))
+            _require_waiting(announcement, self._mark)
+            announcement.store = None
+        return self._load(announcement.ids, lambda: self._slots_of(announcement))
 
     def traffic(self) -> Traffic:
         """Rows and bytes that each tier has given so far."""
-        return self._counters.traffic()
+        with self._lock:
+            return self._traffic
 
     def fixed_rows(self) -> tuple[Array, Array] | None:
         """The rows that lie in memory as long as the store does: their ids, [n], and their bytes, uint8 [n, bytes of a row].
 
         None where the cache may fill a slot anew.
         """
-        if not isinstance(self._cache, Static):
+        if self._ahead is not None:
             return None
         count = int((self._arrived >= 0).sum())
         return self._arrived[:count], self._hot[:count]
 
-    def _load(self, ids: Array, decide: Callable[[], Decision]) -> Tensor:
+    def _slots_of(self, announcement: Announcement) -> Array:
+        """The cache's decision for an announced batch. Batches that were announced before it are decided first."""
+        if self._ahead is None:
+            return self._cache.place(announcement.ids)
+        while announcement.slots is None:
+            self._decide_next(self._ahead)
+        return announcement.slots
+
+    def _decide_next(self, cache: LookAhead) -> None:
+        self._undecided.popleft().slots = cache.place_next()
+
+    def _load(self, ids: Array, decide: Callable[[], Array]) -> Tensor:
         """Copy hot rows, read cold rows, and let those of them that have slots arrive there."""
         into = empty_array((len(ids), *self.row_shape), self.dtype, torch.device("cpu"))
         if not into.numel():
             return into
         target, missing = as_bytes(into), np.empty(len(ids), np.int64)
         with self._slots_lock:
-            slots = decide().slots
+            slots = decide()
             missing = missing[: _copy_hot(ids, slots, self._arrived, self._hot, target, missing)]
         reads = self._cold.read(ids[missing], target, missing)
-        if not isinstance(self._cache, Static):
-            with self._lock:
+        with self._lock:
+            if self._ahead is not None:
                 _keep(ids, slots, missing, self._cache.owners, self._arrived, self._hot, target)
-        self._counters.add(hot=len(ids) - len(missing), cold=len(missing), reads=reads)
+            self._traffic += Traffic(
+                hot=TierCounts.of(len(ids) - len(missing), self._row_bytes),
+                cold=TierCounts.of(len(missing), self._row_bytes),
+                cold_reads=reads.num_reads,
+                cold_read_bytes=reads.num_bytes,
+            )
         return into
 
     def _preload(self) -> None:
@@ -197,6 +240,18 @@ class TieredFeatures:
         for first in range(0, len(slots), step):
             part = slots[first : first + step]
             self._cold.read_once(self._arrived[part].astype(np.int64), self._hot, part)
+
+
+def _require_waiting(announcement: object, store: object) -> None:
+    if isinstance(announcement, Announcement) and announcement.store is store:
+        return
+    is_given = isinstance(announcement, Announcement) and announcement.store is None
+    raise InputError(
+        "batch does not wait for its rows: "
+        f"{'the rows of the announcement were given before' if is_given else 'no announcement of this store'} "
+        "(in TieredFeatures.rows_of, announcement)",
+        hint="Pass what announce(ids) returns, and each announcement once.",
+    )
 
 
 def hot_tier_bytes(features: Features, hot: HotSize, *, cache: str) -> int:

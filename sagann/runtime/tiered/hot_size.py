@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections.abc import Callable
 from typing import TypeAlias
 
@@ -53,19 +54,13 @@ def hot_rows(
             f"{format_bytes(room.total_bytes)} in all (in {_WHERE}={shown(hot)})",
             hint="Choose a smaller hot tier, or 100% for all rows.",
         )
-    empty_bytes = state_bytes(0)
-    if found < empty_bytes:
+    slots = bisect_right(range(num_rows + 1), found, key=lambda count: count * row_bytes + state_bytes(count)) - 1
+    if slots < 0:
         raise InputError(
             f"hot tier is smaller than its tables: {format_bytes(found)}, but tables of {num_rows} rows take "
-            f"{format_bytes(empty_bytes)} (in {_WHERE}={shown(hot)})",
+            f"{format_bytes(state_bytes(0))} (in {_WHERE}={shown(hot)})",
             hint="Give the hot tier more bytes, or none by 0%.",
         )
-    most = 1 << 20
-    slot_bytes = row_bytes + (state_bytes(most) - empty_bytes) / most
-    slots = min(num_rows, int((found - empty_bytes) / max(1.0, slot_bytes)))
-    # Tables do not grow by the same number of bytes for each row.
-    while slots and slots * row_bytes + state_bytes(slots) > found:
-        slots -= 1
     room.require(
         slots * row_bytes + state_bytes(slots), where=f"{_WHERE}={shown(hot)}", hint="Choose a smaller hot tier."
     )

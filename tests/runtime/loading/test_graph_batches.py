@@ -18,7 +18,6 @@ from sagann.storage import load_graph, save_graph
 from tests.runtime.loading.batches import arrays_of, assert_same, sparse_rows
 from tests.runtime.loading.many_graphs import SIZES, many_graphs
 from tests.stores import ComputedRows
-from tests.threads import left_threads
 from tests.tolerances import assert_close
 
 
@@ -50,16 +49,6 @@ def test_a_batch_is_the_subgraph_of_its_graphs() -> None:
         assert {array.device.type for array in arrays_of(batch.to("meta"))} == {"meta"}
 
 
-def test_edge_data_that_learn_are_read_after_the_step_before() -> None:
-    graph = many_graphs()
-    learned = torch.zeros(graph.num_edges, requires_grad=True)
-    graph = graph.with_topology(graph.topology.with_edge_data(w=learned))
-    for number, batch in enumerate(of(graph, ahead=4)):
-        assert bool((batch.topology.edge_data["w"] == number).all())
-        with torch.no_grad():
-            learned += 1
-
-
 def test_features_that_learn_are_refused() -> None:
     graph = many_graphs()
     with pytest.raises(
@@ -80,12 +69,6 @@ def test_a_model_gives_the_rows_of_all_graphs_at_once() -> None:
             rows = model(batch.hops(model.num_hops), batch.features)
             assert_close(rows, whole[batch.vertices])
             assert_close(pool(rows, batch.graph_ptr), pool(whole, graph.graph_ptr)[batch.graphs])
-
-
-@pytest.mark.parametrize("ahead", [1, 9])
-def test_batches_ahead_change_nothing(ahead: int) -> None:
-    assert_same(list(of(ahead=0)), list(of(ahead=ahead)))
-    assert not left_threads()
 
 
 def test_epochs_differ_and_come_again() -> None:
@@ -174,9 +157,3 @@ def two_graphs(*offsets: int) -> Graph:
 def test_bad_arguments_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         of(**options)
-
-
-def test_an_epoch_begins_at_one_of_its_batches() -> None:
-    assert not list(of().batches(0, first=4))
-    with pytest.raises(InputError, match=r"the epoch has fewer batches: first is 5, there are 4"):
-        of().batches(0, first=5)

@@ -13,8 +13,8 @@ import torch
 from sagann.errors import InputError
 from sagann.graph import Graph
 from sagann.runtime.loading import MiniBatch, MiniBatches
-from sagann.runtime.loading.link_batches import LinkBatches
 from sagann.runtime.tiered import DeviceFeatures, DeviceTopology
+from sagann.sampling import LearnedLinks
 from tests.graphs import labelled_graph
 from tests.runtime.device.drivers import SimulatedDevices
 from tests.runtime.device.late_streams import LateStreams
@@ -70,9 +70,9 @@ def test_batches_are_those_that_the_processor_samples(
 def test_links_may_be_sampled_on_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sagann.runtime.loading.minibatches.Streams", lambda device: LateStreams())
     graph = labelled_graph()
-    given: dict[str, Any] = {"fanouts": [2], "batch_size": 64, "ahead": 0}
-    ours = LinkBatches(graph, graph.topology, sample_on=sampled_by(graph), **given)
-    assert_same(ours.batches(1), LinkBatches(graph, graph.topology, **given).batches(1))
+    given: dict[str, Any] = {"fanouts": [2], "batch_size": 64, "ahead": 0, "seeds": LearnedLinks(graph.topology)}
+    ours = MiniBatches(graph, sample_on=sampled_by(graph), **given)
+    assert_same(ours.batches(1), MiniBatches(graph, **given).batches(1))
 
 
 def test_who_cannot_sample_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

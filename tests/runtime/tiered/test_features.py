@@ -184,14 +184,20 @@ def test_an_announced_batch_is_given_once_and_by_its_store(cache: str) -> None:
             store.rows_of(wrong)
 
 
-def test_there_is_a_limit_for_announced_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sagann.runtime.tiered.announced.MOST_BATCHES", 2)
-    store = TieredFeatures(torch.ones(10, 1), hot=0.2, cache="look-ahead")
-    announced = [store.announce(torch.tensor([row])) for row in range(2)]
-    with pytest.raises(InputError, match=r"too many batches are announced: 2 wait for rows_of, which is the limit"):
-        store.announce(torch.tensor([0]))
-    announced.pop()
-    store.announce(torch.tensor([0]))
+@pytest.mark.parametrize("limit", [2, 100])
+def test_batches_beyond_the_window_and_dropped_ones_are_decided_for(
+    monkeypatch: pytest.MonkeyPatch, limit: int
+) -> None:
+    monkeypatch.setattr("sagann.runtime.tiered.features.MOST_BATCHES", limit)
+    features = torch.arange(10.0)[:, None]
+    store = TieredFeatures(features, hot=0.2, cache="look-ahead")
+    announced = [store.announce(torch.tensor([row, 9])) for row in range(8)]
+    del announced[2:5]
+    found = [store.rows_of(each).flatten().tolist() for each in announced]
+    assert found == [[row, 9.0] for row in (0, 1, 5, 6, 7)]
+    assert store.rows(torch.tensor([9, 2])).flatten().tolist() == [9.0, 2.0]
+    # Row 9 is read once: each batch keeps it for the next one.
+    assert (store.traffic().hot.rows, store.traffic().cold.rows) == (5, 7)
 
 
 @pytest.mark.parametrize("cache", CACHE_NAMES)
@@ -199,8 +205,9 @@ def test_a_size_in_bytes_is_all_memory_of_the_hot_tier(cache: str) -> None:
     features = torch.zeros(50_000, 32)
     store = TieredFeatures(features, hot="2MiB", cache=cache)
     assert store.hot_bytes <= 2 << 20
-    tables = [array for array in vars(store._cache).values() if isinstance(array, np.ndarray)]
-    held = sum(array.nbytes for array in (*tables, store._hot, store._arrived))
+    known = [*vars(store._cache).values(), *getattr(store._cache, "_tables", ())]
+    tables = {id(array): array.nbytes for array in known if isinstance(array, np.ndarray)}
+    held = sum(tables.values()) + store._hot.nbytes + store._arrived.nbytes
     # The ring of accesses grows with what is announced.
     assert held <= store.hot_bytes + (1 << 14)
     assert store.num_hot_rows * 128 > (1 << 20) - 9 * 50_000
@@ -285,7 +292,7 @@ SPARSE = csr_tensor(torch.tensor([0, 1]), torch.tensor([0]), torch.ones(1), num_
         ),
         (
             lambda: TieredFeatures(ROWS, hottest=torch.tensor([1, 2, 1])),
-            "vertex repeated: 1 of 3 ids stand a second time",
+            r"vertex repeated: 1 stands more than once \(in TieredFeatures, hottest\)",
         ),
         (lambda: TieredFeatures(ROWS, 0.5).rows(torch.tensor([0, 10])), r"out of range: 10, .*, ids, position 1\)"),
         (lambda: TieredFeatures(ROWS, 0.5).announce(torch.tensor([10])), "out of range: 10"),

@@ -13,8 +13,8 @@ import torch
 
 from sagann.errors import InputError, MissingDependencyError
 from sagann.graph import Topology, rmat_graph
-from sagann.runtime.tiered import CudaDevices, DeviceTopology
-from sagann.sampling import DeviceSampler, NeighborSampler, Sampled
+from sagann.runtime.tiered import CudaDevices, DeviceSampler, DeviceTopology
+from sagann.sampling import NeighborSampler
 from tests.graphs import odd_topologies, random_topology
 from tests.runtime.device.drivers import SimulatedDevices
 from tests.sampling.same import assert_same
@@ -135,7 +135,7 @@ def test_a_large_fanout_with_replacement_is_counted(monkeypatch: pytest.MonkeyPa
 
 def test_triton_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     edges = on_device(SEVERAL)
-    monkeypatch.setattr("sagann.sampling.device_sampler.find_spec", lambda name: None)
+    monkeypatch.setattr("sagann.runtime.tiered.device_sampler.find_spec", lambda name: None)
     with pytest.raises(MissingDependencyError, match="sampling on a CUDA device"):
         DeviceSampler(edges, [2])
 
@@ -152,9 +152,4 @@ def test_a_device_samples_what_the_processor_samples(given: dict[str, Any], memo
         seeds = torch.arange(batch, 20_000, 97)
         sampled = ours.sample(seeds, batch=batch)
         assert sampled.src_ids.is_cuda
-        moved = Sampled(
-            blocks=tuple(block.to("cpu") for block in sampled.blocks),
-            src_ids=sampled.src_ids.cpu(),
-            seeds=sampled.seeds.cpu(),
-        )
-        assert_same(moved, expected.sample(seeds, batch=batch))
+        assert_same(sampled.to("cpu"), expected.sample(seeds, batch=batch))

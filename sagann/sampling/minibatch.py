@@ -1,22 +1,25 @@
-"""Sampled: the blocks of one mini-batch."""
+"""MiniBatch: the sampled blocks of some seeds, and what a training step reads with them."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
+from sagann.graph.rows import mapped_rows, row_arrays
 from sagann.graph.topology import Topology
 from sagann.kernels.edge.cpu.run import walk_of
 from sagann.sampling.links import Links
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class Sampled:
-    """The blocks that a model walks for some seeds: ``model(sampled.blocks, features[sampled.src_ids])`` gives a row for each seed.
+class MiniBatch:
+    """All that a training step needs: ``model(batch.blocks, batch.features)`` gives a row for each of ``batch.seeds``.
 
-    The sources of a block are the destinations of the block before it. The first of them are its own destinations.
+    The sources of a block are the destinations of the block before it. The first of them are its own destinations. A sampler gives blocks and
+    ids; :class:`sagann.MiniBatches` adds the rows of features, the labels and the targets.
     """
 
     blocks: tuple[Topology, ...]
@@ -26,6 +29,12 @@ class Sampled:
     "int64 [blocks[0].num_src]: ids in the graph of the sources of the first block."
     seeds: Tensor
     "int64 [blocks[-1].num_dst]: ids in the graph of the destinations of the last block."
+    features: Tensor | None = None
+    "Features of ``src_ids``, [blocks[0].num_src, F], dense or ``torch.sparse_csr``; None where the graph has none, and before they are loaded."
+    labels: Tensor | None = None
+    "Labels of ``seeds``, int64 [num_seeds] or uint8 [num_seeds, num_classes]; None where the graph has none."
+    targets: Tensor | None = None
+    "Targets of ``seeds``, float32 [num_seeds] or [num_seeds, num_targets]; None where the graph has none."
     links: Links | None = None
     "The links whose ends the seeds are; None for seeds of another kind."
 
@@ -34,7 +43,30 @@ class Sampled:
         """Number of edges in all blocks."""
         return sum(block.num_edges for block in self.blocks)
 
-    def with_links(self, links: Links, *, keep_positives: bool = False, undirected: bool = True) -> Sampled:
+    @property
+    def feature_arrays(self) -> tuple[Tensor, ...]:
+        """The arrays of the features: one of dense features, three of sparse ones."""
+        return row_arrays(self.features)
+
+    def mapped(self, move: Callable[[Tensor], Tensor]) -> MiniBatch:
+        """The same batch with every array replaced by the result of ``move``, for example a copy on a device."""
+        return replace(
+            self,
+            blocks=tuple(block.mapped(move) for block in self.blocks),
+            src_ids=move(self.src_ids),
+            seeds=move(self.seeds),
+            features=mapped_rows(self.features, move),
+            labels=None if self.labels is None else move(self.labels),
+            targets=None if self.targets is None else move(self.targets),
+            links=None if self.links is None else self.links.mapped(move),
+        )
+
+    def to(self, device: torch.device | str) -> MiniBatch:
+        """The same batch on ``device``; this object itself if its edges are already there."""
+        is_there = self.blocks[0].to(device) is self.blocks[0]
+        return self if is_there else self.mapped(lambda array: array.to(device))
+
+    def with_links(self, links: Links, *, keep_positives: bool = False, undirected: bool = True) -> MiniBatch:
         """The blocks for a batch of links whose ends are the seeds, without the edges that would give the positive ones away.
 
         These are all edges, of any type, that join the ends of a positive link; with ``undirected=False`` only those in its direction. Other edges stay
@@ -48,7 +80,7 @@ class Sampled:
             blocks = tuple(_without(block, pairs, len(links.seeds)) for block in blocks)
         return replace(self, blocks=blocks, links=links)
 
-    def prepare(self) -> Sampled:
+    def prepare(self) -> MiniBatch:
         """Make what a training step on the processor needs of the blocks; returns the same object.
 
         These are the out-edges, which the backward pass reads, and the division of both passes into work items. A thread

@@ -16,10 +16,9 @@ References:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -30,6 +29,8 @@ from sagann.graph.random_numbers import key_of
 from sagann.graph.rows import offsets_of
 from sagann.graph.topology import Topology, for_training_as_well
 from sagann.graph.widths import id_dtype
+from sagann.runtime.tiered.device_topology import DeviceTopology
+from sagann.sampling import MiniBatch
 from sagann.sampling.arguments import (
     NEIGHBOURS,
     as_ids,
@@ -37,32 +38,6 @@ from sagann.sampling.arguments import (
     require_fanouts,
     require_some,
 )
-from sagann.sampling.sampled import Sampled
-
-
-class DeviceEdges(Protocol):
-    """The edges of a whole graph, as a device reads them. Ids and positions lie on the device, and so does what is read."""
-
-    @property
-    def device(self) -> torch.device:
-        """The device that reads."""
-
-    @property
-    def num_vertices(self) -> int:
-        """Number of vertices."""
-
-    @property
-    def num_edges(self) -> int:
-        """Number of edges."""
-
-    def offsets(self, positions: Tensor) -> Tensor:
-        """The offsets of the in-edges at some positions, int64, for int64 positions."""
-
-    def sources(self, edges: Tensor) -> Tensor:
-        """The sources of some edges, int32 or int64, for their ids."""
-
-    def edge_data(self, edges: Tensor) -> Mapping[str, Tensor]:
-        """The edge data of some edges, by name, for their ids."""
 
 
 class DeviceSampler:
@@ -71,7 +46,7 @@ class DeviceSampler:
     Work is queued on the calling thread's current stream. Several threads may use a sampler at once.
 
     Args:
-        edges: a whole graph's.
+        edges: a whole graph's, where the device reads them.
         fanouts: as for ``NeighborSampler``. Without ``replace`` at most 1,024, or -1 for all in-edges.
         replace: as for ``NeighborSampler``.
         seed: seed of the run.
@@ -80,7 +55,9 @@ class DeviceSampler:
         MissingDependencyError: Triton is not installed.
     """
 
-    def __init__(self, edges: DeviceEdges, fanouts: Sequence[int], *, replace: bool = False, seed: int = 0) -> None:
+    def __init__(
+        self, edges: DeviceTopology, fanouts: Sequence[int], *, replace: bool = False, seed: int = 0
+    ) -> None:
         if find_spec("triton") is None:
             raise MissingDependencyError("triton", extra="cuda", feature="sampling on a CUDA device")
         # Imported here: it needs Triton.
@@ -96,7 +73,7 @@ class DeviceSampler:
                     hint="Pass -1 for all edges, lower the fanout, or let the processor sample.",
                 )
 
-    def sample(self, seeds: Tensor | Sequence[int], *, epoch: int = 0, batch: int = 0) -> Sampled:
+    def sample(self, seeds: Tensor | Sequence[int], *, epoch: int = 0, batch: int = 0) -> MiniBatch:
         """Sample the blocks of some seeds: see :meth:`sagann.sampling.NeighborSampler.sample`. All tensors of the result lie on the device."""
         seeds = as_ids(seeds, where="seeds")
         require_distinct(seeds, self.edges.num_vertices, where="seeds")
@@ -118,7 +95,7 @@ class DeviceSampler:
                 )
                 blocks.append(block)
                 ids = known
-        return Sampled(blocks=tuple(reversed(blocks)), src_ids=ids, seeds=seeds)
+        return MiniBatch(blocks=tuple(reversed(blocks)), src_ids=ids, seeds=seeds)
 
     def _picked(self, vertices: Tensor, fanout: int, key: int, hop: int) -> tuple[Tensor, Tensor]:
         """Offsets and ids of the edges that a hop picks of the in-edges of some vertices."""
