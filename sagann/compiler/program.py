@@ -57,6 +57,8 @@ class Stage:
 
     def run(self, values: Mapping[str, Tensor], run_rows: RunRows) -> dict[str, Tensor]:
         """Compute the outputs from the inputs among ``values``, and regions by ``run_rows``."""
+        if not self.outputs:
+            return {}
         given: list[Any] = [values[name] for name in self.inputs]
         if self.rows:
             given.insert(0, lambda number, *arrays: run_rows(self.rows[number], arrays))
