@@ -18,7 +18,7 @@ from sagann.graph.constant import is_constant
 from sagann.graph.large_arrays import slabs
 from sagann.graph.rows import csr_slice
 from sagann.graph.versions import version_of
-from sagann.kernels.dialects import dialect_for, run_pass
+from sagann.kernels.dialects import dialect_for
 from sagann.kernels.edge.builder import arithmetic_dtype
 from sagann.kernels.edge.function import EdgeFunction, Input, Op, Output
 from sagann.kernels.edge.pass_edges import PassEdges
@@ -97,7 +97,7 @@ def _gathered(edges: PassEdges, rows: Tensor, mask: Mask | None, total: Tensor |
     if first and total is None:
         total = rows.new_zeros(edges.num_rows, rows.shape[1], dtype=arithmetic_dtype(rows.dtype))
     into = None if total is None else [total]
-    return run_pass(dialect, function, edges, given, seed=seed, into=into, edge_offset=first)[0]
+    return dialect.run(function, edges, given, seed=seed, into=into, edge_offset=first)[0]
 
 
 @cache
