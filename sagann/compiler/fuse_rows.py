@@ -118,11 +118,7 @@ def _work(module: fx.GraphModule, region: Sequence[fx.Node], inputs: Sequence[fx
         gathering=work,
         dtype=region[-1].meta["val"].dtype,
         function=function,
-        why_not="",
         backward=Backward(function),
-        tensor_bytes=0,
-        random=False,
-        extremum_of_source=False,
     )
 
 
