@@ -75,7 +75,8 @@ def commute(
     if not notes and map_first:
         kept = keep_constant and is_constant(gather)
         notes = _map_first(module, gather, message, kept=kept, at_any_width=at_any_width)
-    module.graph.eliminate_dead_code()
+    if notes:
+        module.graph.eliminate_dead_code()
     return notes
 
 
@@ -181,7 +182,8 @@ def scale_last(module: fx.GraphModule, *, at_any_width: bool = False) -> list[No
             node.replace_all_uses_with(insert(module, node, _aten.mul.Tensor, mapped, number))
         text = "a linear map of what a parameter scales: scaled afterwards"
         notes.append(Note(kind="commuted", text=text, line=node.meta["line"]))
-    module.graph.eliminate_dead_code()
+    if notes:
+        module.graph.eliminate_dead_code()
     return notes
 
 

@@ -17,7 +17,7 @@ from sagann.compiler.hoist import hoist, transpose_matrices
 from sagann.compiler.lower import lower
 from sagann.compiler.lowering import NotFusedError
 from sagann.compiler.operators import GATHER, MEANS, TYPED_LINEAR
-from sagann.compiler.program import EdgeWork, LayerProgram, Note, Typed
+from sagann.compiler.program import EdgeWork, LayerGather, LayerProgram, Note, Typed
 from sagann.compiler.rewrite import gather_of, gathered, gathering_of, leading_to, name_of
 from sagann.compiler.share import shared_rows
 from sagann.compiler.split_concat import split_concat
@@ -146,24 +146,32 @@ def _program(
     notes: list[Note],
 ) -> LayerProgram:
     """What follows from a graph that is in its final order."""
-    options, notes = form.options, list(notes)
-    gather = gather_of(module)
-    frontier = hoist(gather, enabled=options.hoist)
-    notes += _hoisting_notes(module, frontier) if options.hoist else []
-    edges = edge_work(module, gather, frontier, options, notes)
+    notes = list(notes)
+    gather = layer_gather(module, gather_of(module), form, notes)
     if typed is not None and typed.order != "none":
-        typed = with_bytes(typed, module, frontier)
-    program = _assemble(layer, form, module, frontier, edges, typed, naive_bytes, notes)
-    if not options.fuse:
+        typed = with_bytes(typed, module, gather.frontier)
+    program = _assemble(layer, module, gather, typed, naive_bytes, notes)
+    if not form.options.fuse:
         return program
     (src, of_src), (dst, of_dst), (vertex, of_vertex) = map(fuse_rows, (program.src, program.dst, program.vertex))
     return replace(program, src=src, dst=dst, vertex=vertex, notes=(*program.notes, *of_src, *of_dst, *of_vertex))
 
 
-def edge_work(
+def layer_gather(module: fx.GraphModule, gather: fx.Node, form: CallForm, notes: list[Note]) -> LayerGather:
+    """What is computed on the edges of a graph in its final order for a gather. ``notes`` gets what was done."""
+    frontier = hoist(gather, enabled=form.options.hoist)
+    notes += _hoisting_notes(module, frontier) if form.options.hoist else []
+    edges = _edge_work(module, gather, frontier, form.options, notes)
+    # The edges read features and edge data as they are, and nothing else.
+    is_raw = all(node.op == "placeholder" and node.meta["parameter"] is None for node in frontier)
+    constant = form.keeps and is_raw and not edges.random
+    return LayerGather(node=gather, frontier=frontier, edges=edges, constant=constant)
+
+
+def _edge_work(
     module: fx.GraphModule, gather: fx.Node, frontier: list[fx.Node], options: CompilerOptions, notes: list[Note]
 ) -> EdgeWork:
-    """What is computed on the edges of a graph in its final order for a gather, fused where that can be done. ``notes`` gets why not."""
+    """The work on the edges, fused where that can be done. ``notes`` gets why not."""
     form = gathering_of(gather)
     stage = cut(module, gathered(gather), frontier)
     by_name = {node.name: node for node in frontier}
@@ -199,7 +207,6 @@ def edge_work(
         backward=None if function is None else Backward(function),
         tensor_bytes=sum(map(row_bytes, of_edges)),
         random=any(map(is_random, leading_to(gathered(gather), frontier))),
-        extremum_of_source=form.is_one and form.names_edges and function is not None and _is_source(function),
     )
 
 
@@ -215,15 +222,13 @@ def _gather_of(form: Gathering, values: Sequence[Tensor]) -> EdgeFunction:
 
 def _assemble(
     layer: SagaLayer,
-    form: CallForm,
     module: fx.GraphModule,
-    frontier: list[fx.Node],
-    edges: EdgeWork,
+    gather: LayerGather,
     typed: Typed | None,
     naive_bytes: int,
     notes: list[Note],
 ) -> LayerProgram:
-    nodes = list(module.graph.nodes)
+    nodes, frontier = list(module.graph.nodes), gather.frontier
     (output,) = (node.args[0] for node in nodes if node.op == "output")
     placeholders = [node for node in nodes if node.op == "placeholder"]
     parameters = [node for node in placeholders if node.meta["parameter"] is not None]
@@ -243,7 +248,7 @@ def _assemble(
             wanted[end] += [x] if x.op != "placeholder" and x not in wanted[end] else []
     at_src, at_dst = wanted["src"], wanted["dst"]
     known = [*parameters, *derived]
-    after = by_name[typed.name] if typed is not None and typed.order == "last" else gather_of(module)
+    after = by_name[typed.name] if typed is not None and typed.order == "last" else gather.node
     assert isinstance(output, fx.Node)
     needed = [*at_dst, output]
     given_at_src = [*known, *ends["src"]]
@@ -263,11 +268,11 @@ def _assemble(
         src=cut(module, at_src, given_at_src, in_place=True),
         shared=tuple((node.name, partner.name) for node, partner in shared.items()),
         dst=cut(module, at_dst, [*known, *shared, *ends["dst"]], in_place=True),
-        edges=edges,
+        edges=gather.edges,
         typed=typed,
-        accum=gather_of(module).name,
+        accum=gather.node.name,
         vertex=cut(module, [output], known_at_last, in_place=True),
-        invariant=form.keeps and is_raw(frontier) and not edges.random,
+        invariant=gather.constant,
         bytes_per_edge=sum(row_bytes(node) for node in frontier if node.meta["place"] != "param")
         + 3 * _concat_row_bytes(module),
         naive_bytes_per_edge=naive_bytes,
@@ -275,22 +280,11 @@ def _assemble(
     )
 
 
-def is_raw(frontier: list[fx.Node]) -> bool:
-    """Whether the edges read features and edge data as they are, and nothing else."""
-    return all(node.op == "placeholder" and node.meta["parameter"] is None for node in frontier)
-
-
 def _is_derived_parameter(node: fx.Node, frontier: list[fx.Node]) -> bool:
     if node.op == "placeholder" or node.meta["place"] != "param" or not has_tensor(node):
         return False
     read_elsewhere = node.op == "call_function" and any(user.meta["place"] != "param" for user in node.users)
     return node in frontier or (read_elsewhere and isinstance(node.meta["val"], Tensor))
-
-
-def _is_source(function: EdgeFunction) -> bool:
-    (output,) = function.outputs
-    value = function.value(output.values[0])
-    return value in function.inputs and getattr(value, "side", "") == "src"
 
 
 def _naive_bytes(module: fx.GraphModule) -> int:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, fx
+from torch.fx._lazy_graph_module import _LazyGraphModule
 
 from sagann.compiler.classify import has_rows, row_bytes
 from sagann.compiler.lower import as_traced, is_pointwise, lower
@@ -100,7 +101,7 @@ def _work(module: fx.GraphModule, region: Sequence[fx.Node], inputs: Sequence[fx
         copies[node] = graph.node_copy(node, copies.__getitem__)
         copies[node].target = as_traced(node.target)
     graph.output((copies[region[-1]],))
-    alone = fx.GraphModule(module, graph)
+    alone = _LazyGraphModule(module, graph)
     names = tuple(node.name for node in inputs)
     sides: tuple[Side, ...] = tuple("dst" if _has_rows(node) else "param" for node in inputs)
     if "dst" not in sides:
@@ -117,11 +118,7 @@ def _work(module: fx.GraphModule, region: Sequence[fx.Node], inputs: Sequence[fx
         gathering=work,
         dtype=region[-1].meta["val"].dtype,
         function=function,
-        why_not="",
         backward=Backward(function),
-        tensor_bytes=0,
-        random=False,
-        extremum_of_source=False,
     )
 
 

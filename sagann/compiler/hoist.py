@@ -131,4 +131,4 @@ def transpose_matrices(module: fx.GraphModule) -> None:
                 matrix = insert(module, node, _aten.t.default, weight)
                 mapped = insert(module, node, _aten.mm.default, x, matrix)
             node.replace_all_uses_with(mapped)
-    module.graph.eliminate_dead_code()
+            module.graph.erase_node(node)

@@ -11,30 +11,15 @@ from typing import TYPE_CHECKING
 
 from torch import fx
 
-from sagann.compiler.compile import CallForm, edge_work, is_raw, rewritten
-from sagann.compiler.hoist import hoist
+from sagann.compiler.compile import CallForm, layer_gather, rewritten
 from sagann.compiler.operators import DROPOUT, EDGE_MEANS, GATHER
-from sagann.compiler.program import EdgeWork, Note, Typed
+from sagann.compiler.program import LayerGather, Note, Typed
 from sagann.compiler.rewrite import gather_of, insert
 from sagann.compiler.typed import count_types, is_separable
 from sagann.kernels.accumulators import MOMENTS
 
 if TYPE_CHECKING:
     from sagann.saga.layer import SagaLayer
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LayerGather:
-    """A gather of a layer's graph, and where its edges begin."""
-
-    node: fx.Node
-    "The gather node."
-    frontier: list[fx.Node]
-    "What the edges read, in order."
-    edges: EdgeWork
-    "What is computed on them."
-    constant: bool
-    "Whether what is gathered depends on constant features, topology and edge data alone."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -81,13 +66,10 @@ def layer_graphs(layer: SagaLayer, form: CallForm) -> LayerGraphs:
         module, typed, _ = rewritten(layer, replace(form, options=options), notes, edge_type=edge_type)
         own = gather_of(module)
         _number_dropouts(module)
-        gathers = []
-        for gather in (*_gather_moments(module), own):
-            frontier = hoist(gather, enabled=options.hoist)
-            edges = edge_work(module, gather, frontier, options, notes)
-            constant = form.keeps and is_raw(frontier) and not edges.random
-            gathers.append(LayerGather(node=gather, frontier=frontier, edges=edges, constant=constant))
-        return LayerGraph(module=module, gathers=tuple(gathers)), typed
+        gathers = (*_gather_moments(module), own)
+        return LayerGraph(
+            module=module, gathers=tuple(layer_gather(module, each, form, notes) for each in gathers)
+        ), typed
 
     whole, typed = graph()
     num_types, types = count_types(whole.module)

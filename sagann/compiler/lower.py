@@ -1,8 +1,8 @@
 """Lower: translate the operators of an edge stage into the ops of one edge function.
 
-The edge stage is traced again with composite operators taken apart, then translated node by node. Dimension 0 of every
-tensor that is no parameter must be the rows. Another layout, or an operator without a translation, raises
-:class:`sagann.compiler.lowering.NotFusedError`; the stage runs over edge tiles then.
+The stage runs on fake tensors. A mode sees every operator below autograd, takes composite operators apart, and translates
+the others one by one. Dimension 0 of every tensor that is no parameter must be the rows. Another layout, or an operator
+without a translation, raises :class:`sagann.compiler.lowering.NotFusedError`; the stage runs over edge tiles then.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx
-from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.fx.traceback import set_stack_trace
+from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from sagann.compiler.composites import COMPOSITES, linear, most_lanes
 from sagann.compiler.lowering import Lowering, NotFusedError, known
 from sagann.compiler.lowering_rules import RULES, rounded_div
 from sagann.compiler.operators import DROPOUT
 from sagann.compiler.stages import OVERWRITING
-from sagann.compiler.trace import TraceError, make_graph
+from sagann.compiler.trace import PLAINER, without_log
+from sagann.errors import in_one_line
 from sagann.kernels import dense
 from sagann.kernels.accumulators import Gathering
-from sagann.kernels.edge.builder import arithmetic_dtype
 from sagann.kernels.edge.function import EdgeFunction, Input, Side
 from sagann.kernels.edge.kinds import feature_width, lanes
 from sagann.kernels.row_dropout import dropout
@@ -34,20 +34,37 @@ _AS_TRACED: dict[Any, Any] = {
     dense.linear: linear,
     **{overwriting: target for target, overwriting in OVERWRITING.items()},
 }
+_FORMS: dict[Any, Any] = {**PLAINER, **COMPOSITES}
+"Operators that are taken apart."
+_GIVE_NO_TENSOR = (torch.ops.prim.device.default, torch.ops.aten.sym_size.int)
 
 
 def lower(stage: fx.GraphModule, inputs: Mapping[str, tuple[Side, Tensor]], gathering: Gathering) -> EdgeFunction:
     """Translate an edge stage, which computes the messages' values from its inputs: side and example of each, in order."""
+    low, examples = Lowering(), []
     fake = FakeTensorMode(allow_non_fake_inputs=True)
-    with fake:
-        examples = [torch.empty(like.shape, dtype=like.dtype, device=like.device) for _, like in inputs.values()]
+    for name, (side, like) in inputs.items():
+        with fake:
+            examples.append(torch.empty(like.shape, dtype=like.dtype, device=like.device))
+        shape = tuple(like.shape if side == "param" else like.shape[1:])
+        low.set_name(examples[-1], low.b.input(Input(name=name, side=side, shape=shape, dtype=known(like.dtype))))
+    mode = _Translation(low)
     try:
-        module = make_graph(fake, _Annotated(stage).run, *examples, decompositions=COMPOSITES)
-    except TraceError as error:
-        raise NotFusedError(str(error)) from error
-    module.graph.eliminate_dead_code()
+        with fake, torch.no_grad(), without_log(), mode:
+            results = _Operators(stage, mode).run(*examples)
+    except NotFusedError:
+        raise
+    except Exception as error:
+        raise NotFusedError(f"it cannot be traced: {in_one_line(error)}") from error
+    values = [_row(low, value) for value in results]
+    for message in gathering.reduced:
+        *score, _ = values[message.values]
+        if score and low.b.dtype(score[0]) == torch.float64:
+            # Score and value are reduced in the value's type.
+            last = message.values.stop - 1
+            values[last] = low.b.cast(values[last], torch.float64)
     device = next((like.device for _, like in inputs.values()), torch.device("cpu"))
-    return _narrow(_translated(module, inputs, gathering), device)
+    return _narrow(low.b.build(gathering.outputs(values), "dst"), device)
 
 
 def as_traced(target: Any) -> Any:
@@ -62,73 +79,72 @@ def is_pointwise(target: Any) -> bool:
     return has_form and torch.Tag.pointwise in getattr(target, "tags", ())
 
 
-class _Annotated(fx.Interpreter):
-    """Runs a stage for a trace: new nodes get the user's lines, and functions of stages become operators again."""
+class _Translation(TorchDispatchMode):
+    """Translates every operator that runs below it."""
+
+    def __init__(self, low: Lowering) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.low = low
+        self.line = ""
+        "The user's line, for messages."
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func in _GIVE_NO_TENSOR:
+            return func(*args, **kwargs)
+        for form in (_FORMS.get(func), func.decompose):
+            if form is not None:
+                with self:
+                    found = form(*args, **kwargs)
+                if found is not NotImplemented:
+                    return found
+        out = func(*args, **kwargs)
+        # Rules compute with numbers.
+        with unset_fake_temporarily():
+            self.low.set_name(out, self._translated(func, out, args, kwargs))
+        return out
+
+    def _translated(self, func: Any, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+        low = self.low
+        low.target = func
+        try:
+            if func not in RULES:
+                raise NotFusedError(f"operator {func} has no fused form")
+            name = RULES[func](low, out, *args, **kwargs)
+            if low.b.shape(name) != low.shape(out):
+                forms = f"{list(low.b.shape(name))} where PyTorch gives {list(low.shape(out))}"
+                raise NotFusedError(f"operator {func} has a fused form of other features: {forms}")
+        except NotFusedError as error:
+            raise NotFusedError(f"{error} ({self.line})" if self.line else str(error)) from error
+        return name
+
+
+class _Operators(fx.Interpreter):
+    """Runs a stage, of which functions become operators again."""
+
+    def __init__(self, stage: fx.GraphModule, mode: _Translation) -> None:
+        super().__init__(stage)
+        self.mode = mode
+        # Errors have the user's line already.
+        self.extra_traceback = False
 
     def run_node(self, n: fx.Node) -> Any:
-        set_stack_trace([n.meta.get("line", "")])
+        self.mode.line = n.meta.get("line", "")
         return super().run_node(n)
 
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
         return super().call_function(as_traced(target), args, kwargs)
 
 
-def _translated(
-    module: fx.GraphModule, inputs: Mapping[str, tuple[Side, Tensor]], gathering: Gathering
-) -> EdgeFunction:
-    """Translate every node of a traced stage."""
-    low, given = Lowering(), iter(inputs.items())
-    for node in module.graph.nodes:
-        if node.op == "placeholder":
-            name, (side, like) = next(given)
-            shape = tuple(like.shape if side == "param" else like.shape[1:])
-            low.names[node] = low.b.input(Input(name=name, side=side, shape=shape, dtype=known(like.dtype)))
-        elif node.op == "get_attr":
-            low.names[node] = _constant(low, getattr(module, node.target))
-        elif node.op == "output":
-            values = [_row(low, value) for value in node.args[0]]
-            for message in gathering.reduced:
-                *score, _ = values[message.values]
-                if score and low.b.dtype(score[0]) == torch.float64:
-                    # Score and value are reduced in the value's type.
-                    last = message.values.stop - 1
-                    values[last] = low.b.cast(values[last], torch.float64)
-            return low.b.build(gathering.outputs(values), "dst")
-        elif node.op == "call_function":
-            low.names[node] = _translate(low, node)
-    raise AssertionError("a graph ends with its output")
-
-
-def _translate(low: Lowering, node: fx.Node) -> str:
-    """Translate an operator by its rule."""
-    try:
-        rule = RULES.get(node.target)
-        if rule is None:
-            raise NotFusedError(f"operator {node.target} has no fused form")
-        name = rule(low, node, *node.args, **node.kwargs)
-        if low.b.shape(name) != low.shape(node):
-            forms = f"{list(low.b.shape(name))} where PyTorch gives {list(low.shape(node))}"
-            raise NotFusedError(f"operator {node.target} has a fused form of other features: {forms}")
-    except NotFusedError as error:
-        line = node.meta.get("stack_trace")
-        raise NotFusedError(f"{error} ({line})" if line else str(error)) from error
-    return name
-
-
-def _constant(low: Lowering, value: Tensor) -> str:
-    """A constant tensor of one entry, as a value of the builder."""
-    if value.numel() != 1:
-        raise NotFusedError("a constant tensor of several entries is read on the edges")
-    return low.b.full(value.item(), tuple(value.shape), arithmetic_dtype(value.dtype))
-
-
-def _row(low: Lowering, node: Any) -> str:
+def _row(low: Lowering, value: Any) -> str:
     """Name of a value that the stage gives, which must have a row per edge."""
-    if not isinstance(node, fx.Node):
+    if not isinstance(value, Tensor):
         raise NotFusedError("apply_edge returns a constant")
-    if not low.is_row(node):
+    if not low.is_row(value):
         raise NotFusedError("apply_edge returns no row per edge")
-    return low.names[node]
+    return low.name(value)
 
 
 def _narrow(function: EdgeFunction, device: torch.device) -> EdgeFunction:

@@ -1,6 +1,6 @@
 """Rules: the translation of each operator of a traced stage into ops of an edge function.
 
-A rule takes the lowering, the operator's node and its arguments, and gives the name of the builder's value.
+A rule takes the lowering, the operator's result in the trace and its arguments, and gives the name of the builder's value.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch import fx
+from torch import Tensor
 
 from sagann.compiler.composites import most_entries
-from sagann.compiler.lowering import Lowering, NotFusedError, along_rows, moves_rows
+from sagann.compiler.lowering import Lowering, NotFusedError, along_rows
 from sagann.compiler.operators import DROPOUT, TYPED_LINEAR
 from sagann.kernels.edge.function import BINARY, UNARY
 
@@ -20,43 +20,43 @@ _aten = torch.ops.aten
 
 
 def _unary(op: str) -> Callable[..., str]:
-    return lambda low, node, x: low.pointwise(op, node, x)
+    return lambda low, out, x: low.pointwise(op, out, x)
 
 
 def _binary(op: str) -> Callable[..., str]:
-    def rule(low: Lowering, node: fx.Node, x: Any, y: Any, alpha: float = 1) -> str:
+    def rule(low: Lowering, out: Tensor, x: Any, y: Any, alpha: float = 1) -> str:
         if alpha != 1:
-            dtype = low.dtype(node)
-            first, scaled = low.alike([low.arg(x, node), low.arg(y, node)], dtype)
+            dtype = low.dtype(out)
+            first, scaled = low.alike([low.arg(x, out), low.arg(y, out)], dtype)
             scaled = low.b.op("mul", scaled, alpha, dtype=dtype) if isinstance(scaled, str) else scaled * alpha
             if not isinstance(first, str) and not isinstance(scaled, str):
                 scaled = low.b.full(scaled, (), dtype)
-            return low.b.op("broadcast", low.b.op(op, first, scaled, dtype=dtype), shape=low.shape(node))
-        return low.pointwise(op, node, x, y)
+            return low.b.op("broadcast", low.b.op(op, first, scaled, dtype=dtype), shape=low.shape(out))
+        return low.pointwise(op, out, x, y)
 
     return rule
 
 
 def _logical(op: str) -> Callable[..., str]:
-    def rule(low: Lowering, node: fx.Node, *values: Any) -> str:
-        if node.meta["val"].dtype != torch.bool:
-            raise NotFusedError(f"operator {node.target} on integers has no fused form")
-        return low.pointwise(op, node, *values)
+    def rule(low: Lowering, out: Tensor, *values: Any) -> str:
+        if out.dtype != torch.bool:
+            raise NotFusedError(f"operator {low.target} on integers has no fused form")
+        return low.pointwise(op, out, *values)
 
     return rule
 
 
-def rounded_div(low: Lowering, node: fx.Node, x: Any, y: Any, *, rounding_mode: str | None = None) -> str:
-    quotient = low.pointwise("div", node, x, y)
+def rounded_div(low: Lowering, out: Tensor, x: Any, y: Any, *, rounding_mode: str | None = None) -> str:
+    quotient = low.pointwise("div", out, x, y)
     if rounding_mode is not None:
         # PyTorch corrects the rounded quotient by the remainder.
-        raise NotFusedError(f"operator {node.target} rounded by '{rounding_mode}' has no fused form")
+        raise NotFusedError(f"operator {low.target} rounded by '{rounding_mode}' has no fused form")
     return quotient
 
 
-def _where(low: Lowering, node: fx.Node, condition: fx.Node, x: Any, y: Any) -> str:
-    args = [low.arg(value, node) for value in (condition, x, y)]
-    dtype, shape = low.dtype(node), low.shape(node)
+def _where(low: Lowering, out: Tensor, condition: Tensor, x: Any, y: Any) -> str:
+    args = [low.arg(value, out) for value in (condition, x, y)]
+    dtype, shape = low.dtype(out), low.shape(out)
     if not isinstance(args[0], str):
         chosen = args[1] if args[0] else args[2]
         chosen = chosen if isinstance(chosen, str) else low.b.full(chosen, shape, dtype)
@@ -67,15 +67,14 @@ def _where(low: Lowering, node: fx.Node, condition: fx.Node, x: Any, y: Any) -> 
     return low.b.op("broadcast", low.b.op("where", *args, dtype=dtype), shape=shape)
 
 
-def _mm(low: Lowering, node: fx.Node, x: fx.Node, matrix: fx.Node) -> str:
+def _mm(low: Lowering, out: Tensor, x: Tensor, matrix: Tensor) -> str:
     if low.is_row(x) and not low.is_row(matrix):
-        value = matrix.meta["val"]
-        rows, columns = value.shape
+        rows, columns = matrix.shape
         raise NotFusedError(
             f"a linear map from {rows} to {columns} features on the edges has {rows * columns} entries; "
-            f"up to {most_entries(value.device)} are fused"
+            f"up to {most_entries(matrix.device)} are fused"
         )
-    raise NotFusedError(f"operator {node.target} has no fused form")
+    raise NotFusedError(f"operator {low.target} has no fused form")
 
 
 def _typed_map(*_: Any) -> str:
@@ -85,104 +84,109 @@ def _typed_map(*_: Any) -> str:
     )
 
 
-def _cast(low: Lowering, node: fx.Node, x: fx.Node, *args: Any, **kwargs: Any) -> str:
-    return low.b.cast(low.names[x], low.dtype(node))
+def _cast(low: Lowering, out: Tensor, x: Tensor, *args: Any, **kwargs: Any) -> str:
+    return low.b.cast(low.name(x), low.dtype(out))
 
 
-def _same(low: Lowering, node: fx.Node, x: fx.Node, *args: Any, **kwargs: Any) -> str:
-    return low.names[x]
+def _same(low: Lowering, out: Tensor, x: Tensor, *args: Any, **kwargs: Any) -> str:
+    return low.name(x)
 
 
-def _reshape(low: Lowering, node: fx.Node, x: fx.Node, *args: Any) -> str:
+def _detach(low: Lowering, out: Tensor, x: Tensor) -> str:
+    # PyTorch's decompositions detach constants, which have no gradient.
+    return low.name(x) if low.b.splat(low.name(x)) is not None else low.pointwise("detach", out, x)
+
+
+def _reshape(low: Lowering, out: Tensor, x: Tensor, *args: Any) -> str:
     # The shape of the result tells which of a parameter's dimensions are meant.
-    if low.is_row(x) != low.is_row(node):
-        raise moves_rows(node)
-    return low.b.reshape(low.names[x], low.shape(node))
+    if low.is_row(x) != low.is_row(out):
+        raise low.moves_rows()
+    return low.b.reshape(low.name(x), low.shape(out))
 
 
-def _expand(low: Lowering, node: fx.Node, x: fx.Node, sizes: Any, *, implicit: bool = False) -> str:
-    return low.b.op("broadcast", low.beside_rows(x, node), shape=low.shape(node))
+def _expand(low: Lowering, out: Tensor, x: Tensor, sizes: Any, *, implicit: bool = False) -> str:
+    return low.b.op("broadcast", low.beside_rows(x, out), shape=low.shape(out))
 
 
-def _permute(low: Lowering, node: fx.Node, x: fx.Node, dims: Sequence[int]) -> str:
-    ndim = x.meta["val"].ndim
+def _permute(low: Lowering, out: Tensor, x: Tensor, dims: Sequence[int]) -> str:
+    ndim = x.ndim
     order = [dim % ndim for dim in dims]
     if low.is_row(x):
         if order[0] != 0:
-            raise moves_rows(node)
+            raise low.moves_rows()
         order = [dim - 1 for dim in order[1:]]
-    return low.b.op("permute", low.names[x], dims=tuple(order))
+    return low.b.op("permute", low.name(x), dims=tuple(order))
 
 
-def _transpose(low: Lowering, node: fx.Node, x: fx.Node, first: int = 0, second: int = 1) -> str:
-    order = list(range(x.meta["val"].ndim))
+def _transpose(low: Lowering, out: Tensor, x: Tensor, first: int = 0, second: int = 1) -> str:
+    order = list(range(x.ndim))
     if len(order) < 2:
-        return low.names[x]
+        return low.name(x)
     order[first], order[second] = order[second], order[first]
-    return _permute(low, node, x, order)
+    return _permute(low, out, x, order)
 
 
 def _slice(
-    low: Lowering, node: fx.Node, x: fx.Node, dim: int = 0, start: Any = None, end: Any = None, step: int = 1
+    low: Lowering, out: Tensor, x: Tensor, dim: int = 0, start: Any = None, end: Any = None, step: int = 1
 ) -> str:
-    if low.is_row(x) and dim % x.meta["val"].ndim == 0:
-        if start in (None, 0) and step == 1 and node.meta["val"].shape[0] == x.meta["val"].shape[0]:
-            return low.names[x]
+    if low.is_row(x) and dim % x.ndim == 0:
+        if start in (None, 0) and step == 1 and out.shape[0] == x.shape[0]:
+            return low.name(x)
         raise along_rows()
     dim = low.dim(x, dim)
-    size = low.b.shape(low.names[x])[dim]
+    size = low.b.shape(low.name(x))[dim]
     first = range(size)[slice(start, end, step)]
     return low.b.op(
-        "slice", low.names[x], shape=low.shape(node), dim=dim, start=first.start if len(first) else 0, step=step
+        "slice", low.name(x), shape=low.shape(out), dim=dim, start=first.start if len(first) else 0, step=step
     )
 
 
-def _select(low: Lowering, node: fx.Node, x: fx.Node, dim: int, index: int) -> str:
+def _select(low: Lowering, out: Tensor, x: Tensor, dim: int, index: int) -> str:
     dim = low.dim(x, dim)
-    shape = low.b.shape(low.names[x])
+    shape = low.b.shape(low.name(x))
     kept = (*shape[:dim], 1, *shape[dim + 1 :])
-    taken = low.b.op("slice", low.names[x], shape=kept, dim=dim, start=index % shape[dim], step=1)
-    return low.b.reshape(taken, low.shape(node))
+    taken = low.b.op("slice", low.name(x), shape=kept, dim=dim, start=index % shape[dim], step=1)
+    return low.b.reshape(taken, low.shape(out))
 
 
-def _cat(low: Lowering, node: fx.Node, parts: Sequence[fx.Node], dim: int = 0) -> str:
-    if any(low.is_row(part) != low.is_row(node) for part in parts):
-        raise moves_rows(node)
-    dim, dtype = low.dim(node, dim), low.dtype(node)
-    names = [low.b.cast(low.names[part], dtype) for part in parts if part.meta["val"].ndim == node.meta["val"].ndim]
+def _cat(low: Lowering, out: Tensor, parts: Sequence[Tensor], dim: int = 0) -> str:
+    if any(low.is_row(part) != low.is_row(out) for part in parts):
+        raise low.moves_rows()
+    dim, dtype = low.dim(out, dim), low.dtype(out)
+    names = [low.b.cast(low.name(part), dtype) for part in parts if part.ndim == out.ndim]
     names = [name for name in names if low.b.shape(name)[dim]] or names[:1]
     return low.b.op("cat", *names, dim=dim, dtype=dtype)
 
 
 def _reduction(op: str) -> Callable[..., str]:
     def rule(
-        low: Lowering, node: fx.Node, x: fx.Node, dims: Any = None, keepdim: bool = False, *, dtype: Any = None
+        low: Lowering, out: Tensor, x: Tensor, dims: Any = None, keepdim: bool = False, *, dtype: Any = None
     ) -> str:
         dims = [dims] if isinstance(dims, int) else dims
         if not dims:
             if low.is_row(x):
                 raise along_rows()
-            dims = range(x.meta["val"].ndim)
-        low.check_kind(op, node)
-        name = low.b.cast(low.names[x], low.dtype(node))
+            dims = range(x.ndim)
+        low.check_kind(op, out)
+        name = low.b.cast(low.name(x), low.dtype(out))
         name = low.b.op(op, name, dims=tuple(sorted(low.dim(x, dim) for dim in dims)))
-        return low.b.reshape(name, low.shape(node)) if keepdim else name
+        return low.b.reshape(name, low.shape(out)) if keepdim else name
 
     return rule
 
 
-def _full(low: Lowering, node: fx.Node, *size_and_value: Any, **kwargs: Any) -> str:
-    # Constants are folded into their readers, so they are rounded to the node's type here.
-    value = torch.full((), size_and_value[-1], dtype=node.meta["val"].dtype, device="cpu").item()
-    return low.b.full(value, low.shape(node), low.dtype(node))
+def _full(low: Lowering, out: Tensor, *size_and_value: Any, **kwargs: Any) -> str:
+    # Constants are folded into their readers, so they are rounded to the result's type here.
+    value = torch.full((), size_and_value[-1], dtype=out.dtype, device="cpu").item()
+    return low.b.full(value, low.shape(out), low.dtype(out))
 
 
-def _dropout(low: Lowering, node: fx.Node, x: fx.Node, p: float, number: int = 0) -> str:
+def _dropout(low: Lowering, out: Tensor, x: Tensor, p: float, number: int = 0) -> str:
     # A number tells what several functions of one layer draw alike.
     low.salt = number or low.salt + 1
-    drawn = low.b.op("random", shape=low.shape(node), dtype=low.dtype(node), p=p, salt=low.salt)
-    splat = low.b.splat(low.names[x])
-    return low.b.op("mul", low.names[x] if splat is None else splat, drawn)
+    drawn = low.b.op("random", shape=low.shape(out), dtype=low.dtype(out), p=p, salt=low.salt)
+    splat = low.b.splat(low.name(x))
+    return low.b.op("mul", low.name(x) if splat is None else splat, drawn)
 
 
 VIEWS: dict[Any, Callable[..., str]] = {
@@ -225,6 +229,7 @@ RULES: dict[Any, Callable[..., str]] = {
     TYPED_LINEAR: _typed_map,
     **{getattr(_aten.where, kind): _where for kind in ("self", "Scalar", "ScalarSelf", "ScalarOther")},
     _aten._to_copy.default: _cast,
+    _aten.detach.default: _detach,
     _aten.clone.default: _same,
     _aten.lift_fresh_copy.default: _same,
     **VIEWS,

@@ -19,14 +19,10 @@ from sagann.kernels.accumulators import gathering
 
 
 def _of_traces(form: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Define an operator by a function that gives the form of its result. The operator cannot run."""
-
-    def refuse(*_: object) -> Tensor:
-        raise AssertionError("stands in traces only")
-
-    schema = torch.library.infer_schema(form, mutates_args=())
-    operator = torch.library.custom_op(f"sagann::{form.__name__}", refuse, mutates_args=(), schema=schema)
-    operator.register_fake(form)
+    """Define an operator by a function that gives the form of its result. The operator cannot run, nor be differentiated."""
+    name = f"sagann::{form.__name__}"
+    torch.library.define(name, torch.library.infer_schema(form, mutates_args=()))
+    torch.library.register_fake(name)(form)
     return form
 
 

@@ -57,6 +57,8 @@ class Stage:
 
     def run(self, values: Mapping[str, Tensor], run_rows: RunRows) -> dict[str, Tensor]:
         """Compute the outputs from the inputs among ``values``, and regions by ``run_rows``."""
+        if not self.outputs:
+            return {}
         given: list[Any] = [values[name] for name in self.inputs]
         if self.rows:
             given.insert(0, lambda number, *arrays: run_rows(self.rows[number], arrays))
@@ -139,18 +141,38 @@ class EdgeWork:
     "Type of the gathered rows."
     function: EdgeFunction | None
     "The fused pass, which sums for a mean; None where the computation could not be fused."
-    why_not: str
-    "Reason why the computation could not be fused; empty where it was."
     backward: Backward | None
     "Backward of the fused pass."
-    tensor_bytes: int
+    why_not: str = ""
+    "Reason why the computation could not be fused; empty where it was."
+    tensor_bytes: int = 0
     "Bytes of all values that the stage computes for an edge."
-    random: bool
+    random: bool = False
     "Whether an edge draws random numbers."
-    extremum_of_source: bool
-    "Whether the message is the source's row itself, reduced by max or min: its gradient may be scattered feature by feature."
     of_messages: EdgeFunction | None = None
     "For tiles, the pass that gathers messages that were computed before; None where the computation is fused."
+
+    @property
+    def extremum_of_source(self) -> bool:
+        """Whether the message is the source's row itself, reduced by max or min: its gradient may be scattered feature by feature."""
+        if self.function is None or not (self.gathering.is_one and self.gathering.names_edges):
+            return False
+        (output,) = self.function.outputs
+        return any(given.side == "src" and given.name in output.values for given in self.function.inputs)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LayerGather:
+    """A gather of a layer's graph, and where its edges begin."""
+
+    node: fx.Node
+    "The gather node."
+    frontier: list[fx.Node]
+    "What the edges read, in order."
+    edges: EdgeWork
+    "What is computed on them."
+    constant: bool
+    "Whether what is gathered depends on constant features, topology and edge data alone."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, weakref_slot=True, eq=False)

@@ -22,8 +22,9 @@ from torch.utils import _pytree as pytree
 
 from sagann.compiler.batch_means import traced_batch_norms
 from sagann.compiler.compile import CallForm, CompilerOptions
-from sagann.compiler.layer_graph import LayerGather, LayerGraphs, layer_graphs
+from sagann.compiler.layer_graph import LayerGraphs, layer_graphs
 from sagann.compiler.model_program import EdgeType
+from sagann.compiler.program import LayerGather
 from sagann.compiler.size_check import CHANGES, OTHER_ROWS, check_sizes
 from sagann.compiler.trace import (
     ROWS,

@@ -29,7 +29,8 @@ def split_concat(module: fx.GraphModule) -> list[Note]:
             notes.append(
                 Note(kind="split", text=f"a linear map of a concatenation ({ends})", line=node.meta["line"])
             )
-    module.graph.eliminate_dead_code()
+    if notes:
+        module.graph.eliminate_dead_code()
     return notes
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx
+from torch.fx._lazy_graph_module import _LazyGraphModule
 from torch.utils import _pytree as pytree
 
 from sagann.compiler.operators import DROPOUT, LINEAR
@@ -83,7 +84,7 @@ class _Cut:
         self.graph.output(tuple(self.copies[node] for node in wanted))
         self.graph.eliminate_dead_code()
         return Stage(
-            module=fx.GraphModule(self.module, self.graph),
+            module=_LazyGraphModule(self.module, self.graph),
             inputs=tuple(node.name for node in inputs),
             outputs=tuple(node.name for node in wanted),
         )

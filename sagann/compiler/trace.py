@@ -25,6 +25,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch._decomp import get_decompositions
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx._lazy_graph_module import _use_lazy_graph_module
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.traceback import preserve_node_meta
 from torch.nn.utils.stateless import _reparametrize_module
@@ -173,18 +174,12 @@ def is_rows(size: object) -> bool:
     return type(size) is int and size > 0 and size % ROWS == 0
 
 
-def make_graph(
-    fake: FakeTensorMode,
-    function: Callable[..., Any],
-    *args: Any,
-    decompositions: dict[Any, Callable[..., Any]] | None = None,
-) -> fx.GraphModule:
+def make_graph(fake: FakeTensorMode, function: Callable[..., Any], *args: Any) -> fx.GraphModule:
     """Trace ``function`` on fake tensors: no gradients, no mutation, the lines kept. A :class:`SagannError` passes as it is."""
     functional = torch.func.functionalize(function, remove="mutations")
-    table = {**_PLAINER, **(decompositions or {})}
     try:
-        with fake, torch.no_grad(), preserve_node_meta(), _without_log():
-            return make_fx(functional, decomposition_table=table)(*args)
+        with fake, torch.no_grad(), preserve_node_meta(), without_log(), _use_lazy_graph_module(True):
+            return make_fx(functional, decomposition_table=PLAINER)(*args)
     except NotShown as error:
         raise TraceError(str(error)) from error
     except (TraceError, SagannError):
@@ -210,7 +205,7 @@ def said_in_rows(text: str) -> str:
 
 
 @contextmanager
-def _without_log() -> Iterator[None]:
+def without_log() -> Iterator[None]:
     """What PyTorch logs of an operator that fails on fake tensors is in the error."""
     log = logging.getLogger("torch._subclasses.fake_tensor")
     disabled, log.disabled = log.disabled, True
@@ -332,7 +327,7 @@ _FILLS = (
     _aten.zeros,
     _aten.zeros_like,
 )
-_PLAINER: dict[Any, Callable[..., Any]] = {
+PLAINER: dict[Any, Callable[..., Any]] = {
     # PyTorch has no derivative of it, for it stands in traces only: where something was written in place.
     _aten.copy.default: _copy,
     _aten.squeeze.default: _squeeze,

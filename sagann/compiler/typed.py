@@ -26,6 +26,7 @@ from dataclasses import replace
 
 import torch
 from torch import fx
+from torch.fx._lazy_graph_module import _LazyGraphModule
 
 from sagann.compiler.classify import classify, row_bytes
 from sagann.compiler.commute import gathered_rows, message_of
@@ -60,10 +61,12 @@ def map_single_types(module: fx.GraphModule, edge_type: int | None = None) -> tu
                     line=node.meta["line"],
                 )
             )
+    if not notes:
+        return None, []
     module.graph.eliminate_dead_code()
     # What reads such a map may belong to the source alone now.
     classify(module)
-    return (Typed(order="none", num_types=1, types=types_name) if notes else None), notes
+    return Typed(order="none", num_types=1, types=types_name), notes
 
 
 def count_types(module: fx.GraphModule) -> tuple[int, str]:
@@ -120,7 +123,7 @@ def is_separable(gather: fx.Node) -> bool:
 def map_last(module: fx.GraphModule, first: Typed) -> tuple[fx.GraphModule, Typed, Note] | None:
     """Let the map follow the gather, in a copy of the graph that :func:`map_first` has changed; None where that would be another
     function. Gives the copy, what is to be computed for every pair, and what was done."""
-    module = fx.GraphModule(module, copy.deepcopy(module.graph))
+    module = _LazyGraphModule(module, copy.deepcopy(module.graph))
     gather = gather_of(module)
     values, averages = gather.args[0], gathering_of(gather).averages
     if first.end == "dst" or not is_separable(gather):

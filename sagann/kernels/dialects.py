@@ -5,17 +5,10 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import os
-from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Protocol
-from weakref import WeakKeyDictionary
-
-from torch import Tensor
 
 from sagann.errors import InputError, MissingDependencyError
-from sagann.kernels.edge import naive
-from sagann.kernels.edge.function import EdgeFunction
-from sagann.kernels.edge.pass_edges import Edges
 from sagann.kernels.edge.state import Run
 
 DIALECTS = ("auto", "naive", "cpu", "gpu")
@@ -23,8 +16,6 @@ DIALECTS = ("auto", "naive", "cpu", "gpu")
 _FASTEST = {"cpu": "cpu", "cuda": "gpu"}
 # The memory that a dialect's kernels read, and its kind of device.
 _MEMORY = {"cpu": ("the processor's memory", "cpu"), "gpu": ("a CUDA device's memory", "cuda")}
-# By function, the answer of each dialect's ``supports``.
-_SUPPORTED: WeakKeyDictionary[EdgeFunction, dict[object, bool]] = WeakKeyDictionary()
 
 
 class Dialect(Protocol):
@@ -67,26 +58,3 @@ def dialect_for(device_type: str, name: str = "auto") -> Dialect:
         # Triton is an extra.
         name = "naive" if name == "gpu" and not has_triton else name
     return importlib.import_module(f"sagann.kernels.edge.{name}")
-
-
-def run_pass(
-    dialect: Dialect,
-    function: EdgeFunction,
-    edges: Edges,
-    arrays: Mapping[str, Tensor],
-    *,
-    seed: int = 0,
-    into: Sequence[Tensor] | None = None,
-    edge_offset: int = 0,
-) -> tuple[Tensor, ...]:
-    """Run a pass by the dialect, or in plain PyTorch where the dialect's ``supports`` refuses the function.
-
-    With the dialect bound (``functools.partial``) the function is a :class:`Run`.
-    """
-    supports: Callable[[EdgeFunction], str | None] | None = getattr(dialect, "supports", None)
-    if supports is not None:
-        known = _SUPPORTED.setdefault(function, {})
-        if supports not in known:
-            known[supports] = supports(function) is None
-        dialect = dialect if known[supports] else naive
-    return dialect.run(function, edges, arrays, seed=seed, into=into, edge_offset=edge_offset)

@@ -18,9 +18,9 @@ from sagann.graph.constant import is_constant
 from sagann.graph.large_arrays import slabs
 from sagann.graph.rows import csr_slice
 from sagann.graph.versions import version_of
-from sagann.kernels.dialects import dialect_for, run_pass
-from sagann.kernels.edge.builder import arithmetic_dtype
-from sagann.kernels.edge.function import EdgeFunction, Input, Op, Output
+from sagann.kernels.dialects import dialect_for
+from sagann.kernels.edge.builder import Builder, arithmetic_dtype
+from sagann.kernels.edge.function import EdgeFunction, Input, Output
 from sagann.kernels.edge.pass_edges import PassEdges
 from sagann.kernels.edge.random import random_rows
 from sagann.kernels.first_order import Saved, first_order_only
@@ -97,31 +97,18 @@ def _gathered(edges: PassEdges, rows: Tensor, mask: Mask | None, total: Tensor |
     if first and total is None:
         total = rows.new_zeros(edges.num_rows, rows.shape[1], dtype=arithmetic_dtype(rows.dtype))
     into = None if total is None else [total]
-    return run_pass(dialect, function, edges, given, seed=seed, into=into, edge_offset=first)[0]
+    return dialect.run(function, edges, given, seed=seed, into=into, edge_offset=first)[0]
 
 
 @cache
 def _function(at: End, width: int, dtype: torch.dtype, p: float | None) -> EdgeFunction:
     """The sum of value times row at the vertices ("dst") or at the features ("src")."""
-    other: End = "src" if at == "dst" else "dst"
-    kind = arithmetic_dtype(dtype)
-    ops = []
+    rows = Input(name=_WEIGHT, side="src" if at == "dst" else "dst", shape=(width,), dtype=dtype)
+    b = Builder([rows, Input(name=_VALUE, side="edge", shape=(), dtype=arithmetic_dtype(dtype))])
     factor = _VALUE
     if p is not None:
-        attrs = {"p": p, "salt": 0}
-        ops.append(Op(name="kept", op="random", args=(), shape=(), dtype=kind, attrs=attrs))
-        ops.append(Op(name="factor", op="mul", args=(_VALUE, "kept"), shape=(), dtype=kind))
-        factor = "factor"
-    ops.append(Op(name="product", op="mul", args=(_WEIGHT, factor), shape=(width,), dtype=kind))
-    return EdgeFunction(
-        inputs=(
-            Input(name=_WEIGHT, side=other, shape=(width,), dtype=dtype),
-            Input(name=_VALUE, side="edge", shape=(), dtype=kind),
-        ),
-        ops=tuple(ops),
-        outputs=(Output(reduce="sum", values=("product",)),),
-        at=at,
-    )
+        factor = b.op("mul", _VALUE, b.op("random", dtype=arithmetic_dtype(dtype), p=p, salt=0))
+    return b.build([Output(reduce="sum", values=(b.op("mul", _WEIGHT, factor),))], at)
 
 
 def _edges(x: Tensor, at: End) -> PassEdges:

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
@@ -32,7 +32,7 @@ from sagann.graph.remote import Remote, RowsUnderWay
 from sagann.graph.topology import Topology, for_training_as_well
 from sagann.graph.widths import id_dtype
 from sagann.kernels.accumulators import Counts, Gathering
-from sagann.kernels.dialects import Dialect, run_pass
+from sagann.kernels.dialects import Dialect
 from sagann.kernels.edge.function import EdgeFunction
 from sagann.kernels.edge.pass_edges import Edges
 from sagann.kernels.edge.state import GatherState
@@ -76,8 +76,7 @@ class ChunkedGather(NamedTuple):
         self, state: GatherState, edges: Edges, arrays: Mapping[str, Tensor], first_edge: int = 0
     ) -> tuple[Tensor, ...]:
         """Add a chunk, whose edges have ids from ``first_edge`` on; returns its results with a row per edge."""
-        run = partial(run_pass, self.dialect)
-        return state.accumulate(run, edges, arrays, seed=self.seed, edge_offset=first_edge)
+        return state.accumulate(self.dialect.run, edges, arrays, seed=self.seed, edge_offset=first_edge)
 
     def finish(
         self, state: GatherState, counts: Counts, of_edges: Sequence[Tensor] = ()

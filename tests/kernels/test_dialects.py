@@ -7,8 +7,6 @@ import pytest
 from sagann.errors import InputError
 from sagann.kernels import dialects
 from sagann.kernels.edge import cpu, naive
-from tests.kernels.edge import cases
-from tests.kernels.edge.functions import arrays_of, gated
 
 
 @pytest.mark.parametrize(
@@ -29,13 +27,3 @@ def test_an_unknown_dialect_is_refused() -> None:
         InputError, match=r"no such dialect of kernels: 'fast' .*Choose one of auto, naive, cpu, gpu"
     ):
         dialects.check_dialect("fast")
-
-
-def test_a_function_that_the_dialect_does_not_support_runs_in_pytorch() -> None:
-    class Nothing:
-        supports = staticmethod(lambda _function: "because")
-
-    function, topology = gated(3), cases.TOPOLOGIES["skewed"]
-    arrays = arrays_of(function, topology)
-    found = dialects.run_pass(Nothing(), function, topology, arrays)
-    cases.assert_close(found, naive.run(function, topology, arrays), rtol=0.0)

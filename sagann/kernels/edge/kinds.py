@@ -7,8 +7,10 @@ accumulators and operands stay in registers (:func:`feature_width`). Otherwise r
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import wraps
+from typing import TypeVar
 from weakref import WeakKeyDictionary
 
 import torch
@@ -16,6 +18,7 @@ import torch
 from sagann.kernels.edge.function import REDUCTIONS, EdgeFunction, Input, Op, Output
 from sagann.kernels.edge.reductions import Reduction
 
+T = TypeVar("T")
 KINDS = {
     torch.float32: "f4",
     torch.float64: "f8",
@@ -26,7 +29,19 @@ KINDS = {
     torch.bool: "b1",
 }
 "Kind of lanes in memory by dtype."
-_RESULTS: WeakKeyDictionary[EdgeFunction, list[Result]] = WeakKeyDictionary()
+
+
+def once(find: Callable[[EdgeFunction], T]) -> Callable[[EdgeFunction], T]:
+    """Decorate a function of edge functions: what it finds is kept as long as the edge function lives."""
+    kept: WeakKeyDictionary[EdgeFunction, T] = WeakKeyDictionary()
+
+    @wraps(find)
+    def found(function: EdgeFunction) -> T:
+        if function not in kept:
+            kept[function] = find(function)
+        return kept[function]
+
+    return found
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,11 +73,15 @@ def kind_of(value: Input | Op) -> str:
     return "f4" if kind in ("f2", "bf") else kind
 
 
+@once
+def is_empty(function: EdgeFunction) -> bool:
+    """Whether a value has no features, so that there is nothing to compute."""
+    return any(0 in value.shape for value in function.values)
+
+
+@once
 def results_of(function: EdgeFunction) -> list[Result]:
     """The tensors that a pass writes, in order; found once."""
-    known = _RESULTS.get(function)
-    if known is not None:
-        return known
     results: list[Result] = []
     for output in function.outputs:
         value = function.value(output.values[-1])
@@ -80,7 +99,6 @@ def results_of(function: EdgeFunction) -> list[Result]:
             )
             for part in reduction.state
         ]
-    _RESULTS[function] = results
     return results
 
 

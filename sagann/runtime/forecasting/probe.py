@@ -15,7 +15,7 @@ from torch import Tensor
 
 from sagann.graph.topology import Topology
 from sagann.kernels.dense import linear
-from sagann.kernels.dialects import dialect_for, run_pass
+from sagann.kernels.dialects import dialect_for
 from sagann.kernels.edge.builder import Builder
 from sagann.kernels.edge.function import EdgeFunction, Input, Output, Side
 from sagann.kernels.memory import Pool
@@ -249,4 +249,4 @@ def _function(names: Sequence[str], message: Callable[[Builder], str]) -> EdgeFu
 
 
 def _run(function: EdgeFunction, topology: Topology, arrays: dict[str, Tensor]) -> tuple[Tensor, ...]:
-    return run_pass(dialect_for(topology.device.type), function, topology, arrays)
+    return dialect_for(topology.device.type).run(function, topology, arrays)

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from sagann.compiler.program import LayerProgram
 from sagann.graph.topology import Topology
-from sagann.kernels.dialects import Dialect, run_pass
+from sagann.kernels.dialects import Dialect
 from sagann.kernels.edge.function import EdgeFunction, Input, Output
 from sagann.kernels.first_order import Saved, first_order_only
 from sagann.runtime.gather import counts_of
@@ -153,7 +153,7 @@ def _read(pairs: Pairs, rows: Tensor) -> Tensor:
 def _sum(pairs: Pairs, dialect: Dialect, rows: Tensor) -> Tensor:
     """The pairs' rows summed at their vertices: [num_vertices, ...]."""
     function = _summing(tuple(rows.shape[1:]), rows.dtype)
-    (total,) = run_pass(dialect, function, pairs.members, {"rows": rows}, seed=0)
+    (total,) = dialect.run(function, pairs.members, {"rows": rows})
     return total.to(rows.dtype)
 
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from weakref import WeakKeyDictionary
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -18,7 +17,7 @@ from sagann.kernels.edge.cpu.launch import compile_source, launch
 from sagann.kernels.edge.cpu.merge import merge_slots
 from sagann.kernels.edge.divide import divide
 from sagann.kernels.edge.function import EdgeFunction, verify
-from sagann.kernels.edge.kinds import KINDS, Result, reduced_results, results_of
+from sagann.kernels.edge.kinds import KINDS, is_empty, once, reduced_results, results_of
 from sagann.kernels.edge.pass_edges import Edges
 from sagann.kernels.edge.walk import (
     Walk,
@@ -36,19 +35,6 @@ from sagann.kernels.memory import empty
 _INDEX_KINDS = {torch.int16: "i2", torch.int32: "i4", torch.int64: "i8"}
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Kernel:
-    """A function's machine code."""
-
-    address: int
-    "Address of the C function."
-    results: tuple[Result, ...]
-    "The tensors that it writes."
-
-
-_KERNELS: WeakKeyDictionary[EdgeFunction, dict[Form, _Kernel]] = WeakKeyDictionary()
-
-
 def run(
     function: EdgeFunction,
     edges: Edges,
@@ -63,7 +49,7 @@ def run(
     Results are bitwise the same for any number of threads. Half precision is accumulated, and returned, in float32.
     Not differentiable.
     """
-    if edges.num_edges == 0 or any(0 in value.shape for value in function.values):
+    if edges.num_edges == 0 or is_empty(function):
         return naive.run(function, edges, arrays, seed=seed, into=into, edge_offset=edge_offset)
     check_into(function, edges, into, edge_offset)
     walk = walk_of(edges, function.at)
@@ -76,19 +62,19 @@ def run(
         into_id_kind=None if into is None else _id_kind(function, into),
         offset_kind=_INDEX_KINDS[walk.indptr.dtype],
     )
-    kernel = _kernel_of(function, form)
+    results = results_of(function)
     runs, num_slots = walk.work.runs, walk.work.num_slots
-    outs = targets(kernel.results, walk, into, num_totals=len(runs) - 1)
-    for result, out in zip(kernel.results, outs, strict=True):
+    outs = targets(results, walk, into, num_totals=len(runs) - 1)
+    for result, out in zip(results, outs, strict=True):
         if result.rows == "item":
             out.zero_()
     # Only rows are cut into pieces.
     slots = [
         empty((num_slots if result.rows == "row" else 0, *out.shape[1:]), out.dtype)
-        for result, out in zip(kernel.results, outs, strict=True)
+        for result, out in zip(results, outs, strict=True)
     ]
     if into is not None:
-        fill_neutral(kernel.results, slots)
+        fill_neutral(results, slots)
     args = [runs.ctypes.data, len(runs) - 1, walk.work.items.ctypes.data]
     args += [walk.indptr.data_ptr(), walk.indices.data_ptr()]
     args += [0 if walk.edge_ids is None else walk.edge_ids.data_ptr(), seed]
@@ -97,26 +83,31 @@ def run(
     for out, slot in zip(outs, slots, strict=True):
         args += [out.data_ptr(), slot.data_ptr()]
     args += [] if into is None else [edge_offset]
-    launch(kernel.address, args, num_items=len(runs) - 1)
+    launch(_kernel_of(function, form), args, num_items=len(runs) - 1)
     if num_slots:
         merge_slots(function, outs, slots, walk.work, continued=into is not None)
     # One thread sums, in the runs' order. PyTorch's order would depend on the number of threads.
     outs = [
         torch.from_numpy(np.asarray(out.numpy().sum(0))) if result.rows == "item" else out
-        for result, out in zip(kernel.results, outs, strict=True)
+        for result, out in zip(results, outs, strict=True)
     ]
-    return finished(kernel.results, outs, walk, into)
+    return finished(results, outs, walk, into)
 
 
-def _kernel_of(function: EdgeFunction, form: Form) -> _Kernel:
-    """A function's kernel for arrays of that form: emitted and compiled, or loaded from the cache folder, at the first call."""
-    kernels = _KERNELS.setdefault(function, {})
+@once
+def _kernels(function: EdgeFunction) -> dict[Form, int]:
+    """Addresses of a function's kernels, by form of the arrays."""
+    return {}
+
+
+def _kernel_of(function: EdgeFunction, form: Form) -> int:
+    """Address of a function's kernel, which is emitted and compiled, or loaded from the cache folder, at the first call."""
+    kernels = _kernels(function)
     if form not in kernels:
         verify(function)
         names = canonical_names(function)
         in_order = frozenset(names[name] for name in form.in_order)
-        source = emit(renamed(function, names), replace(form, in_order=in_order))
-        kernels[form] = _Kernel(address=compile_source(source), results=tuple(results_of(function)))
+        kernels[form] = compile_source(emit(renamed(function, names), replace(form, in_order=in_order)))
     return kernels[form]
 
 

@@ -289,4 +289,4 @@ class Expressions:
     @property
     def shared(self) -> list[int]:
         """Results that a continued pass has to read from a copy."""
-        return shared_results(self.function, self.layout) if self.continued else []
+        return shared_results(self.function, self.layout.num_tiles) if self.continued else []

@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass
 
 from sagann.kernels.edge.function import EdgeFunction, Shape
-from sagann.kernels.edge.kinds import KINDS, feature_width, kind_of, lanes, results_of
+from sagann.kernels.edge.kinds import KINDS, feature_width, kind_of, lanes, once, results_of
 
 # Features of a tile: one warp loads 16 bytes of float32 for each thread and edge.
 TILE = 128
@@ -66,9 +66,9 @@ def choose_layout(function: EdgeFunction) -> Layout:
     return Layout(num_features=0, tile=0, edges=edges, warps=warps)
 
 
-def shared_results(function: EdgeFunction, layout: Layout) -> list[int]:
+def shared_results(function: EdgeFunction, num_tiles: int) -> list[int]:
     """Positions of results with one lane per row, which the programs of all tiles write."""
-    if layout.num_tiles == 1:
+    if num_tiles == 1:
         return []
     results = enumerate(results_of(function))
     return [number for number, result in results if result.rows == "row" and math.prod(result.shape) == 1]
@@ -85,6 +85,7 @@ def _edges(function: EdgeFunction, num_lanes: int) -> int:
     return 1 << (max(1, edges).bit_length() - 1)
 
 
+@once
 def supports(function: EdgeFunction) -> str | None:
     """The reason why a function cannot be a Triton kernel, or None. Half precision is computed in float32."""
     for value in function.values:

@@ -27,6 +27,7 @@ from sagann.kernels.edge.canonical import canonical_names, renamed
 from sagann.kernels.edge.function import EdgeFunction
 from sagann.kernels.edge.gpu import merge
 from sagann.kernels.edge.gpu.run import kernel_of
+from sagann.kernels.edge.kinds import results_of
 from sagann.kernels.row_gather import gpu as row_gather
 from tests.kernels.edge import cases
 from tests.kernels.edge.functions import Builder, attention, gated
@@ -110,14 +111,14 @@ def compile_function(name: str, function: EdgeFunction, *, continued: bool = Fal
     """Compile a function's kernel as it is launched for contiguous arrays."""
     function = renamed(function, canonical_names(function))
     kernel = kernel_of(function, continued=continued)
-    types = signature_of(function, kernel.entry.arg_names, kernel.results)
+    types = signature_of(function, kernel.kernel.arg_names, results_of(function))
     aligned = {arg for arg, kind in types.items() if kind.startswith("*")}
     aligned |= {
         f"stride_{given.name}"
         for given in function.inputs
         if given.side != "param" and math.prod(given.shape) % 16 == 0
     }
-    report(name, kernel.entry, types, {}, aligned, kernel.warps)
+    report(name, kernel.kernel, types, {}, aligned, kernel.WARPS)
 
 
 def moved_lanes() -> EdgeFunction:

@@ -115,6 +115,12 @@ def test_the_reason_why_a_function_is_not_supported() -> None:
     assert all(gpu.supports(function) is None for function in KNOWN.values())
 
 
+def test_a_function_that_is_not_supported_runs_in_pytorch() -> None:
+    make = Builder(torch.float32)
+    function = make.function(("sum", make.op("sum", make.input("src", (5000,)), dims=(0,))))
+    cases.assert_equals_naive(gpu.run, function, TOPOLOGIES["self-loops"], 0.0, device=DEVICE)
+
+
 on_device = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
 
