@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
+from sagann import interop
 from sagann.config import TrainConfig
 from sagann.errors import MissingDependencyError
 from sagann.graph import Graph, for_task
 from sagann.graph.task import left_out, task_of
 from sagann.graph.validate import validate_labels
 from sagann.interop.pyg_call import is_written_for_pyg
-from sagann.interop.pyg_model import from_pyg_model
 from sagann.nn import ModelConfig, build_model
 from sagann.nn.model_call import class_of
 from sagann.runtime.team import Team
@@ -150,7 +150,7 @@ class RunParts:
             with seeded(self.config.seed, device):
                 model = build_model(model, self.graph)
         if is_written_for_pyg(model):
-            model = from_pyg_model(model, self.graph)
+            model = interop.from_pyg_model(model, self.graph)
             self._tell(model.left_out(self.graph))
         if self.config.sample is not None:
             check_sampled(model, self.graph, self.config.sample)

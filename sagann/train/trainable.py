@@ -14,7 +14,6 @@ from sagann.errors import InputError, LayerError, first_line
 from sagann.graph import Graph
 from sagann.graph.answers import SPLITTERS
 from sagann.graph.task import answers_of
-from sagann.interop.pyg_model import PygModel
 from sagann.saga.layer import count_hops
 from sagann.saga.row_runs import tolerance_of
 from sagann.train.metrics import present_splits
@@ -48,6 +47,9 @@ def require_one_graph(model: nn.Module, graph: Graph) -> None:
 
 def check_sampled(model: nn.Module, graph: Graph, fanouts: Sequence[int]) -> None:
     """Refuse a graph without features, and a model that does not walk such blocks, or as many."""
+    # Imported here: most runs have no model of PyG.
+    from sagann.interop.pyg_model import PygModel
+
     require_features(
         graph, "mini-batches", hint="Train on the whole graph (--sample none), or give the graph features."
     )
