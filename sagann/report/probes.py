@@ -155,13 +155,12 @@ def run_probes() -> list[Finding]:
         # Lines of others are a library's.
         with suppress(ValueError, TypeError):
             findings.append(Finding(**json.loads(line)))
-    crashed, *unknown = list(_PROBES)[len(findings) :] or [None]
-    if crashed is not None:
-        code, words = process.returncode, errors.strip().splitlines()
-        reason = signal.Signals(-code).name if code < 0 else f"exit code {code}"
-        detail = f"the process ended with {reason}" + (f": {words[-1]}" if words else "")
-        findings.append(Finding(name=crashed, ok=False, detail=detail))
-        findings += [Finding(name=name, ok=False, detail="not tried after the crash") for name in unknown]
+    code, words = process.returncode, errors.strip().splitlines()
+    reason = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+    detail = f"the process ended with {reason}" + (f": {words[-1]}" if words else "")
+    for name in [*_PROBES][len(findings) :]:
+        findings.append(Finding(name=name, ok=False, detail=detail))
+        detail = "not tried after the crash"
     return findings
 
 
