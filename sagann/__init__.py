@@ -6,11 +6,10 @@ train it (:class:`Trainer`). Names are imported when they are first used, so ``i
 
 from __future__ import annotations
 
-import importlib
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from sagann.registry import DEFAULTS
+from sagann.registry import DEFAULTS, import_lazily
 
 if TYPE_CHECKING:
     from sagann import (
@@ -52,35 +51,25 @@ DEFAULTS["model names"] = "sagann.nn.zoo:check_names"
 DEFAULTS["training names"] = "sagann.train.config_checks:check_names"
 DEFAULTS["progress"] = "sagann.report.live:live_progress"
 
-_PUBLIC = {
-    "errors": ("CheckpointError", "DatasetError", "InputError", "LayerError", "SagannError"),
-    "graph": ("Graph", "Topology"),
-    "interop": ("load_dataset",),
-    "kernels.typed_linear": ("typed_linear",),
-    "nn": ("GNN", "ModelConfig", "build_model"),
-    "runtime.loading": ("GraphBatches", "MiniBatches"),
-    "runtime.streaming.stream": ("stream",),
-    "saga": ("Edge", "SagaLayer"),
-    "storage": ("load_graph", "open_graph", "save_graph"),
-    "train": ("TrainConfig", "Trainer", "load_run"),
-}
-_HOMES = {name: f"sagann.{home}" for home, names in _PUBLIC.items() for name in names}
-
 _MODULES = ("errors", "graph", "interop", "nn", "partition", "sampling", "storage", "tiering", "train")
 """Modules that are there after ``import sagann``, and imported when they are first used."""
 
-__all__ = ["__version__", *_HOMES]
-
-
-def __getattr__(name: str) -> Any:
-    if name in _MODULES:
-        return importlib.import_module(f"sagann.{name}")
-    if name not in _HOMES:
-        raise AttributeError(f"module 'sagann' has no attribute '{name}'")
-    value = getattr(importlib.import_module(_HOMES[name]), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOMES, *_MODULES})
+__all__ = [
+    "__version__",
+    *import_lazily(
+        __name__,
+        {
+            "errors": "CheckpointError DatasetError InputError LayerError SagannError",
+            "graph": "Graph Topology",
+            "interop": "load_dataset",
+            "kernels.typed_linear": "typed_linear",
+            "nn": "GNN ModelConfig build_model",
+            "runtime.loading": "GraphBatches MiniBatches",
+            "runtime.streaming.stream": "stream",
+            "saga": "Edge SagaLayer",
+            "storage": "load_graph open_graph save_graph",
+            "train": "TrainConfig Trainer load_run",
+        },
+        modules=_MODULES,
+    ),
+]

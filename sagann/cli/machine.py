@@ -23,7 +23,7 @@ def doctor(shared: Shared) -> int:
     for table in (tables.versions_table(), tables.machine_table(), tables.extras_table()):
         terminal.show(table)
     terminal.say("Trying each part ...")
-    findings = list(run_probes())
+    findings = run_probes()
     terminal.show(tables.findings_table(findings))
     broken = [found.name for found in findings if found.core and not found.ok]
     broken += [name for name, version in tables.core_versions().items() if version is None]

@@ -11,6 +11,7 @@ from torch import nn
 from sagann.byte_size import format_bytes
 from sagann.cli.options import Given, Shared
 from sagann.cli.plan_trainers import described_machine, require_vertices, show_trainers
+from sagann.cli.result_file import check_target
 from sagann.cli.run_settings import chosen_settings, new_engine, require_nothing_of_workers
 from sagann.cli.train_run import check_memory, made_trainer, opened_graph
 from sagann.compiler import LayerProgram
@@ -151,7 +152,8 @@ class PlannedRun:
         show, say, spill = self.terminal.show, self.terminal.say, self.settings.train.spill
         loaded_bytes = resident_bytes()
         if picture is not None:
-            _check_picture(picture)
+            check_target(picture, (".png",), overwrite=True, option="--picture")
+            require_drawing("--picture")
         machine = None if machine_file is None else machine_in(machine_file, self.device)
         trainer = self.trainer(self.opened())
         model, graph = trainer.model, trainer.prepared.graph
@@ -282,13 +284,3 @@ def _show(terminal: Terminal, name: str, program: LayerProgram | str, *, with_so
             terminal.show(source_of(either.edges.function))
             for step in either.edges.backward.derived if either.edges.backward else ():
                 terminal.show(source_of(step.function))
-
-
-def _check_picture(path: Path) -> None:
-    require_drawing("--picture")
-    if path.suffix != ".png" or not path.absolute().parent.is_dir():
-        raise InputError(
-            f"picture cannot be written: '{path}', expected a file that ends in .png, in a folder that exists "
-            "(in --picture)",
-            hint="Name such a file.",
-        )

@@ -34,7 +34,6 @@ from sagann.graph.task import (
 )
 from sagann.storage import load_graph
 from sagann.storage.load import EMBEDDED, embedded_graph
-from sagann.storage.npz_graph import arrays_left_out
 from sagann.storage.verify import check_graph
 
 LINK_SHARES = f"edges:{LEARNED},{VALIDATED}"
@@ -54,8 +53,12 @@ def training_graph(
     checked: another worker does it.
     """
     graph = with_task(open_checked(config, keep_splits=config.split is None, check=check), config, task, say)
-    if config.data.endswith(".npz") and os.path.isfile(config.data) and (names := arrays_left_out(config.data)):
-        say(f"Arrays left out: {listed(names)}.")
+    if config.data.endswith(".npz") and os.path.isfile(config.data):
+        # Imported here: most graphs are folders.
+        from sagann.storage.npz_graph import arrays_left_out
+
+        if names := arrays_left_out(config.data):
+            say(f"Arrays left out: {listed(names)}.")
     if task == LINK_TASK:
         return with_held_out(graph, config.split, seed=seed, say=say)
     return _with_split(graph, config, seed=seed, say=say)

@@ -1,12 +1,17 @@
-"""The work of ``sagann data score``: reads of features are sampled, and hot rows are compared by the share that they take."""
+"""The work of ``sagann data score``: reads of features are sampled, and hot rows are compared by the share that they take.
+
+References:
+    Graph Neural Network Training with Data Tiering, 2021, Fig. 7.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import torch
+from rich.table import Table
 from torch import Tensor
 
 from sagann.byte_size import format_bytes
@@ -14,15 +19,17 @@ from sagann.cli.result_file import check_target
 from sagann.errors import InputError, require_choice
 from sagann.graph import Graph
 from sagann.graph.feature_store import feature_store
-from sagann.report.access_curves import curves_table, write_curves
-from sagann.report.terminal import Terminal
+from sagann.report.terminal import Terminal, table
 from sagann.storage import load_graph
-from sagann.storage.picture import require_drawing
+from sagann.storage.picture import new_figure, require_drawing, write_figure
 from sagann.storage.verify import check_graph
 from sagann.tiering import SCORES, access_curve, labelled_vertices, measured_accesses, score_vertices
 
 ALL = "all"
 "Split that has every vertex."
+_HOT_SHARES = (0.01, 0.05, 0.1, 0.25, 0.5)
+"Shares of all rows that are hot, in the table."
+_MOST_POINTS = 1000
 
 
 def score_run(
@@ -64,11 +71,36 @@ def score_run(
     curves = {name: access_curve(score, counts) for name, score in scores.items()}
     curves["oracle"] = access_curve(counts, counts)
     title = f"Reads of features that hot rows of {graph.name} take"
-    terminal.show(curves_table(curves, title=title))
+    terminal.show(_curves_table(curves, title=title))
     terminal.say(_epoch(graph, int(seeds.sum()), int(counts.sum()), batch_size))
     if plot is not None:
         write_curves(plot, curves, title=title)
         terminal.show(f"Curves drawn in {plot}")
+
+
+def _curves_table(curves: Mapping[str, Tensor], *, title: str) -> Table:
+    """A row per share of hot rows, a column per curve: the share of reads that the hot rows take."""
+    rows = []
+    for hot_share in _HOT_SHARES:
+        shares = (float(curve[int(hot_share * (len(curve) - 1))]) for curve in curves.values())
+        rows.append((f"{hot_share:.0%}", *(f"{share:.1%}" for share in shares)))
+    return table(title, ["hot rows", *curves], rows, num_texts=0)
+
+
+def write_curves(path: Path, curves: Mapping[str, Tensor], *, title: str) -> None:
+    """Draw curves, by name, as a PNG file: rows from hot to cold, and the share of reads that they take together."""
+    figure = new_figure(6, 4, feature="a picture of access curves")
+    axis = figure.subplots()
+    for name, curve in curves.items():
+        num_rows = len(curve) - 1
+        points = torch.linspace(0, num_rows, min(num_rows, _MOST_POINTS) + 1, dtype=torch.float64).round().long()
+        style = "--" if name == "oracle" else "-"
+        axis.plot((100 * points / max(1, num_rows)).numpy(), (100 * curve[points]).numpy(), style, label=name)
+    axis.set(xlim=(0, 100), ylim=(0, 100), xlabel="hottest rows, %", ylabel="reads, %")
+    axis.set_title(title, loc="left", size=9)
+    axis.grid(visible=True, alpha=0.3)
+    axis.legend(loc="lower right", frameon=False)
+    write_figure(path, figure)
 
 
 def _seeds(graph: Graph, split: str | None) -> Tensor:

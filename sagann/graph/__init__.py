@@ -5,8 +5,7 @@ Generators and splits of edges need Numba, which is slow to import, so they are 
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from sagann.config import LINK_TASK
 from sagann.graph.answers import GRAPH_TASKS, SPLIT_NAMES, TASKS, Answers
@@ -22,11 +21,17 @@ from sagann.graph.topology import Csr, Topology
 from sagann.graph.transform import add_inverse_edges, add_self_loops, coalesce, remove_self_loops, symmetrise
 from sagann.graph.validate import validate_graph
 from sagann.graph.widths import id_dtype
+from sagann.registry import import_lazily
 
 if TYPE_CHECKING:
-    from sagann.graph.rmat import Quadrants, rmat_chunks, rmat_edges, rmat_graph
-    from sagann.graph.sbm import demo_graph, sbm_graph
-    from sagann.graph.split_edges import EdgeSplit, edge_split
+    from sagann.graph.rmat import (
+        Quadrants as Quadrants,
+        rmat_chunks as rmat_chunks,
+        rmat_edges as rmat_edges,
+        rmat_graph as rmat_graph,
+    )
+    from sagann.graph.sbm import demo_graph as demo_graph, sbm_graph as sbm_graph
+    from sagann.graph.split_edges import EdgeSplit as EdgeSplit, edge_split as edge_split
 
 __all__ = [
     "GRAPH_TASKS",
@@ -36,18 +41,14 @@ __all__ = [
     "AnnouncedFeatures",
     "Answers",
     "Csr",
-    "EdgeSplit",
     "FeatureStore",
     "Graph",
     "MeasuredLinks",
-    "Quadrants",
     "Topology",
     "add_inverse_edges",
     "add_self_loops",
     "coalesce",
     "declare_constant",
-    "demo_graph",
-    "edge_split",
     "feature_store",
     "for_task",
     "graph_split",
@@ -61,30 +62,15 @@ __all__ = [
     "random_split",
     "relabel",
     "remove_self_loops",
-    "rmat_chunks",
-    "rmat_edges",
-    "rmat_graph",
-    "sbm_graph",
     "subgraph",
     "symmetrise",
     "validate_graph",
+    *import_lazily(
+        __name__,
+        {
+            "rmat": "Quadrants rmat_chunks rmat_edges rmat_graph",
+            "sbm": "demo_graph sbm_graph",
+            "split_edges": "EdgeSplit edge_split",
+        },
+    ),
 ]
-
-_WITH_NUMBA = {
-    "EdgeSplit": "sagann.graph.split_edges",
-    "Quadrants": "sagann.graph.rmat",
-    "demo_graph": "sagann.graph.sbm",
-    "edge_split": "sagann.graph.split_edges",
-    "rmat_chunks": "sagann.graph.rmat",
-    "rmat_edges": "sagann.graph.rmat",
-    "rmat_graph": "sagann.graph.rmat",
-    "sbm_graph": "sagann.graph.sbm",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _WITH_NUMBA:
-        raise AttributeError(f"module 'sagann.graph' has no attribute '{name}'")
-    value = getattr(importlib.import_module(_WITH_NUMBA[name]), name)
-    globals()[name] = value
-    return value

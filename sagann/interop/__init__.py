@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from sagann.registry import import_lazily
 
 if TYPE_CHECKING:
     from sagann.interop.graphbolt import import_graphbolt as import_graphbolt
@@ -14,24 +15,17 @@ if TYPE_CHECKING:
     from sagann.interop.pyg_model import from_pyg_model as from_pyg_model
     from sagann.interop.scipy_sparse import from_scipy as from_scipy
 
-
-_HOMES = {
-    "from_pyg": "sagann.interop.pyg",
-    "from_pyg_model": "sagann.interop.pyg_model",
-    "from_scipy": "sagann.interop.scipy_sparse",
-    "import_graphbolt": "sagann.interop.graphbolt",
-    "import_ogb": "sagann.interop.ogb",
-    "import_pyg": "sagann.interop.pyg_file",
-    "load_dataset": "sagann.interop.named",
-    "read_ogb": "sagann.interop.ogb",
-    "read_pyg": "sagann.interop.pyg_file",
-    "to_pyg": "sagann.interop.pyg",
-}
-
-__all__ = [*_HOMES]
-
-
-def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        return getattr(importlib.import_module(_HOMES[name]), name)
-    raise AttributeError(f"module 'sagann.interop' has no attribute {name!r}")
+__all__ = [
+    *import_lazily(
+        __name__,
+        {
+            "graphbolt": "import_graphbolt",
+            "named": "load_dataset",
+            "ogb": "import_ogb read_ogb",
+            "pyg": "from_pyg to_pyg",
+            "pyg_file": "import_pyg read_pyg",
+            "pyg_model": "from_pyg_model",
+            "scipy_sparse": "from_scipy",
+        },
+    )
+]

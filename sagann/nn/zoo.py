@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from sagann import interop
 from sagann.config import ATTENTION, ModelConfig, class_in_file
 from sagann.constructor_options import check_options
 from sagann.did_you_mean import did_you_mean
@@ -21,7 +22,6 @@ from sagann.errors import InputError, shown
 from sagann.graph import Graph, for_task
 from sagann.graph.task import answers_of, without_others
 from sagann.interop.pyg_call import is_written_for_pyg
-from sagann.interop.pyg_model import from_pyg_model
 from sagann.nn.attention import GAT, GATv2, TransformerConv
 from sagann.nn.graph_model import GraphModel, pooled_by, reads_graphs
 from sagann.nn.layers import GCN, GIN, SAGE, CommNet, GatedGCN, MaxPoolGCN, ResidualGCN
@@ -257,7 +257,7 @@ def _build_users(config: ModelConfig, graph: Graph) -> nn.Module:
         "out_channels": graph.num_outputs,
     }
     model = module_from_class(cls, offered, config.model_options)
-    return from_pyg_model(model, graph) if is_written_for_pyg(model) else model
+    return interop.from_pyg_model(model, graph) if is_written_for_pyg(model) else model
 
 
 def _encoder(config: ModelConfig, graph: Graph) -> tuple[nn.Module | None, int]:

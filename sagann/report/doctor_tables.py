@@ -25,49 +25,40 @@ _OK, _MISSING, _FAILED = Text("ok", "green"), Text("-", "yellow"), Text("failed"
 
 def versions_table() -> Table:
     """Versions of sagann, of Python and of the packages that sagann needs."""
-    table = facts_table("Versions")
-    table.add_row("sagann", __version__)
-    table.add_row("python", f"{platform.python_version()}, {platform.system()} {platform.machine()}")
-    for name, version in core_versions().items():
-        table.add_row(name, version or Text("missing: pip install sagann", "bold red"))
-    return table
+    missing = Text("missing: pip install sagann", "bold red")
+    python = f"{platform.python_version()}, {platform.system()} {platform.machine()}"
+    packages = ((name, version or missing) for name, version in core_versions().items())
+    return facts_table("Versions", [("sagann", __version__), ("python", python), *packages])
 
 
 def machine_table() -> Table:
     """Cores, memory and disk that this process may use."""
-    found = memory()
-    here = Path.cwd()
-    table = facts_table("Machine")
-    table.add_row("cores", str(num_cores()))
-    table.add_row(
-        "memory", f"{format_bytes(found.total_bytes)}, of which {format_bytes(found.available_bytes)} are free"
-    )
-    limit = "none"
+    found, here, limit = memory(), Path.cwd(), "none"
     if found.limit_bytes is not None:
         limit = f"{format_bytes(found.limit_bytes)}, of which {format_bytes(found.limit_used_bytes)} are used"
-    table.add_row("memory limit (cgroup)", limit)
-    table.add_row("disk", f"{format_bytes(free_disk_bytes(here))} free in {here}")
-    return table
+    free = f"{format_bytes(found.total_bytes)}, of which {format_bytes(found.available_bytes)} are free"
+    disk = f"{format_bytes(free_disk_bytes(here))} free in {here}"
+    rows = (("cores", str(num_cores())), ("memory", free), ("memory limit (cgroup)", limit), ("disk", disk))
+    return facts_table("Machine", rows)
 
 
 def extras_table() -> Table:
     """The extras of sagann, with their packages or the command that installs them."""
-    table = facts_table("Extras", num_columns=3)
+    rows = []
     for extra, packages in extras().items():
         missing = [name for name, version in packages.items() if version is None]
         there = ", ".join(f"{name} {version}" for name, version in packages.items())
         detail = f"missing {', '.join(missing)}; pip install 'sagann[{extra}]'" if missing else there
-        table.add_row(extra, _MISSING if missing else _OK, detail)
-    return table
+        rows.append((extra, _MISSING if missing else _OK, detail))
+    return facts_table("Extras", rows)
 
 
 def findings_table(findings: Sequence[Finding]) -> Table:
     """The parts of sagann that were tried, and whether each works."""
-    table = facts_table("Parts", num_columns=3)
-    for found in findings:
-        state = _OK if found.ok else _FAILED if found.core else _MISSING
-        table.add_row(found.name, state, found.detail)
-    return table
+    states = (_OK if found.ok else _FAILED if found.core else _MISSING for found in findings)
+    return facts_table(
+        "Parts", [(each.name, state, each.detail) for each, state in zip(findings, states, strict=True)]
+    )
 
 
 _REQUIREMENT = re.compile(r"^([A-Za-z0-9._-]+)(?:[^;]*)(?:;.*extra == ['\"]([A-Za-z0-9_-]+)['\"])?")
@@ -123,10 +114,7 @@ def rates_table(machine: Machine) -> Table:
         rows["copies to and from the device"] = (
             f"{_bytes(machine.host_to_device_bytes)} to it, {_bytes(machine.device_to_host_bytes)} from it"
         )
-    table = facts_table(f"Rates of {machine.name}")
-    for name, rate in rows.items():
-        table.add_row(name, rate)
-    return table
+    return facts_table(f"Rates of {machine.name}", rows.items())
 
 
 def _bytes(rate: float) -> str:

@@ -11,8 +11,8 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from sagann.errors import first_line, in_one_line
@@ -142,38 +142,26 @@ _PROBES: dict[str, Callable[[], str]] = {
 }
 
 
-def run_probes() -> Iterator[Finding]:
-    """Run all probes in another process, and yield each finding as soon as it is known."""
-    waiting = list(_PROBES)
-    with (
-        tempfile.TemporaryFile("w+") as errors,
-        subprocess.Popen(_COMMAND, stdout=subprocess.PIPE, stderr=errors, text=True) as process,
-    ):
-        # The end of the process closes the pipe, so a probe that hangs ends the loop as a crash does.
-        killer = threading.Timer(_TIMEOUT_S, process.kill)
-        killer.daemon = True
-        killer.start()
-        assert process.stdout is not None
-        for line in process.stdout:
-            try:
-                found = Finding(**json.loads(line))
-            except (ValueError, TypeError):
-                # A library has written to stdout.
-                continue
-            waiting.remove(found.name)
-            yield found
-        code = process.wait()
-        killer.cancel()
-        errors.seek(0)
-        words = errors.read().strip().splitlines()
-    if not waiting:
-        return
-    crashed, *unknown = waiting
+def run_probes() -> list[Finding]:
+    """Run all probes in another process."""
+    with subprocess.Popen(_COMMAND, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            lines, errors = process.communicate(timeout=_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            lines, errors = process.communicate()
+    findings = []
+    for line in lines.splitlines():
+        # Lines of others are a library's.
+        with suppress(ValueError, TypeError):
+            findings.append(Finding(**json.loads(line)))
+    code, words = process.returncode, errors.strip().splitlines()
     reason = signal.Signals(-code).name if code < 0 else f"exit code {code}"
     detail = f"the process ended with {reason}" + (f": {words[-1]}" if words else "")
-    yield Finding(name=crashed, ok=False, detail=detail)
-    for name in unknown:
-        yield Finding(name=name, ok=False, detail="not tried after the crash")
+    for name in [*_PROBES][len(findings) :]:
+        findings.append(Finding(name=name, ok=False, detail=detail))
+        detail = "not tried after the crash"
+    return findings
 
 
 def _expect(found: object, expected: object) -> None:

@@ -12,6 +12,7 @@ from sagann.hybrid.forecast import Prediction
 from sagann.partition import FEATURES, CostModel
 from sagann.partition.halo import Part
 from sagann.report.progress import short_seconds
+from sagann.report.terminal import table
 from sagann.train.sampled_forecast import SampledForecast
 
 _FEWER_EDGES = "Fewer edges for each vertex (--sample)"
@@ -118,12 +119,10 @@ def _place(name: str) -> str:
 
 def parts_table(parts: Sequence[Part], seconds: Sequence[float] | None, *, balance: str) -> Table:
     """A row per worker, with its predicted seconds of computing in an epoch if there is a cost model."""
-    table = Table(title=f"Parts of {len(parts)} workers, balanced by {balance}", title_justify="left")
-    for name in ("worker", "vertices", "edges", "share of edges", "halo", "predicted per epoch"):
-        table.add_column(name, justify="right")
+    columns = ("worker", "vertices", "edges", "share of edges", "halo", "predicted per epoch")
     num_edges = sum(len(part.indices) for part in parts)
-    for rank, part in enumerate(parts):
-        table.add_row(
+    rows = (
+        (
             str(rank),
             f"{part.num_own:,}",
             f"{len(part.indices):,}",
@@ -131,22 +130,20 @@ def parts_table(parts: Sequence[Part], seconds: Sequence[float] | None, *, balan
             f"{len(part.halo):,}",
             "-" if seconds is None else short_seconds(seconds[rank]),
         )
-    return table
+        for rank, part in enumerate(parts)
+    )
+    return table(f"Parts of {len(parts)} workers, balanced by {balance}", columns, rows, num_texts=0)
 
 
 def cost_model_table(model: CostModel, operations: Mapping[str, int]) -> Table:
     """A row per kind of operation, with the nanoseconds of one unit of each feature."""
-    table = Table(title="Cost model: nanoseconds on a worker of speed 1", title_justify="left")
-    table.add_column("kind of operation")
-    table.add_column("bytes of a row", justify="right")
-    for feature in FEATURES:
-        table.add_column(
-            f"per {feature.replace('vertices', 'vertex').removesuffix('es').removesuffix('s')}", justify="right"
-        )
+    units = [f"per {name.replace('vertices', 'vertex').removesuffix('es').removesuffix('s')}" for name in FEATURES]
+    rows = []
     for kind, row_bytes in operations.items():
         shown = (f"{1e9 * weight:.3g}" if weight else "-" for weight in model.kinds[kind].weights)
-        table.add_row(kind, f"{row_bytes:,}" if row_bytes else "-", *shown)
-    return table
+        rows.append((kind, f"{row_bytes:,}" if row_bytes else "-", *shown))
+    title = "Cost model: nanoseconds on a worker of speed 1"
+    return table(title, ["kind of operation", "bytes of a row", *units], rows)
 
 
 def costs_text(model: CostModel, slowest_s: Mapping[str, float]) -> str:

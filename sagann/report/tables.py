@@ -12,7 +12,7 @@ from torch import Tensor
 from sagann.byte_size import format_bytes
 from sagann.graph import Graph
 from sagann.graph.rows import is_sparse
-from sagann.report.terminal import facts_table
+from sagann.report.terminal import facts_table, table
 from sagann.train import METRICS, Metrics
 
 _MOST_SHOWN = 12
@@ -34,15 +34,13 @@ _WITH_UNITS = ("loss", "mae", "rmse")
 
 def metrics_table(metrics: Mapping[str, Metrics], *, title: str) -> Table:
     """A row per split, a column per metric. A metric that a split lacks is shown as '-'."""
-    table = Table(title=title, title_justify="left")
-    table.add_column("split")
     known = dict.fromkeys([*METRICS, *(name for found in metrics.values() for name in found)])
     shown = [name for name in known if any(name in found for found in metrics.values())]
-    for name in shown:
-        table.add_column(_TITLES.get(name, name), justify="right")
-    for split, found in metrics.items():
-        table.add_row(split, *(_metric(name, found[name]) if name in found else "-" for name in shown))
-    return table
+    rows = (
+        (split, *(_metric(name, found[name]) if name in found else "-" for name in shown))
+        for split, found in metrics.items()
+    )
+    return table(title, ["split", *(_TITLES.get(name, name) for name in shown)], rows)
 
 
 def _metric(name: str, value: float) -> str:
@@ -56,30 +54,31 @@ def dataset_table(graph: Graph, *, path: Path) -> Table:
 
     Classes without names are numbered. ``path`` is the dataset, for its size on disk.
     """
-    table = facts_table(graph.name)
-    table.add_row("vertices", f"{graph.num_vertices:,}")
-    table.add_row("edges", f"{graph.num_edges:,} directed")
-    table.add_row("in-degrees", _degrees(graph))
-    table.add_row("edge data", _edge_data(graph))
-    table.add_row("features", _features(graph))
-    table.add_row("classes", _classes(graph))
+    rows = {
+        "vertices": f"{graph.num_vertices:,}",
+        "edges": f"{graph.num_edges:,} directed",
+        "in-degrees": _degrees(graph),
+        "edge data": _edge_data(graph),
+        "features": _features(graph),
+        "classes": _classes(graph),
+    }
     if graph.labels is not None and not graph.multi_label:
         known = int((graph.labels >= 0).sum())
-        table.add_row("labelled", f"{known:,} of {graph.num_vertices:,} vertices")
+        rows["labelled"] = f"{known:,} of {graph.num_vertices:,} vertices"
     if graph.targets is not None:
-        table.add_row("targets", f"{graph.num_targets} per vertex, {_dtype(graph.targets.dtype)}")
-    table.add_row("splits", _splits(graph.splits))
+        rows["targets"] = f"{graph.num_targets} per vertex, {_dtype(graph.targets.dtype)}"
+    rows["splits"] = _splits(graph.splits)
     if graph.graph_ptr is not None:
-        table.add_row("graphs", _graphs(graph))
+        rows["graphs"] = _graphs(graph)
         if graph.graphs.tasks:
-            table.add_row("of graphs", " and ".join(graph.graphs.tasks.values()))
+            rows["of graphs"] = " and ".join(graph.graphs.tasks.values())
         if graph.graph_splits:
-            table.add_row("splits of graphs", _splits(graph.graph_splits))
+            rows["splits of graphs"] = _splits(graph.graph_splits)
     if graph.original_ids is not None:
-        table.add_row("order", "renumbered; original ids are kept")
+        rows["order"] = "renumbered; original ids are kept"
     if path.exists():
-        table.add_row("on disk", format_bytes(_size_bytes(path)))
-    return table
+        rows["on disk"] = format_bytes(_size_bytes(path))
+    return facts_table(graph.name, rows.items())
 
 
 def _degrees(graph: Graph) -> str:

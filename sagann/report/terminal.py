@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderableType, RenderHook
 from rich.segment import Segment
-from rich.table import Column, Table
+from rich.table import Table
 from rich.text import Text
 
 from sagann.errors import InputError, printable
@@ -49,13 +49,27 @@ class Terminal:
         self.err.print(Text(text), soft_wrap=True)
 
 
-def facts_table(title: str, *, num_columns: int = 2) -> Table:
-    """An empty table without a header, whose rows begin with the name of a fact.
+def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], *, num_texts: int = 1) -> Table:
+    """A table with a header, whose first columns have texts, and the others numbers."""
+    found = Table(title=title, title_justify="left")
+    for position, name in enumerate(columns):
+        found.add_column(name, justify="left" if position < num_texts else "right")
+    for row in rows:
+        found.add_row(*row)
+    return found
+
+
+def facts_table(title: str, rows: Iterable[Sequence[str | Text]]) -> Table:
+    """A table without a header, whose rows begin with the name of a fact.
 
     Values that do not fit are wrapped, never cut off, because people copy them into reports.
     """
-    columns = [Column(overflow="fold") for _ in range(num_columns)]
-    return Table(*columns, title=title, title_justify="left", show_header=False)
+    found = Table(title=title, title_justify="left", show_header=False)
+    for row in rows:
+        found.add_row(*row)
+    for column in found.columns:
+        column.overflow = "fold"
+    return found
 
 
 def _console(*, stderr: bool, quiet: bool = False) -> Console:

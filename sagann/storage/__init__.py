@@ -1,44 +1,40 @@
-"""Graphs on disk: our own folder format, and the importers that write it.
-
-Some importers need libraries that take long to load (pyarrow, Numba). Their names are imported when first used.
-"""
+"""Graphs on disk: our own folder format, and the importers that write it."""
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from sagann.import_config import EdgeListFormat, ImportOptions, Progress
-from sagann.storage.dataset import check_dataset, dataset_info, open_graph, save_graph
-from sagann.storage.load import load_graph
-from sagann.storage.npz_graph import import_npz, read_npz
+from sagann.import_config import (
+    EdgeListFormat as EdgeListFormat,
+    ImportOptions as ImportOptions,
+    Progress as Progress,
+)
+from sagann.registry import import_lazily
 
 if TYPE_CHECKING:
-    from sagann.storage.edge_list import import_edge_list
-    from sagann.storage.rmat_dataset import write_rmat
-
-_HOMES = {
-    "import_edge_list": "sagann.storage.edge_list",
-    "write_rmat": "sagann.storage.rmat_dataset",
-}
+    from sagann.storage.dataset import (
+        check_dataset as check_dataset,
+        dataset_info as dataset_info,
+        open_graph as open_graph,
+        save_graph as save_graph,
+    )
+    from sagann.storage.edge_list import import_edge_list as import_edge_list
+    from sagann.storage.load import load_graph as load_graph
+    from sagann.storage.npz_graph import import_npz as import_npz, read_npz as read_npz
+    from sagann.storage.rmat_dataset import write_rmat as write_rmat
 
 __all__ = [
     "EdgeListFormat",
     "ImportOptions",
     "Progress",
-    "check_dataset",
-    "dataset_info",
-    "import_edge_list",
-    "import_npz",
-    "load_graph",
-    "open_graph",
-    "read_npz",
-    "save_graph",
-    "write_rmat",
+    *import_lazily(
+        __name__,
+        {
+            "dataset": "check_dataset dataset_info open_graph save_graph",
+            "edge_list": "import_edge_list",
+            "load": "load_graph",
+            "npz_graph": "import_npz read_npz",
+            "rmat_dataset": "write_rmat",
+        },
+    ),
 ]
-
-
-def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        return getattr(importlib.import_module(_HOMES[name]), name)
-    raise AttributeError(f"module 'sagann.storage' has no attribute {name!r}")

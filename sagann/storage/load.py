@@ -10,8 +10,6 @@ from pathlib import Path
 from sagann.did_you_mean import did_you_mean
 from sagann.errors import DatasetError, require_type
 from sagann.graph import Graph
-from sagann.storage.dataset import open_graph
-from sagann.storage.npz_graph import read_npz
 
 _MOST_ENTRIES = 1000
 EMBEDDED = ("demo",)
@@ -31,10 +29,15 @@ def load_graph(source: str | os.PathLike[str], *, verify: bool = True) -> Graph:
     """
     require_type(source, (str, os.PathLike), where="load_graph", hint="Pass a path or a name.")
     path = Path(source)
+    # Imported here: a run opens one kind of graph.
     if path.is_dir():
+        from sagann.storage.dataset import open_graph
+
         return open_graph(path, verify=verify)
     if path.exists():
         if path.suffix == ".npz":
+            from sagann.storage.npz_graph import read_npz
+
             return read_npz(path)
         raise DatasetError(
             f"file cannot be opened as a graph: its name ends in '{path.suffix}', expected a dataset folder or "
@@ -60,7 +63,6 @@ def _names_beside(path: Path) -> list[str]:
 def embedded_graph(name: str) -> Graph:
     """Make an embedded graph."""
     assert name in EMBEDDED
-    # Imported here: it generates a graph, which needs Numba.
     from sagann.graph.sbm import demo_graph
 
     return demo_graph()

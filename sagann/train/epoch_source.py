@@ -24,11 +24,7 @@ from sagann.train.run_folder import PROFILE_FILE
 from sagann.train.runner import Runner
 
 if TYPE_CHECKING:
-<<<<<<< HEAD
     from sagann.config import TrainConfig
-    from sagann.hybrid.trace import Trace
-=======
->>>>>>> batches
     from sagann.hybrid.work import TrainerWork
     from sagann.nn import ModelConfig
     from sagann.runtime.loading import GraphBatches, MiniBatches
@@ -71,15 +67,10 @@ class EpochSource(ABC):
         "What each tier of features gave to the steps of the last epoch; None without tiers."
         self.work: TrainerWork | None = None
         "What each of several trainers did in the last epoch; None for one trainer."
-<<<<<<< HEAD
-        self.trace: Trace | None = None
-        "What their stages did in the last epoch, if it is recorded."
-        self.balancer: Balancer | None = None
-        "Moves vertices between workers; None where parts stay."
-=======
         self.trace: Recorder | None = None
         "What ran in the last epoch, if it is recorded."
->>>>>>> batches
+        self.balancer: Balancer | None = None
+        "Moves vertices between workers; None where parts stay."
 
     @property
     @abstractmethod

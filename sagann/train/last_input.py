@@ -9,7 +9,6 @@ from torch import Tensor, nn
 
 from sagann.errors import LayerError
 from sagann.graph.topology import Topology
-from sagann.interop.pyg_layer import PygLayer
 from sagann.kernels.feature_rows import FeatureRows
 from sagann.saga.engine import EdgeData, Engine, VertexRows, current_engine, using_engine
 from sagann.saga.layer import SagaLayer
@@ -58,6 +57,9 @@ class _Noting(Engine):
         self.x = {"": x}
 
     def run(self, layer: SagaLayer, topology: Topology, x: VertexRows, data: EdgeData) -> Tensor:
+        # Imported here: training runs no model for its embeddings.
+        from sagann.interop.pyg_layer import PygLayer
+
         # The input of a layer of PyG is noted, and not that of the SAGA layers that it runs.
         if not isinstance(layer, PygLayer):
             self.x = x

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 from torch import nn
 
+from sagann import interop
 from sagann.byte_size import parse_bytes
 from sagann.config import class_in_file
 from sagann.errors import CheckpointError, InputError, require_type, shown
 from sagann.interop.pyg_call import is_written_for_pyg
-from sagann.interop.pyg_model import from_pyg_model
 from sagann.nn import ModelConfig, build_model
 from sagann.nn.user_model import require_named
 from sagann.runtime.team import SOLO
@@ -106,7 +106,7 @@ def load_run(
         budget_bytes = parse_bytes(memory, where="load_run.memory")
         streaming = replace(streaming, memory_bytes=budget_bytes, is_half=False)
     if is_written_for_pyg(model):
-        model = from_pyg_model(model, run.contract.shape_only_graph())
+        model = interop.from_pyg_model(model, run.contract.shape_only_graph())
     # Predictions of several threads then find the model in this mode, and leave it so.
     model.eval()
     if run.loss.is_known and loss is not None:

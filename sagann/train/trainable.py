@@ -11,12 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from sagann.config import TrainConfig
+from sagann import interop
 from sagann.errors import InputError, LayerError, first_line
 from sagann.graph import Graph
 from sagann.graph.answers import SPLITTERS
 from sagann.graph.task import answers_of
 from sagann.interop.pyg_call import is_written_for_pyg
-from sagann.interop.pyg_model import PygModel, from_pyg_model
 from sagann.nn import ModelConfig, build_model
 from sagann.saga.layer import count_hops
 from sagann.saga.row_runs import tolerance_of
@@ -52,6 +52,9 @@ def require_one_graph(model: nn.Module, graph: Graph) -> None:
 
 def check_sampled(model: nn.Module, graph: Graph, fanouts: Sequence[int]) -> None:
     """Refuse a graph without features, and a model that does not walk such blocks, or as many."""
+    # Imported here: most runs have no model of PyG.
+    from sagann.interop.pyg_model import PygModel
+
     require_features(
         graph, "mini-batches", hint="Train on the whole graph (--sample none), or give the graph features."
     )
@@ -180,7 +183,7 @@ def model_to_train(
         with seeded(config.seed, device):
             model = build_model(model, graph)
     if is_written_for_pyg(model):
-        model = from_pyg_model(model, graph)
+        model = interop.from_pyg_model(model, graph)
         tell(model.left_out(graph))
     if config.sample is not None:
         check_sampled(model, graph, config.sample)

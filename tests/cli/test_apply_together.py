@@ -44,7 +44,11 @@ def launched(warm: Warm, *arguments: object) -> tuple[int, str, str]:
     return outcome
 
 
-@pytest.mark.parametrize(("size", "options"), [(2, ()), (3, ()), (2, BUDGET)], ids=["2", "3", "2 that stream"])
+@pytest.mark.parametrize(
+    ("size", "options"),
+    [pytest.param(2, (), marks=pytest.mark.thorough), (3, ()), (2, BUDGET)],
+    ids=["2", "3", "2 that stream"],
+)
 def test_workers_write_what_one_process_writes(
     trained: Path, tmp_path: Path, invoke: Invoke, warm: Warm, size: int, options: Sequence[str]
 ) -> None:
@@ -104,27 +108,6 @@ def test_the_launcher_starts_workers(
         out == f"Predictions of {load_graph(blocks).num_vertices} vertices written to {tmp_path / 'launched.csv'}\n"
     )
     assert rows_of(tmp_path / "launched.csv")[0] == rows_of(tmp_path / "alone.csv")[0]
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (("--workers", 0), "workers is refused: 0, expected an integer from 1 to 8192"),
-        (("--workers", 2, "--balance", "time"), "balance is refused: 'time', expected one of edges"),
-        (("--workers", 2, "--worker-timeout", 0), "worker_timeout is refused: 0.0"),
-        (("--workers", 2, "--memory", "much"), "'much'"),
-        (("--balance", "cost"), "nothing is divided without workers: --balance, and"),
-        (("--worker-timeout", 9), "nothing is divided without workers: --worker-timeout, and"),
-        (("--workers", 2, "--run", "nowhere"), "not a run folder"),
-    ],
-)
-def test_what_cannot_be_done_is_refused_before_workers_start(
-    trained: Path, invoke: Invoke, monkeypatch: pytest.MonkeyPatch, options: tuple[object, ...], message: str
-) -> None:
-    monkeypatch.setattr("sagann.cli.launch.launch_workers", lambda *_, **__: pytest.fail("workers were started"))
-    ended = invoke("evaluate", *(() if "--run" in options else ("--run", trained)), *options)
-    assert ended.code == 2
-    assert message in ended.err
 
 
 def test_what_devices_cannot_do_is_refused_before_workers_start(

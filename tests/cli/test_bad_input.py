@@ -65,14 +65,6 @@ def refused(invoke: Invoke, tmp_path: Path) -> Callable[[Path], Outcome]:
     return train
 
 
-def test_the_sound_ones_train(invoke: Invoke, tmp_path: Path) -> None:
-    np.savez(tmp_path / "ring.npz", **arrays())
-    save_graph(graph(), tmp_path / "ring")
-    for name in ("ring.npz", "ring"):
-        arguments = ("--data", tmp_path / name, "--hidden", 4, "--epochs", 1, "--out", tmp_path / f"run-{name}")
-        assert invoke("train", *arguments).code == 0
-
-
 def with_value(array: np.ndarray, at: Any, value: Any) -> np.ndarray:
     changed = array.copy()
     changed[at] = value
@@ -86,9 +78,7 @@ def with_value(array: np.ndarray, at: Any, value: Any) -> np.ndarray:
         ("edge_index", lambda a: a.T, ", 2], expected [2, E]"),
         ("features", lambda a: with_value(a, (7, 2), np.nan), "feature is not finite: nan in column 2"),
         ("features", lambda a: a[:-1], "number of vertices is not clear: 12 rows, but"),
-        ("features", lambda a: a.astype("U8"), "features"),
         ("labels", lambda a: with_value(a, 4, -7), "label out of range: -7, but"),
-        ("train_mask", lambda a: a | True, "splits overlap: vertex 1 is in 'train' and in 'val'"),
         ("train_mask", lambda a: a & False, "the training split is empty"),
     ],
 )
@@ -101,24 +91,6 @@ def test_archives(
     outcome = refused(tmp_path / "ring.npz")
     assert message in outcome.err
     assert "ring" in outcome.err
-
-
-@pytest.mark.parametrize(
-    ("file", "content"),
-    [
-        ("photo.npz", b"\x89PNG\r\n\x1a\n" + bytes(1000)),
-        ("graph.pt", b"PK\x03\x04"),
-        ("edges.csv", b"0,1\n"),
-        ("folder/readme.txt", b"hello"),
-        ("folder/manifest.json", b"{}"),
-        ("folder/manifest.json", b"\xff\xff"),
-    ],
-)
-def test_foreign_files(refused: Callable[[Path], Outcome], tmp_path: Path, file: str, content: bytes) -> None:
-    path = tmp_path / file
-    path.parent.mkdir(exist_ok=True)
-    path.write_bytes(content)
-    refused(path.parent if file.startswith("folder") else path)
 
 
 @pytest.fixture
@@ -191,8 +163,10 @@ def test_every_command_that_computes_with_a_dataset_finds_a_flipped_bit(
     assert not list(tmp_path.glob("out*"))
 
 
-@pytest.mark.parametrize("model", ["gcn", "own.py:Net"])
-@pytest.mark.parametrize("split", [None, "per-class:1,1", "per-class:0,0", "planetoid:1,1,1"])
+@pytest.mark.parametrize(
+    ("model", "split"),
+    [("gcn", None), ("own.py:Net", None), ("gcn", "per-class:0,0"), ("own.py:Net", "planetoid:1,1,1")],
+)
 def test_more_classes_than_memory_holds(
     invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: str, split: str | None
 ) -> None:

@@ -28,15 +28,6 @@ def test_demo_is_sound(invoke: Invoke) -> None:
     assert invoke("data", "check", "demo").code == 0
 
 
-@pytest.mark.parametrize("command", ["info", "check"])
-@pytest.mark.parametrize("name", ["nowhere", "", ".", "x" * 300, "a\0b"])
-def test_nothing_there(invoke: Invoke, command: str, name: str) -> None:
-    outcome = invoke("data", command, name)
-    assert outcome.code == 2, outcome.err
-    assert outcome.err.startswith("Error: ")
-    assert "  hint: " in outcome.err
-
-
 def test_the_order_says_which_row_became_which(invoke: Invoke, blocks: Path, tmp_path: Path) -> None:
     order = tmp_path / "order.npy"
     assert invoke("data", "reorder", blocks, tmp_path / "g", "--by", "random", "--save-order", order).code == 0
@@ -46,15 +37,9 @@ def test_the_order_says_which_row_became_which(invoke: Invoke, blocks: Path, tmp
     assert np.array_equal(reordered.numpy(), features.numpy()[np.load(order)])
 
 
-ORDERS = (
-    ("--by", "degree"),
-    ("--by", "random"),
-    ("--by", "score", "--score", "wrpr"),
-    ("--by", "score", "--score", "degree"),
+@pytest.mark.parametrize(
+    "by", [("--by", "score", "--score", "wrpr"), ("--by", "metis", "--parts", "4")], ids=lambda by: " ".join(by)
 )
-
-
-@pytest.mark.parametrize("by", [*ORDERS, ("--by", "metis", "--parts", "4")], ids=lambda by: " ".join(by))
 def test_results_of_a_reordered_dataset_come_in_the_original_order(
     invoke: Invoke, blocks: Path, trained: Path, tmp_path: Path, by: tuple[str, ...]
 ) -> None:
@@ -82,42 +67,6 @@ def test_results_of_a_reordered_dataset_come_in_the_original_order(
         for name in ("reordered", "given")
     ]
     assert classes[0] == classes[1]
-
-
-def test_a_score_without_the_order_by_score_is_refused(invoke: Invoke, blocks: Path, tmp_path: Path) -> None:
-    outcome = invoke("data", "reorder", blocks, tmp_path / "g", "--by", "degree", "--score", "rpr")
-    assert outcome.code == 2
-    assert "only the order by score has a score: --score rpr with --by degree" in outcome.err
-    outcome = invoke("data", "reorder", blocks, tmp_path / "g", "--by", "score", "--score", "heat")
-    assert outcome.code == 2
-    assert "unknown score: 'heat', expected one of degree, rpr, wrpr, vip" in outcome.err
-    assert not (tmp_path / "g").exists()
-
-
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("data/labels.npy", "file cannot be written among those of a dataset or a run"),
-        ("precious.npy", "a file stands there already: overwriting was not asked for"),
-        ("folder.npy", "file cannot be written: what stands there is not a file"),
-        ("no/order.npy", "file cannot be written: there is no folder"),
-        ("order.txt", "file type is unknown: '.txt', expected .npy"),
-    ],
-)
-def test_a_bad_place_for_the_order_is_refused_first(
-    invoke: Invoke, blocks: Path, tmp_path: Path, name: str, message: str
-) -> None:
-    shutil.copytree(blocks, tmp_path / "data")
-    (tmp_path / "folder.npy").mkdir()
-    (tmp_path / "precious.npy").write_text("precious")
-    target = tmp_path / name
-    outcome = invoke("data", "reorder", tmp_path / "data", tmp_path / "g", "--by", "random", "--save-order", target)
-    assert outcome.code == 2
-    assert message in outcome.err
-    assert f"(in --save-order {target})" in outcome.err
-    assert not (tmp_path / "g").exists()
-    assert (tmp_path / "precious.npy").read_text() == "precious"
-    assert invoke("data", "check", tmp_path / "data").code == 0
 
 
 def test_overwrite_replaces_the_order_as_well(invoke: Invoke, blocks: Path, tmp_path: Path) -> None:

@@ -84,42 +84,6 @@ def test_the_programs_of_a_models_layers_are_shown(invoke: Invoke, rings: Path) 
     assert "gnn.layers.0, GIN" in shown.out
 
 
-@pytest.mark.parametrize(
-    ("command", "options", "message"),
-    [
-        ("train", ("--sample", "5,5"), "sample is refused: (5, 5), expected None where whole graphs are learned"),
-        ("train", ("--memory", "1GiB"), "memory is refused: '1GiB', expected None where whole graphs are learned"),
-        ("train", ("--split", "per-class:2,2"), "split is not one of whole graphs: 'per-class:2,2'"),
-        ("train", ("--targets", "0"), "there are no targets to choose from: the graph has labels of 2 classes of graphs"),
-        ("train", ("--task", "regression"), "the task does not fit the graph"),
-        ("train", ("--pool", "softmax"), "an accumulator that cannot pool: 'softmax'"),
-        ("train", ("--pool", "mean,"), "unknown accumulator"),
-        ("plan", ("--memory", "1GiB"), "memory is refused: '1GiB', expected None where whole graphs are learned"),
-        ("plan", ("--workers", "2"), "the task is graph-classification, and --workers plans"),
-    ],
-)  # fmt: skip
-def test_what_has_no_meaning_for_graphs_is_refused(
-    invoke: Invoke, rings: Path, tmp_path: Path, command: str, options: tuple[str, ...], message: str
-) -> None:
-    out = ("--out", tmp_path / "run") if command == "train" else ()
-    refused = invoke(command, rings, *options, *out)
-    assert refused.code == 2
-    assert message in refused.err
-    assert "Traceback" not in refused.err
-    assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.parametrize(
-    ("targets", "found"),
-    [("2", "[2]; there are 2"), ("0,0", "[0, 0]; there are 2"), ("-1", "[-1]; there"), (f"{10**30}", "[1000")],
-)
-def test_targets_that_are_not_there_are_refused(
-    invoke: Invoke, sizes: Path, tmp_path: Path, targets: str, found: str
-) -> None:
-    refused = invoke("train", sizes, *GIN, f"--targets={targets}", "--out", tmp_path / "run")
-    assert (refused.code, f"no such targets: {found}" in refused.err) == (2, True)
-
-
 def test_a_graph_with_several_kinds_of_answers_wants_a_task(invoke: Invoke, tmp_path: Path) -> None:
     save_graph(on_answers_of_vertices(rings_and_stars()), tmp_path / "both")
     refused = invoke("train", tmp_path / "both", *GIN, "--out", tmp_path / "run")

@@ -112,7 +112,7 @@ def test_an_accelerator_that_runs_out_of_memory_is_named_and_the_others_go_on(
         assert len(lines[-1].get("trainers", [])) == trainers
 
 
-@pytest.mark.parametrize("is_stopped", [False, True])
+@pytest.mark.parametrize("is_stopped", [pytest.param(False, marks=pytest.mark.thorough), True])
 def test_an_accelerator_ends_with_a_parent_that_is_killed_and_leaves_no_memory(
     tmp_path: Path, is_stopped: bool
 ) -> None:

@@ -135,44 +135,6 @@ def test_detection(tmp_path: Path) -> None:
         detect_format(tmp_path / "a.docx")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["nowhere.csv", "g"], "source not found"),
-        (["roads.csv", "g", "--format", "excel"], "format is unknown: 'excel'"),
-        (["roads.csv", "g", "--src", "zz"], "zz"),
-        (["roads.csv", "g", "--dst", "99"], "99"),
-        (["roads.csv", "g", "--weight", "from", "--num-vertices", "1"], "roads.csv"),
-        (["roads.csv", "g", "--split-scheme", "time"], "option is for another format: --split-scheme"),
-        (["n.npz", "g", "--targets", "t.npy"], "option is for another format: --targets with format npz"),
-        (["n.npz", "g", "--src", "a"], "option is for another format: --src with format npz"),
-        (["roads.csv", "g", "--separator", "ab"], "separator is not one character"),
-        (["roads.csv", "no/g"], "no"),
-        (["roads.csv", "roads.csv"], "roads.csv"),
-        (["bad.csv", "g"], "bad.csv, row 3"),
-        (["bad.csv", "g", "--format", "parquet"], "bad.csv"),
-        (["bad.csv", "g", "--format", "npz"], "bad.csv"),
-        (["roads.csv", "g", "--num-vertices", "-4"], "num_vertices is refused: -4, expected an integer from 0"),
-    ],
-)
-def test_refusals(
-    invoke: Invoke,
-    roads: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    arguments: list[str],
-    message: str,
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    np.savez("n.npz", edge_index=np.zeros((2, 1), dtype=np.int64))
-    Path("bad.csv").write_text("a,b\n0,1\n0,one\n")
-    outcome = invoke("data", "import", *arguments)
-    assert outcome.code == 2, outcome.err
-    assert message in outcome.err
-    assert not Path("g").exists()
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["bad.csv", "n.npz", "roads.csv"]
-
-
 def test_the_format_that_was_asked_for_is_the_one_that_is_read(invoke: Invoke, tmp_path: Path) -> None:
     (tmp_path / "e.csv").write_text("0,1\n1,2\n")
     pyarrow.parquet.write_table(pa.table({"u": [0, 1], "v": [1, 2]}), tmp_path / "e.dat")

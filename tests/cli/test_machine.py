@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -94,9 +93,11 @@ def test_a_missing_disk_is_said_in_two_parts(invoke: Invoke, tmp_path: Path) -> 
     assert list(tmp_path.iterdir()) == []
 
 
-def findings(*, core_ok: bool) -> Iterator[Finding]:
-    yield Finding(name="counting sort", ok=core_ok, detail="200000 keys")
-    yield Finding(name="CUDA", ok=False, detail="no CUDA device")
+def findings(*, core_ok: bool) -> list[Finding]:
+    return [
+        Finding(name="counting sort", ok=core_ok, detail="200000 keys"),
+        Finding(name="CUDA", ok=False, detail="no CUDA device"),
+    ]
 
 
 def test_all_is_well(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -43,25 +43,6 @@ def test_accelerators_alone_and_a_machine_of_ones_own(invoke: Invoke, tmp_path: 
     assert "0 train." in ended.out
 
 
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ((*U250, "--link-rate", "1e9"), "states the rates of its links: --link-rate, with --machine"),
-        (("--link-rate", "-1"), "--link-rate"),
-        (("--machine", "nowhere.toml"), "machine file cannot be read"),
-        ((*U250, "--memory", "1GiB"), "memory is refused: '1GiB', expected None where devices is set"),
-        ((*U250, "--model", "gat"), "the performance model does not know this model"),
-        ((*U250, "--layers", "3"), "fanouts do not fit the layers"),
-        ((*U250, "--batch-size", "1"), "fewer seeds than trainers"),
-        (("--workers", "2"), "sample is refused: (25, 10), expected None where several workers train"),
-    ],
-)
-def test_what_does_not_go_together_is_refused(given: tuple[str, ...], message: str, invoke: Invoke) -> None:
-    ended = invoke(*PLAN, "--devices", "host,accelerator", *given)
-    assert ended.code == 2
-    assert message in ended.err
-
-
 @pytest.fixture
 def cores(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     """Gives this machine a number of cores, and trainers of round figures."""

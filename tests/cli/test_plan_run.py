@@ -46,14 +46,15 @@ def test_shows_the_generated_source(capsys: pytest.CaptureFixture[str]) -> None:
     assert shown.count("def kernel(p_args):") == 6
 
 
-def test_foretells_how_an_epoch_is_streamed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_foretells_how_an_epoch_is_streamed(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sagann.cli.plan_run.probe", lambda *_: ROUND)
     shown = _plan(capsys, "--model", "gcn", "--hidden", "16", "--encoder", "linear", "--memory", "20MiB")
     assert "intervals of" in shown
     assert "Memory: at most" in shown
     assert "loaded" in shown
     assert "P = 1: everything fits" in _plan(capsys, "--model", "gcn", "--hidden", "16", "--memory", "8GiB")
-    assert main(["plan", "--data", "demo", "--model", "gcn", "--memory", "1kB"]) == 2
-    assert "are needed" in capsys.readouterr().err
 
 
 def test_foretells_seconds_and_draws_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -67,16 +68,6 @@ def test_foretells_seconds_and_draws_them(tmp_path: Path, capsys: pytest.Capture
     assert re.search(r"^load value x: 0, .* MiB$", shown, re.MULTILINE)
     assert re.search(r"^  gather 0: 0 to 0$", shown, re.MULTILINE)
     assert (tmp_path / "timeline.png").read_bytes().startswith(b"\x89PNG")
-
-
-@pytest.mark.parametrize("name", ["timeline.jpg", "nowhere/timeline.png"])
-def test_a_picture_that_cannot_be_written_is_refused_first(
-    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    pytest.importorskip("matplotlib")
-    given = ("--model", "gcn", "--memory", "20MiB", "--picture", str(tmp_path / name))
-    assert main(["plan", "--data", "demo", *given]) == 2
-    assert "picture cannot be written" in capsys.readouterr().err
 
 
 def test_another_machine_is_read_from_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -113,12 +104,6 @@ def test_a_machine_file_is_refused_where_something_else_computes(
         machine_in(file, cuda)
 
 
-def test_a_device_that_is_not_there_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    given = ("--model", "gcn", "--memory", "20MiB", "--device", "cuda:99")
-    assert main(["plan", "--data", "demo", *given]) == 2
-    assert "no such device: 'cuda:99'" in capsys.readouterr().err
-
-
 SAMPLED = ("--model", "sage", "--hidden", "16", "--sample", "10,5", "--batch-size", "20")
 
 
@@ -144,44 +129,19 @@ def test_a_file_of_settings_is_planned_as_it_is_trained(tmp_path: Path, capsys: 
     assert "of mini-batches at a time, each made in the training step." in shown
 
 
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        (("--sample", "10,5", "--picture", "x.png"), "--picture, and the plan is of mini-batches (--sample)"),
-        (("--sample", "10,5", "--show", "steps"), "--show steps, and the plan is of mini-batches (--sample)"),
-        (("--sample", "10,5", "--show", "kernels"), "or plan the programs of layers"),
-        (("--batch-size", "64"), "batch_size is refused: 64, expected None where sample is not set"),
-        (("--sample", "10"), "fanouts and hops of the model differ in number: 1 fanouts, the model walks 2 hops"),
-        (("--sample", "10,x"), "sample is refused: '10,x', expected a list of integers with commas between them"),
-        (("--sample", "10,5", "--device", "cuda:99"), "no such device: 'cuda:99'"),
-        (("--sample", "10,5", "--memory", "much"), "Write a number and a unit"),
-    ],
-)
-def test_mini_batches_that_cannot_be_planned_are_refused(
-    given: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["plan", "--data", "demo", "--model", "sage", *given]) == 2
-    shown, errors = capsys.readouterr()
-    assert shown == ""
-    assert said in " ".join(errors.split())
-
-
-@pytest.mark.parametrize("option", [("--machine", "x"), ("--picture", "x"), ("--show", "steps")])
-def test_without_a_budget_there_is_nothing_to_foretell(
-    option: tuple[str, str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["plan", "--data", "demo", "--model", "gcn", *option]) == 2
-    assert "or plan an epoch within a budget (--memory)" in capsys.readouterr().err
-
-
 def test_a_plan_takes_the_options_of_training(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     given = ("--epochs", "3", "--lr", "0.1", "--sample", "none", "--spill", str(tmp_path), "--engine", "lean")
     assert "GCN: sum over the edges" in _plan(capsys, "--model", "gcn", *given)
-    assert main(["plan", "--data", "demo", "--lr", "0"]) == 2
-    assert "lr is refused" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("model", [("gcn", "--encoder", "linear"), ("gat", "--encoder", "linear"), ("sage",)])
+@pytest.mark.parametrize(
+    "model",
+    [
+        ("gcn", "--encoder", "linear"),
+        pytest.param(("gat", "--encoder", "linear"), marks=pytest.mark.thorough),
+        pytest.param(("sage",), marks=pytest.mark.thorough),
+    ],
+)
 def test_an_epoch_of_training_is_the_one_that_was_explained(
     model: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -108,25 +108,3 @@ def test_the_settings_of_a_run_that_learned_nothing_give_the_first_parts(tmp_pat
     assert ended.code == 0, ended.err
     assert "The run gives no cost model: the run has learned no cost model" in ended.err
     assert "parts begin with equal edges" in ended.err
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (
-            ("--workers", 2, "--memory", "1GiB", "--balance", "cost"),
-            "vertices do not move between workers that stream",
-        ),
-        (
-            ("--workers", 2, "--sample", "5,5"),
-            "sample is refused: (5, 5), expected None where several workers train",
-        ),
-        (("--balance", "cost"), "nothing is divided without workers: --balance, and there is one process"),
-        (("--learned", "x"), "--learned, and the plan is of the programs of layers"),
-        (("--workers", 2, "--learned", "x"), "not a run folder"),
-    ],
-)
-def test_what_does_not_fit_together_is_refused(invoke: Invoke, options: tuple[object, ...], message: str) -> None:
-    ended = invoke("plan", "--data", "demo", *options)
-    assert ended.code == 2
-    assert message in ended.err

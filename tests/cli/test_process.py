@@ -116,29 +116,12 @@ def test_a_run_and_its_evaluation(blocks: Path, tmp_path: Path, warm: Warm) -> N
     assert (process.returncode, " test " in out, err) == (0, True, "")
 
 
-def test_bad_input_exits_2(tmp_path: Path) -> None:
-    code, out, err = run("train", "--data", "nowhere", cwd=tmp_path)
-    assert (code, out) == (2, "")
-    assert (
-        err.splitlines()[0]
-        == "Error: graph not found: no file, folder or embedded graph of that name (in 'nowhere')"
-    )
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "message"),
-    [
-        ("NUMBA_NUM_THREADS", "0", "number of threads is out of range: 0, expected an integer from 1 to 8192"),
-        ("NUMBA_NUM_THREADS", "1000000", "number of threads is out of range: 1000000, expected"),
-        ("NUMBA_THREADING_LAYER", "fast", "Numba cannot start its threads: The threading layer requested 'fast'"),
-    ],
-)
-def test_an_environment_in_which_numba_cannot_start(tmp_path: Path, name: str, value: str, message: str) -> None:
+def test_an_environment_in_which_numba_cannot_start(tmp_path: Path) -> None:
     arguments = ("train", "--data", "demo", "--epochs", 1, "--hidden", 4, "--out", "run")
-    code, _, err = run(*arguments, cwd=tmp_path, env={name: value})
-    assert code == 2, err
-    assert err.startswith(f"Error: {message}")
-    assert name in err
+    code, out, err = run(*arguments, cwd=tmp_path, env={"NUMBA_THREADING_LAYER": "fast"})
+    assert (code, out) == (2, "")
+    assert err.startswith("Error: Numba cannot start its threads: The threading layer requested 'fast'")
+    assert "NUMBA_THREADING_LAYER" in err
 
 
 def test_a_reader_that_goes_away(blocks: Path) -> None:
@@ -152,7 +135,7 @@ def test_a_reader_that_goes_away(blocks: Path) -> None:
 
 
 @pytest.mark.skipif(os.name == "nt", reason="needs a POSIX shell")
-@pytest.mark.parametrize("closed", [">&-", pytest.param(">&- 2>&-", marks=pytest.mark.thorough), "<&- >&- 2>&-"])
+@pytest.mark.parametrize("closed", [pytest.param(">&-", marks=pytest.mark.thorough), "<&- >&- 2>&-"])
 def test_streams_that_are_closed_do_no_harm(blocks: Path, tmp_path: Path, closed: str) -> None:
     arguments = ("train", "--data", str(blocks), "--hidden", "4", "--epochs", "2", "--out", str(tmp_path / "run"))
     command = f"exec {shlex.join([*PROGRAM, *arguments])} {closed}"

@@ -21,13 +21,16 @@ except KeyboardInterrupt:
 
 
 @pytest.mark.parametrize(
-    ("name", "code", "word"),
+    ("source", "name", "code", "word"),
     [
-        ("SIGINT", 130, "interrupted"),
-        ("SIGTERM", 143, "terminated"),
+        (HALF_MADE, "SIGINT", 130, "interrupted"),
+        (f'exec("{SEND}")', "SIGTERM", 143, "terminated"),
+        pytest.param(f'exec("{SEND}")', "SIGINT", 130, "interrupted", marks=pytest.mark.thorough),
+        pytest.param(SEND, "SIGINT", 130, "interrupted", marks=pytest.mark.thorough),
+        pytest.param(SEND, "SIGTERM", 143, "terminated", marks=pytest.mark.thorough),
     ],
+    ids=["other error", "string", "string again", "module", "module again"],
 )
-@pytest.mark.parametrize("source", [SEND, f'exec("{SEND}")', HALF_MADE], ids=["module", "string", "other error"])
 def test_a_signal_in_an_import_ends_the_program(
     tmp_path: Path, source: str, name: str, code: int, word: str
 ) -> None:

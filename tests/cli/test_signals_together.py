@@ -33,8 +33,15 @@ def children_of(process: WarmProcess) -> list[int]:
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="children are listed in /proc")
-@pytest.mark.parametrize("to_all", [False, True], ids=["to the first", "to all"])
-@pytest.mark.parametrize("kind", list(TOGETHER))
+@pytest.mark.parametrize(
+    ("kind", "to_all"),
+    [
+        ("workers", True),
+        ("trainers", False),
+        pytest.param("workers", False, marks=pytest.mark.thorough),
+        pytest.param("trainers", True, marks=pytest.mark.thorough),
+    ],
+)
 def test_sigterm_ends_a_run_of_several_processes_which_resumes(
     blocks: Path, tmp_path: Path, invoke: Invoke, warm: Warm, kind: str, to_all: bool
 ) -> None:

@@ -132,20 +132,6 @@ def test_resume_before_the_first_checkpoint_starts_anew(invoke: Invoke, trained:
     assert (tmp_path / "model.safetensors").read_bytes() == (trained / "model.safetensors").read_bytes()
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--resume"], "nothing to resume: no --out"),
-        (["--resume", "--out", "nowhere"], "nothing to resume: there is no config.toml"),
-        (["--resume", "--overwrite", "--out", "nowhere"], "cannot be continued and replaced"),
-    ],
-)
-def test_nothing_to_resume(invoke: Invoke, arguments: list[str], message: str) -> None:
-    outcome = invoke("train", *arguments)
-    assert outcome.code == 2
-    assert message in outcome.err
-
-
 def test_a_run_that_failed_before_its_first_epoch_is_corrected_in_place(
     invoke: Invoke, blocks: Path, tmp_path: Path
 ) -> None:
@@ -398,32 +384,6 @@ def test_ctrl_c_in_a_model_stays_ctrl_c(invoke: Invoke, blocks: Path, tmp_path: 
     assert outcome.code == 130
     assert "your model failed" not in outcome.err
     assert "Traceback" not in outcome.err
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--model", "perceptron"], "unknown model: 'perceptron'"),
-        (["--device", "cuda:7"], "no such device"),
-        (["--lr", "nan"], "lr is refused: nan"),
-        (["--monitor", "test/accuracy"], "monitor is refused: 'test/accuracy'"),
-        (["--scheduler", "StepLR", "--scheduler-option", "step_size=0"], "torch refuses the scheduler: StepLR"),
-        (["--loss", "mse"], "the loss does not fit the task: 'mse' is for regression, the task is classification"),
-        (["--task", "regression"], "the task does not fit the graph: task 'regression'"),
-        (["--hidden", "2000000000"], "the work does not fit memory"),
-        (["--split", "thirds"], "split is not understood"),
-    ],
-)
-def test_settings_are_refused_before_a_run_folder_is_made(
-    invoke: Invoke, blocks: Path, tmp_path: Path, arguments: list[str], message: str
-) -> None:
-    outcome = invoke("train", "--data", blocks, "--epochs", "2", "--out", tmp_path / "run", *arguments)
-    assert outcome.code == 2, outcome.err
-    assert message in outcome.err
-    assert outcome.err.startswith("Error: ")
-    assert "  hint: " in outcome.err
-    assert outcome.out == ""
-    assert not (tmp_path / "run").exists()
 
 
 def test_without_train_split(invoke: Invoke, tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ def run_program(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Finding]]
 
     def run(*lines: str) -> list[Finding]:
         monkeypatch.setattr(probes, "_COMMAND", (sys.executable, "-c", "\n".join(["import os, sys", *lines])))
-        return list(run_probes())
+        return run_probes()
 
     return run
 

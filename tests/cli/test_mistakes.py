@@ -1,0 +1,241 @@
+"""Mistakes on the command line: exit code 2, a message that names them, no result, and nothing written or changed."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sagann.storage import save_graph
+from tests.cli.conftest import Invoke
+from tests.train.graphs_of import rings_and_stars
+
+_RMAT, _SBM = "data generate rmat new --vertices 5 --edges 5", "data generate sbm new --vertices 50"
+_TRAIN, _RINGS = "train BLOCKS --epochs 2 --out new", "train RINGS --out new"
+_SIZES = "train SIZES --model gin --batch-size 8 --out new --targets="
+_PLAN, _SAMPLED = "plan demo --model gcn", "plan demo --model sage --sample 10,5"
+_TRAINERS = "plan demo --model sage --sample 25,10 --batch-size 40 --devices host,accelerator"
+_U250 = f"{_TRAINERS} --machine epyc-7763-u250"
+_WORKERS = "evaluate RUN --workers 2"
+
+MISTAKES = [
+    # Usage.
+    ("trian", "No such command 'trian'"),
+    ("train --epohcs 3", "No such option"),
+    ("train --hidden", "requires an argument"),
+    ("predict --run x", "Missing option '--out'"),
+    ("data info", "Missing argument"),
+    ("doctor please", "unexpected extra argument"),
+    # The nearest name is offered, also of another program's.
+    ("trian", "Did you mean 'train'?"),
+    ("train --epohcs 3", "Possible options: --epochs)"),
+    ("train --early-stopping 10", "Possible options: --patience)"),
+    ("train --symmetrise", "Possible options: --undirected)"),
+    ("train demo --model gnc", "Did you mean 'gcn'?"),
+    ("train demo --encoder Linear", "Did you mean 'linear'?"),
+    ("train demo --engine compield", "Did you mean 'compiled'?"),
+    ("train demo --optimizer adam", "Did you mean 'Adam'?"),
+    ("train dmeo", "Did you mean 'demo'?"),
+    ("train RINGZ", "Did you mean 'RINGS'?"),
+    ("train n.npy", "Did you mean 'n.npz'?"),
+    ("plan demo --show step", "Did you mean 'steps'?"),
+    ("data import a b --undirected", "Possible options: --symmetrise)"),
+    ("data import roads.csv new --format paquet", "Did you mean 'parquet'?"),
+    ("data import roads.csv new --weight kn", "Did you mean 'km'?"),
+    ("data reorder demo new --by mettis", "Did you mean 'metis'?"),
+    ("data reorder a b --order degree", "Possible options: --by)"),
+    ("data score demo --score vipp", "Did you mean 'vip'?"),
+    ("data score a --sample 5,5", "Possible options: --fanouts)"),
+    ("data generate rmat a --nodes 9", "Possible options: --vertices)"),
+    ("data generate rmat x --vertices -1 --edges 2", "--vertices"),
+    ("data generate rmat x --vertices many --edges 2", "--vertices"),
+    # Datasets that are generated.
+    ("data generate rmat new --vertices 0 --edges 5", "edges need vertices"),
+    (f"data generate rmat new --vertices 5 --edges {10**30}", "Invalid value for '--edges'"),
+    (f"data generate rmat new --vertices 5 --edges {10**12}", "disk is too small"),
+    (f"{_RMAT} --a 0.9", "quadrant probabilities"),
+    (f"{_RMAT} --a nan", "quadrant probabilities"),
+    (f"{_RMAT} --memory 1kB", "memory_bytes is refused: 1000, expected"),
+    (f"{_RMAT} --memory lots", "size is not understood"),
+    ("data generate rmat no/where/new --vertices 5 --edges 5", "no/where"),
+    (f"{_SBM} --homophily 2", "parameter of the block model out of range"),
+    (f"{_SBM} --degree nan", "parameter of the block model out of range"),
+    (f"{_SBM} --degree inf", "parameter of the block model out of range"),
+    ("data generate sbm new --vertices 1000000000 --degree 4", "the work does not fit memory"),
+    (f"{_SBM} --split half", "split is not understood"),
+    (f"{_SBM} --split random:0,0", "the training split is empty"),
+    (f"{_SBM} --classes {10**20}", "Invalid value for '--classes'"),
+    (f"{_SBM} --seed {10**40}", "seed"),
+    (f"{_SBM} --noise 1e39", "feature_noise"),
+    (f"{_SBM} --noise inf", "feature_noise"),
+    # Datasets that are imported.
+    ("data import nowhere.csv new", "source not found"),
+    ("data import roads.csv new --format excel", "format is unknown: 'excel'"),
+    ("data import roads.csv new --src zz", "zz"),
+    ("data import roads.csv new --dst 99", "99"),
+    ("data import roads.csv new --weight from --num-vertices 1", "roads.csv"),
+    ("data import roads.csv new --split-scheme time", "option is for another format: --split-scheme"),
+    ("data import roads.csv new --separator ab", "separator is not one character"),
+    ("data import roads.csv new --num-vertices -4", "num_vertices is refused: -4, expected an integer from 0"),
+    ("data import roads.csv no/new", "no"),
+    ("data import roads.csv roads.csv", "roads.csv"),
+    ("data import n.npz new --targets t.npy", "option is for another format: --targets with format npz"),
+    ("data import n.npz new --src a", "option is for another format: --src with format npz"),
+    ("data import bad.csv new", "bad.csv, row 3"),
+    ("data import bad.csv new --format parquet", "bad.csv"),
+    ("data import bad.csv new --format npz", "bad.csv"),
+    # Datasets that are looked at.
+    ("data info nowhere", "graph not found"),
+    ("data info ''", "hint: "),
+    ("data info .", "hint: "),
+    ("data check nowhere", "graph not found"),
+    (f"data check {'x' * 300}", "hint: "),
+    ("data check 'a\0b'", "hint: "),
+    ("data reorder BLOCKS new --by degree --score rpr", "only the order by score has a score: --score rpr with --by degree"),
+    ("data reorder BLOCKS new --by score --score heat", "unknown score: 'heat', expected one of degree, rpr, wrpr, vip"),
+    ("data reorder BLOCKS new --save-order BLOCKS/labels.npy", "file cannot be written among those of a dataset or a run"),
+    ("data reorder BLOCKS new --save-order n.npz", "file type is unknown: '.npz', expected .npy"),
+    ("data reorder BLOCKS new --save-order precious.npy", "a file stands there already: overwriting was not asked for"),
+    ("data reorder BLOCKS new --save-order folder.npy", "file cannot be written: what stands there is not a file"),
+    ("data reorder BLOCKS new --save-order no/new.npy", "file cannot be written: there is no folder 'no' (in --save-order no/new.npy)"),
+    ("data score BLOCKS --score degree,heat", "unknown score: 'heat', expected one of degree, rpr, wrpr, vip"),
+    ("data score BLOCKS --fanouts '5;3'", "fanouts are not understood: '5;3'"),
+    ("data score BLOCKS --fanouts 0", "fanout out of range: 0"),
+    ("data score BLOCKS --split dev", "the dataset has no such split: 'dev', expected one of train, val, test, all"),
+    ("data score BLOCKS --batch-size 0", "Invalid value for '--batch-size'"),
+    # Files that are none of ours.
+    ("train photo.npz", "photo.npz"),
+    ("train graph.pt", "graph.pt"),
+    ("train roads.csv", "roads.csv"),
+    ("train text", "text"),
+    ("train empty", "empty"),
+    ("train binary", "binary"),
+    # Training.
+    (f"{_TRAIN} --model perceptron", "unknown model: 'perceptron'"),
+    (f"{_TRAIN} --device cuda:7", "no such device"),
+    (f"{_TRAIN} --lr nan", "lr is refused: nan"),
+    (f"{_TRAIN} --monitor test/accuracy", "monitor is refused: 'test/accuracy'"),
+    (f"{_TRAIN} --scheduler StepLR --scheduler-option step_size=0", "torch refuses the scheduler: StepLR"),
+    (f"{_TRAIN} --loss mse", "the loss does not fit the task: 'mse' is for regression, the task is classification"),
+    (f"{_TRAIN} --task regression", "the task does not fit the graph: task 'regression'"),
+    (f"{_TRAIN} --hidden 2000000000", "the work does not fit memory"),
+    (f"{_TRAIN} --split thirds", "split is not understood"),
+    (f"{_TRAIN} --split edges:0.85,0.05", "split is not understood"),
+    ("train --resume", "nothing to resume: no --out"),
+    ("train --resume --out nowhere", "nothing to resume: there is no config.toml"),
+    ("train --resume --overwrite --out nowhere", "cannot be continued and replaced"),
+    # Whole graphs.
+    (f"{_RINGS} --sample 5,5", "sample is refused: (5, 5), expected None where whole graphs are learned"),
+    (f"{_RINGS} --memory 1GiB", "memory is refused: '1GiB', expected None where whole graphs are learned"),
+    (f"{_RINGS} --split per-class:2,2", "split is not one of whole graphs: 'per-class:2,2'"),
+    (f"{_RINGS} --targets 0", "there are no targets to choose from: the graph has labels of 2 classes of graphs"),
+    (f"{_RINGS} --task regression", "the task does not fit the graph"),
+    (f"{_RINGS} --pool softmax", "an accumulator that cannot pool: 'softmax'"),
+    (f"{_RINGS} --pool mean,", "unknown accumulator"),
+    ("plan RINGS --memory 1GiB", "memory is refused: '1GiB', expected None where whole graphs are learned"),
+    ("plan RINGS --workers 2", "the task is graph-classification, and --workers plans"),
+    (f"{_SIZES}2", "no such targets: [2]; there are 2"),
+    (f"{_SIZES}0,0", "no such targets: [0, 0]; there are 2"),
+    (f"{_SIZES}-1", "no such targets: [-1]; there"),
+    (f"{_SIZES}{10**30}", "no such targets: [1000"),
+    # Plans.
+    (f"{_PLAN} --machine x", "or plan an epoch within a budget (--memory)"),
+    (f"{_PLAN} --picture x", "or plan an epoch within a budget (--memory)"),
+    (f"{_PLAN} --show steps", "or plan an epoch within a budget (--memory)"),
+    (f"{_PLAN} --learned x", "--learned, and the plan is of the programs of layers"),
+    (f"{_PLAN} --lr 0", "lr is refused"),
+    (f"{_PLAN} --batch-size 64", "batch_size is refused: 64, expected None where sample is not set"),
+    (f"{_PLAN} --memory 20MiB --device cuda:99", "no such device: 'cuda:99'"),
+    (f"{_PLAN} --memory 1kB", "are needed"),
+    (f"{_PLAN} --memory 20MiB --picture new.jpg", "file type is unknown: '.jpg', expected .png (in --picture new.jpg)"),
+    (f"{_PLAN} --memory 20MiB --picture no/new.png", "file cannot be written: there is no folder 'no'"),
+    (f"{_SAMPLED} --picture x.png", "--picture, and the plan is of mini-batches (--sample)"),
+    (f"{_SAMPLED} --show steps", "--show steps, and the plan is of mini-batches (--sample)"),
+    (f"{_SAMPLED} --show kernels", "or plan the programs of layers"),
+    (f"{_SAMPLED} --device cuda:99", "no such device: 'cuda:99'"),
+    (f"{_SAMPLED} --memory much", "Write a number and a unit"),
+    ("plan demo --model sage --sample 10", "fanouts and hops of the model differ in number: 1 fanouts, the model walks 2 hops"),
+    ("plan demo --model sage --sample 10,x", "sample is refused: '10,x', expected a list of integers with commas between them"),
+    (f"{_U250} --link-rate 1e9", "states the rates of its links: --link-rate, with --machine"),
+    (f"{_TRAINERS} --link-rate -1", "--link-rate"),
+    (f"{_TRAINERS} --machine nowhere.toml", "machine file cannot be read"),
+    (f"{_U250} --memory 1GiB", "memory is refused: '1GiB', expected None where devices is set"),
+    (f"{_U250} --model gat", "the performance model does not know this model"),
+    (f"{_U250} --layers 3", "fanouts do not fit the layers"),
+    (f"{_U250} --batch-size 1", "fewer seeds than trainers"),
+    (f"{_TRAINERS} --workers 2", "sample is refused: (25, 10), expected None where several workers train"),
+    (f"{_PLAN} --workers 2 --memory 1GiB --balance cost", "vertices do not move between workers that stream"),
+    (f"{_PLAN} --workers 2 --sample 5,5", "sample is refused: (5, 5), expected None where several workers train"),
+    (f"{_PLAN} --workers 2 --learned x", "not a run folder"),
+    (f"{_PLAN} --balance cost", "nothing is divided without workers: --balance, and there is one process"),
+    # Runs that are used.
+    ("evaluate .", "not a run folder: there is neither config.toml nor run.json"),
+    ("predict . --out new.npy", "not a run folder: there is neither config.toml nor run.json"),
+    ("embed . --out new.npy", "not a run folder: there is neither config.toml nor run.json"),
+    ("predict RUN --out new.txt", "file type is unknown: '.txt'"),
+    ("predict RUN --out no/new.csv", "file cannot be written: there is no folder"),
+    ("embed RUN --out precious.npy", "a file stands there already: overwriting was not asked for"),
+    ("evaluate RUN --memory 10B", "the memory budget cannot be met"),
+    ("evaluate RUN --memory much", "size is not understood"),
+    ("evaluate RUN --workers 0", "workers is refused: 0, expected an integer from 1 to 8192"),
+    ("evaluate RUN --balance cost", "nothing is divided without workers: --balance, and"),
+    ("evaluate RUN --worker-timeout 9", "nothing is divided without workers: --worker-timeout, and"),
+    ("evaluate nowhere --workers 2", "not a run folder"),
+    (f"{_WORKERS} --balance time", "balance is refused: 'time', expected one of edges"),
+    (f"{_WORKERS} --balance cost", "the run has learned no cost model"),
+    (f"{_WORKERS} --worker-timeout 0", "worker_timeout is refused: 0.0"),
+    (f"{_WORKERS} --memory much", "'much'"),
+]  # fmt: skip
+"Command lines, and what their messages say."
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the command lines name."""
+    path = tmp_path_factory.mktemp("mistakes")
+    save_graph(rings_and_stars(), path / "RINGS")
+    save_graph(replace(rings_and_stars(regression=True), graph_splits={}), path / "SIZES")
+    (path / "roads.csv").write_text("from,to,km,kind\n0,1,2.5,0\n1,2,1.0,1\n2,2,0.5,1\n0,1,4.0,0\n")
+    (path / "bad.csv").write_text("a,b\n0,1\n0,one\n")
+    np.savez(path / "n.npz", edge_index=np.zeros((2, 1), dtype=np.int64))
+    (path / "photo.npz").write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(1000))
+    (path / "graph.pt").write_bytes(b"PK\x03\x04")
+    for name, file, content in (
+        ("text", "readme.txt", b"hello"),
+        ("empty", "manifest.json", b"{}"),
+        ("binary", "manifest.json", b"\xff\xff"),
+    ):
+        (path / name).mkdir()
+        (path / name / file).write_bytes(content)
+    (path / "precious.npy").write_text("precious")
+    (path / "folder.npy").mkdir()
+    return path
+
+
+@pytest.mark.parametrize(("line", "message"), MISTAKES, ids=lambda value: value[:50].replace("\0", " "))
+def test_a_mistake_is_named_and_nothing_is_done(
+    line: str,
+    message: str,
+    invoke: Invoke,
+    folder: Path,
+    blocks: Path,
+    trained: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("sagann.cli.launch.launch_workers", lambda *_, **__: pytest.fail("workers were started"))
+    monkeypatch.chdir(folder)
+
+    def files() -> dict[Path, float]:
+        places = (folder, blocks, trained)
+        return {path: path.stat().st_mtime for place in places for path in (place, *place.rglob("*"))}
+
+    before = files()
+    outcome = invoke(*shlex.split(line.replace("BLOCKS", str(blocks)).replace("RUN", str(trained))))
+    assert outcome.code == 2, outcome.err
+    assert message in " ".join(outcome.err.split())
+    assert "Traceback" not in outcome.err
+    assert outcome.out == ""
+    assert files() == before
