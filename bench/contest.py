@@ -42,14 +42,14 @@ class Contestant:
     "Starts its worker."
 
     @property
-    def system(self) -> str:
-        """sagann, pyg, dgl, floor. What switches something off in sagann is a system of its own."""
-        return self.name if self.name.startswith("sagann") else self.name.partition(":")[0]
-
-    @property
     def variant(self) -> str:
         """What follows the colon."""
         return self.name.partition(":")[2]
+
+
+def system_of(name: str) -> str:
+    """sagann, pyg, dgl or floor, of a contestant's name. What switches something off in sagann is a system of its own."""
+    return name if name.startswith("sagann") else name.partition(":")[0]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -160,12 +160,16 @@ def run_contest(
         alone[contestant.name] = record
     if results.find("together", dataset, task) is None:
         chosen = chosen_for_alternation(alone)
-        seconds = _run_together(
+        turns = take_turns(
             [contestant for contestant in contestants if contestant.name in chosen],
-            {name: median(alone[name]["seconds"]) for name in chosen},
             specification,
-            rules,
+            first={"epochs": 2},
+            request=lambda name, _: {"epochs": _repetitions(median(alone[name]["seconds"]), rules)},
+            rounds=rules.rounds,
+            timeout_s=rules.timeout_s,
+            memory_bytes=rules.memory_bytes,
         )
+        seconds = {name: [turn["seconds"] for turn in each] for name, each in turns.answers.items()}
         results.add({"kind": "together", "dataset": dataset, "task": task, "seconds": seconds})
         shown = ", ".join(
             f"{name} {median(s for turn in turns for s in turn):.4g} s" for name, turns in seconds.items()
@@ -185,8 +189,7 @@ def chosen_for_alternation(alone: Mapping[str, Record]) -> list[str]:
     systems: dict[str, list[tuple[float, str]]] = {}
     for name, record in alone.items():
         if record["outcome"] == "ok":
-            system = name if name.startswith("sagann") else name.partition(":")[0]
-            systems.setdefault(system, []).append((median(record["seconds"]), name))
+            systems.setdefault(system_of(name), []).append((median(record["seconds"]), name))
     chosen = []
     for variants in systems.values():
         variants.sort()
@@ -205,7 +208,7 @@ def _run_alone(contestant: Contestant, specification: Mapping[str, Any], rules: 
     except WorkerEndedError as end:
         # Results are kept with the project: no paths of this machine.
         print(end.detail, file=sys.stderr)
-        return {"outcome": end.outcome, "detail": (end.detail.strip().splitlines() or [""])[-1]}
+        return {"outcome": end.outcome, "detail": end.last_line}
     return {
         "outcome": "ok",
         **worker.ready,
@@ -219,34 +222,18 @@ def _run_alone(contestant: Contestant, specification: Mapping[str, Any], rules: 
     }
 
 
-def _run_together(
-    contestants: Iterable[Contestant],
-    expected_s: Mapping[str, float],
-    specification: Callable[[Contestant], Mapping[str, Any]],
-    rules: Rules,
-) -> dict[str, list[list[float]]]:
-    """Seconds of every run, by contestant and round. Who does not live through it is left out."""
-    with ExitStack() as stack:
-        workers: dict[str, Worker] = {}
-        seconds: dict[str, list[list[float]]] = {}
-        for contestant in contestants:
-            try:
-                worker = stack.enter_context(_start(contestant, specification(contestant), rules))
-                worker.ask({"epochs": 2})
-            except WorkerEndedError as end:
-                _say(f"{contestant.name} does not run beside the others: {end.outcome}")
-                continue
-            workers[contestant.name], seconds[contestant.name] = worker, []
-        for _ in range(rules.rounds):
-            for name in list(workers):
-                try:
-                    turn = workers[name].ask({"epochs": _repetitions(expected_s[name], rules)})
-                except WorkerEndedError as end:
-                    _say(f"{name} does not run beside the others: {end.outcome}")
-                    del workers[name], seconds[name]
-                    continue
-                seconds[name].append(turn["seconds"])
-    return seconds
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Turns:
+    """What contestants that took turns answered."""
+
+    first: dict[str, Record]
+    "Of each one that started, its first answer, which does not count as a turn."
+    answers: dict[str, list[Record]]
+    "Of each one that took all of its turns, the answers."
+    last: dict[str, Record]
+    "Answers to a last question."
+    failures: dict[str, WorkerEndedError]
+    "How others ended."
 
 
 def take_turns(
@@ -254,37 +241,66 @@ def take_turns(
     specification: Callable[[Contestant], Mapping[str, Any]],
     *,
     first: Mapping[str, Any],
-    request: Mapping[str, Any],
+    request: Callable[[str, Record], Mapping[str, Any]],
     rounds: int,
+    last: Mapping[str, Mapping[str, Any]] | None = None,
     timeout_s: float = MOST_WAIT_S,
-) -> dict[str, list[Record]]:
-    """The answers of every contestant to so many requests in alternation, after a first one that is not counted.
+    memory_bytes: int | None = None,
+) -> Turns:
+    """Ask every contestant a first question, and then one in each round, in alternation.
 
     Who ends before its time, or does not answer in time, is left out; the others go on.
+
+    Args:
+        contestants: who takes turns.
+        specification: what a contestant's worker is told.
+        first: the first question.
+        request: the question of a turn, from a contestant's name and first answer.
+        rounds: turns of each.
+        last: questions after all turns, by contestant.
+        timeout_s: longest wait for an answer.
+        memory_bytes: memory that a contestant may hold; None for the machine's.
     """
-    turns: dict[str, list[Record]] = {}
+    answers: dict[str, list[Record]] = {}
+    failures: dict[str, WorkerEndedError] = {}
+    firsts, lasts = dict[str, Record](), dict[str, Record]()
     with ExitStack() as stack:
         workers: dict[str, Worker] = {}
 
-        def ask(contestant: Contestant, asked: Mapping[str, Any]) -> None:
-            name = contestant.name
+        def ask(name: str, asked: Mapping[str, Any]) -> list[Record]:
+            """The answer; nothing where the worker ends, of which nothing is asked any more."""
             try:
-                if name not in workers:
-                    worker = Worker(contestant.command, specification(contestant), timeout_s=timeout_s)
-                    workers[name] = stack.enter_context(worker)
-                    turns[name] = []
-                turns[name].append(workers[name].ask(asked))
+                return [workers[name].ask(asked)]
             except WorkerEndedError as end:
-                _say(f"{name} does not run: {end}")
-                turns.pop(name, None)
+                end_of(name, end)
+                return []
+
+        def end_of(name: str, end: WorkerEndedError) -> None:
+            _say(f"{name} does not run: {end}")
+            failures[name] = end
+            workers.pop(name, None)
 
         for contestant in contestants:
-            ask(contestant, first)
+            name = contestant.name
+            try:
+                started = Worker(
+                    contestant.command, specification(contestant), timeout_s=timeout_s, memory_bytes=memory_bytes
+                )
+            except WorkerEndedError as end:
+                end_of(name, end)
+                continue
+            workers[name] = stack.enter_context(started)
+            for answer in ask(name, first):
+                firsts[name] = answer
         for _ in range(rounds):
-            for contestant in contestants:
-                if contestant.name in turns:
-                    ask(contestant, request)
-    return {name: answers[1:] for name, answers in turns.items()}
+            for name in list(workers):
+                answers.setdefault(name, []).extend(ask(name, request(name, firsts[name])))
+        for name, asked in (last or {}).items():
+            if name in workers:
+                for answer in ask(name, asked):
+                    lasts[name] = answer
+    whole = {name: each for name, each in answers.items() if len(each) == rounds}
+    return Turns(first=firsts, answers=whole, last=lasts, failures=failures)
 
 
 def _start(contestant: Contestant, specification: Mapping[str, Any], rules: Rules) -> Worker:
@@ -299,13 +315,8 @@ def results_of(
     Raises:
         WorkerEndedError: it ended before its time.
     """
-    with _start(contestant, specification, rules) as worker:
+    with _start(contestant, specification, rules) as worker, TemporaryDirectory() as folder:
         worker.ask({"epochs": epochs})
-        return _result(worker)
-
-
-def _result(worker: Worker) -> dict[str, np.ndarray]:
-    with TemporaryDirectory() as folder:
         path = Path(folder) / "result.npz"
         worker.ask({"result": str(path)})
         with np.load(path) as archive:

@@ -7,15 +7,15 @@ chunk has equally many edges, and no epoch runs. All policies place the same ste
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
+from bench.epochs.graphs import Shape
+from bench.pages import command_line, head, parser_of, row
 from bench.papers.rivals import place_recent, place_uncached
-from bench.result_tables import table_line
 from sagann.compiler.model_program import ModelProgram
 from sagann.graph import Graph, Topology
 from sagann.nn import MODELS, ModelConfig, build_model
@@ -60,24 +60,8 @@ COLUMNS = (
 )
 PAPER = 1.4
 "The least factor that ROC states against streaming and LRU."
-NUM_WORDS = 2
-"Columns that begin the table with words, not numbers."
 MOST_INTERVALS = 64
 P100 = Path(__file__).with_name("p100.toml")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Shape:
-    """Numbers of a graph, from which a plan follows."""
-
-    vertices: int
-    "Number of vertices."
-    edges: int
-    "Number of directed edges."
-    features: int
-    "Number of features of a vertex."
-    classes: int
-    "Number of classes."
 
 
 SHAPES = {
@@ -146,14 +130,12 @@ def main(given: Sequence[str] | None = None) -> int:
         for case in cases_of(dataset, model, arguments.hidden, arguments.intervals, machine)
     ]
     print("# What memory policies move\n")
-    command = " ".join(["bench.memory_policies", *(sys.argv[1:] if given is None else given)])
-    print(f"`python -m {command}`; rates of {machine.name}.\n")
+    print(f"`{command_line('bench.memory_policies', given)}`; rates of {machine.name}.\n")
     print("\n".join(summary(cases)))
     print(f"\n{notes(arguments.hidden)}\n")
-    print(table_line(COLUMNS))
-    print(table_line(["---"] * NUM_WORDS + ["--:"] * (len(COLUMNS) - NUM_WORDS)))
+    print(head(COLUMNS, words=("model",)))
     for case in cases:
-        print(table_line(case.cells()))
+        print(row(case.cells()))
     return 0
 
 
@@ -298,7 +280,7 @@ def megabytes(count: int) -> str:
 
 
 def _arguments(given: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__, hidden=128)
     parser.add_argument("--datasets", nargs="+", choices=list(SHAPES), default=list(SHAPES), metavar="SHAPE")
     parser.add_argument(
         "--models",
@@ -306,7 +288,6 @@ def _arguments(given: Sequence[str] | None) -> argparse.Namespace:
         choices=[name for name in MODELS if name != "mlp"],
         default=[*ROC_MODELS, "gat", "ggnn", "gated-gcn"],
     )
-    parser.add_argument("--hidden", type=int, default=128)
     parser.add_argument("--intervals", type=int, default=8, help="the fewest intervals, P")
     parser.add_argument("--machine", type=Path, default=P100, help="rates, as `sagann machine` writes them")
     return parser.parse_args(given)

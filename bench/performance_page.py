@@ -16,6 +16,7 @@ from bench.accuracy.report import values_of, verdicts
 from bench.contest import Record
 from bench.epochs.graphs import SHAPES
 from bench.epochs.report import LEAN, PEERS, Row, geometric_mean, rows_of
+from bench.pages import head, mebibytes, read_table, row as table_row
 from bench.performance_sections import (
     PAGES,
     device_section,
@@ -23,7 +24,6 @@ from bench.performance_sections import (
     minibatch_section,
     page_section,
 )
-from bench.result_tables import read_table
 from bench.workers import RESULTS, ROOT
 
 PAGE = ROOT / "docs" / "performance.md"
@@ -130,34 +130,40 @@ def with_table(readme: str, results: Path) -> str:
         readme: its text, with the marks around the table.
         results: folder of the benchmarks' files.
     """
-    found = {
-        name: rows_of(_records(file))
-        for name in ("defaults", "epochs")
-        if (file := results / f"{name}.jsonl").exists()
+    records = {name: _records(results / f"{name}.jsonl") for name in CONTESTS}
+    shown = {
+        name: [row for row in rows_of(found) if row.dataset == SHOWN and not row.wrong]
+        for name, found in records.items()
     }
-    shown = {name: [row for row in rows if row.dataset == SHOWN and not row.wrong] for name, rows in found.items()}
     # The defaults, where they were measured on that graph.
     name = next((name for name, rows in shown.items() if rows), "epochs")
-    rows = shown.get(name, [])
-    measured = [record for record in _records(results / f"{name}.jsonl") if record["dataset"] == SHOWN]
+    rows = shown[name]
+    measured = [record for record in records[name] if record["dataset"] == SHOWN]
     processors = " and ".join(dict.fromkeys(f"an {record['processor']}" for record in measured))
     shape = SHAPES[SHOWN]
     before, mark, rest = readme.partition(MARKS[0])
     _, end, after = rest.partition(MARKS[1])
+    columns = (
+        "model",
+        "sagann, s",
+        "PyG, s",
+        "DGL, s",
+        "speed-up over the faster peer",
+        "sagann, MiB",
+        "leaner peer, MiB",
+    )
     lines = [
         "",
         f"Seconds per epoch, and MiB beyond the loaded graph, on a generated graph with {shape.vertices:,} vertices, {shape.edges:,} edges and\n"
         f"{shape.features} features: {CONTESTS[name].removeprefix('epochs, ')}, against the best variant of each peer ({_command(name)}).",
         "",
-        "| model | sagann, s | PyG, s | DGL, s | speed-up over the faster peer | sagann, MiB | leaner peer, MiB |",
-        "|---|--:|--:|--:|--:|--:|--:|",
+        head(columns),
     ]
     for row in rows:
         seconds = [f"{row.times[who].seconds:.3f}" if who in row.times else "-" for who in ("sagann", *PEERS)]
         speed = "-" if row.speedup is None else f"**{row.speedup:.2f}**"
-        least = "-" if row.least_peer is None else f"{row.least_peer[1] / 2**20:.0f}"
-        cells = [row.task, *seconds, speed, f"{row.peaks['sagann'] / 2**20:.0f}", least]
-        lines.append(f"| {' | '.join(cells)} |")
+        peaks = [row.peaks["sagann"], None if row.least_peer is None else row.least_peer[1]]
+        lines.append(table_row([row.task, *seconds, speed, *map(mebibytes, peaks)]))
     if processors:
         lines += [
             "",
@@ -168,49 +174,58 @@ def with_table(readme: str, results: Path) -> str:
 
 
 def _fast_table(rows: dict[str, list[Row]]) -> list[str]:
-    lines = [
-        "| measured | graph | cases | geometric mean | least | most | times the floor | most to gain | command |",
-        "|---|---|--:|--:|--:|--:|--:|--:|---|",
-    ]
+    columns = (
+        "measured",
+        "graph",
+        "cases",
+        "geometric mean",
+        "least",
+        "most",
+        "times the floor",
+        "most to gain",
+        "command",
+    )
+    lines = [head(columns, words=("graph", "command"))]
     for name, found in rows.items():
-        for dataset, mine in _by_dataset(found):
+        for dataset in dict.fromkeys(row.dataset for row in found):
+            mine = [row for row in found if row.dataset == dataset]
             speeds = [row.speedup for row in mine if row.speedup is not None]
             if speeds:
-                lines.append(
-                    f"| {CONTESTS[name]} | {dataset} | {len(speeds)} | **{geometric_mean(speeds):.2f}** | {min(speeds):.2f} "
-                    f"| {max(speeds):.2f} | {_mean(row.times_floor for row in mine)} "
-                    f"| {_mean(row.headroom for row in mine)} | {_command(name)} |"
-                )
+                figures = [f"**{geometric_mean(speeds):.2f}**", f"{min(speeds):.2f}", f"{max(speeds):.2f}"]
+                figures += [_mean(row.times_floor for row in mine), _mean(row.headroom for row in mine)]
+                lines.append(table_row([CONTESTS[name], dataset, len(speeds), *figures, _command(name)]))
     return lines
 
 
 def _small_table(
     rows: dict[str, list[Row]], streamed: Sequence[dict[str, str]], size: Sequence[dict[str, str]]
 ) -> list[str]:
-    lines = ["| case | memory | compared with | share | times as long | command |", "|---|--:|---|--:|--:|---|"]
-    for name in ("defaults", "epochs"):
-        found = rows.get(name, [])
+    columns = ("case", "memory", "compared with", "share", "times as long", "command")
+    lines = [head(columns, words=("compared with", "command"))]
+    for name, found in rows.items():
         for contestant, engine in (("sagann", ""), (LEAN, ", `--engine lean`")):
             shares = [share for row in found if (share := row.memory_share(contestant)) is not None]
             if shares:
+                share = f"{geometric_mean(shares):.2f} ({min(shares):.2f} to {max(shares):.2f})"
+                cells = [
+                    f"{CONTESTS[name]}{engine}; {len(shares)} cases",
+                    "-",
+                    "the thriftiest of PyG and DGL",
+                    share,
+                ]
                 lines.append(
-                    f"| {CONTESTS[name]}{engine}; {len(shares)} cases | - | the thriftiest of PyG and DGL | {geometric_mean(shares):.2f} "
-                    f"({min(shares):.2f} to {max(shares):.2f}) | {_mean(_slowdown(row, contestant) for row in found)} | {_command(name)} |"
+                    table_row([*cells, _mean(_slowdown(row, contestant) for row in found), _command(name)])
                 )
     for case, ways in _by_case(streamed):
         dense = ways[WHOLE]
-        mebibytes, whole = float(ways[ON_DISK]["measured MiB"]), float(dense["measured MiB"])
-        lines.append(
-            f"| {case}, budget of {ways[ON_DISK]['budget MiB']} MiB, host on disk | {mebibytes:.0f} MiB "
-            f"| streamed with P = 1: {whole:.0f} MiB | {mebibytes / whole:.2f} | {ways[ON_DISK]['times P = 1 folded']} "
-            "| `make streaming` |"
-        )
+        held, whole = float(ways[ON_DISK]["measured MiB"]), float(dense["measured MiB"])
+        named = f"{case}, budget of {ways[ON_DISK]['budget MiB']} MiB, host on disk"
+        cells = [named, f"{held:.0f} MiB", f"streamed with P = 1: {whole:.0f} MiB", f"{held / whole:.2f}"]
+        lines.append(table_row([*cells, ways[ON_DISK]["times P = 1 folded"], "`make streaming`"]))
     for row in size:
         ended = f"{row['epoch s']} s an epoch" if row["epoch s"] != "-" else f"{row['outcome']}: {row['came to']}"
-        lines.append(
-            f"| 9.4 M vertices, 231 M edges, 300 features, limit of 6 GiB: {row['who']} | {row['held MiB']} MiB | - | - "
-            f"| {ended} | `python -m bench.size` |"
-        )
+        named = f"9.4 M vertices, 231 M edges, 300 features, limit of 6 GiB: {row['who']}"
+        lines.append(table_row([named, f"{row['held MiB']} MiB", "-", "-", ended, "`python -m bench.size`"]))
     return lines
 
 
@@ -318,13 +333,6 @@ def _slowdown(row: Row, contestant: str) -> float | None:
     """How many times as long as the faster peer an engine of sagann takes."""
     own = 1.0 if contestant == "sagann" else row.ratio(contestant)
     return None if own is None or row.speedup is None else own / row.speedup
-
-
-def _by_dataset(rows: Iterable[Row]) -> list[tuple[str, list[Row]]]:
-    found: dict[str, list[Row]] = {}
-    for row in rows:
-        found.setdefault(row.dataset, []).append(row)
-    return list(found.items())
 
 
 def _by_case(streamed: Iterable[dict[str, str]]) -> list[tuple[str, dict[str, dict[str, str]]]]:

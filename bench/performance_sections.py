@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from bench.result_tables import captioned_tables, read_table, table_line
+from bench.pages import captioned_tables, head, read_table, row as table_row
 
 MINIBATCHES = """## Mini-batches
 
@@ -44,9 +44,12 @@ def minibatch_section(results: Path) -> list[str]:
             if peers:
                 best = min(peers, key=lambda row: float(row[column]))
                 case = caption.removesuffix(":") if caption.endswith(":") else "2-layer SAGE"
-                rows.append(f"| {what} | {case} | {best['contestant']} | **{best[column]}** | {command} |")
-    header = ["| measured | case | the faster peer | times as fast | command |", "|---|---|---|--:|---|"]
-    return ["", MINIBATCHES, *header, *rows, *_large(results / "minibatches_large.md")] if rows else []
+                rows.append(table_row([what, case, best["contestant"], f"**{best[column]}**", command]))
+    header = head(
+        ("measured", "case", "the faster peer", "times as fast", "command"),
+        words=("case", "the faster peer", "command"),
+    )
+    return ["", MINIBATCHES, header, *rows, *_large(results / "minibatches_large.md")] if rows else []
 
 
 def _large(path: Path) -> list[str]:
@@ -78,9 +81,8 @@ def device_section(path: Path) -> list[str]:
         return []
     text = path.read_text().splitlines()
     begins = next(at for at, line in enumerate(text) if line.startswith(("## ", "|")))
-    header = [table_line(DEVICE_COLUMNS), "|---" * len(DEVICE_COLUMNS) + "|"]
-    lines = ["", f"#{text[0]}", *text[1:begins], DEVICE_NOTE, *header]
-    return [*lines, *(table_line([row[name] for name in DEVICE_COLUMNS]) for row in rows)]
+    lines = ["", f"#{text[0]}", *text[1:begins], DEVICE_NOTE, head(DEVICE_COLUMNS, words=DEVICE_COLUMNS)]
+    return [*lines, *(table_row(row[name] for name in DEVICE_COLUMNS) for row in rows)]
 
 
 def device_sentence(path: Path) -> str:

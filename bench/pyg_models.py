@@ -9,9 +9,7 @@ preparing the graph, and loading kernels from the cache, or compiling them.
 
 from __future__ import annotations
 
-import argparse
 import copy
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from statistics import median
@@ -22,8 +20,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from bench.epochs.graphs import SHAPES, graph_of, stored_graph
-from bench.origin import command_line
-from bench.result_tables import table_line
+from bench.pages import command_line, head, parser_of, row
 from bench.timing import alternate, median_ratio
 from sagann.graph import Graph
 from sagann.interop import from_pyg_model
@@ -72,7 +69,7 @@ def epoch_of(
     return epoch
 
 
-def row(graph: Graph, make: Callable[[], nn.Module], rounds: int) -> list[str]:
+def measured(graph: Graph, make: Callable[[], nn.Module], rounds: int) -> list[str]:
     """Seconds of an epoch with PyG and with sagann, their ratio, and sagann's first epoch."""
     topology, labels = graph.topology, graph.labels
     assert labels is not None
@@ -91,40 +88,33 @@ def row(graph: Graph, make: Callable[[], nn.Module], rounds: int) -> list[str]:
     }
     epochs["sagann"]()
     first_s = time.perf_counter() - began_s
-    found = alternate(epochs, repetitions=rounds)
+    found = alternate(epochs, rounds=rounds)
     ratio = median_ratio(found["PyG"], found["sagann"])
     return [f"{median(found['PyG']):.3f}", f"{median(found['sagann']):.3f}", f"{ratio:.2f}", f"{first_s:.1f}"]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__, hidden=128, rounds=5, threads=2)
     parser.add_argument("--graphs", nargs="+", default=["reddit-small"], help=", ".join(["pubmed", *SHAPES]))
     parser.add_argument("--models", nargs="+", default=["GCN", "GraphSAGE", "GIN", "GAT", "GAT v2"])
-    parser.add_argument("--hidden", type=int, default=128)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--threads", type=int, default=2)
     args = parser.parse_args(arguments)
     torch.set_num_threads(args.threads)
     import torch_geometric
 
-    command = command_line("bench.pyg_models", sys.argv[1:] if arguments is None else arguments)
     print(
-        f"# Models of PyTorch Geometric, as they are\n\n`{command}`; {processor_name()}, {args.threads} threads; PyTorch {torch.__version__}, "
+        f"# Models of PyTorch Geometric, as they are\n\n`{command_line('bench.pyg_models', arguments)}`; {processor_name()}, {args.threads} threads; PyTorch {torch.__version__}, "
         f"PyG {torch_geometric.__version__}.\nModels of `torch_geometric.nn` with 2 layers, hidden {args.hidden}, dropout 0.5; with PyG they are called "
         "with `edge_index`. Ratios are medians of the rounds'.\nThe first epoch of sagann includes reading the model, preparing the graph, and loading or "
         "compiling kernels.\n"
     )
-    print(table_line(COLUMNS))
-    print("|:--|:--|" + "--:|" * (len(COLUMNS) - 2), flush=True)
+    print(head(COLUMNS, words=("model",)), flush=True)
     for name in args.graphs:
         graph = graph_of(stored_graph(name))
         for model in args.models:
             torch.manual_seed(0)
-            print(
-                table_line([name, model, *row(graph, models_for(graph, args.hidden)[model], args.rounds)]),
-                flush=True,
-            )
+            cells = measured(graph, models_for(graph, args.hidden)[model], args.rounds)
+            print(row([name, model, *cells]), flush=True)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ alone, by PyTorch's autograd. In alternation, medians.
 
 from __future__ import annotations
 
-import argparse
 import time
 from collections.abc import Callable
 from statistics import median
@@ -16,7 +15,7 @@ from statistics import median
 import torch
 from torch import Tensor, nn
 
-from bench.result_tables import table_line
+from bench.pages import head, parser_of, row
 from sagann.graph import Topology
 from sagann.nn import SAGE
 
@@ -24,23 +23,22 @@ FEATURES = 64
 DEGREES = (5, 10)
 SIZES = (200, 2_000, 20_000)
 "Vertices."
+COLUMNS = (
+    *("vertices", "sagann, ms", "PyG, edge_index, ms", "PyG, EdgeIndex, ms", "linear maps alone, ms"),
+    *("sagann / PyG", "maps / PyG"),
+)
 
 
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--rounds", type=int, default=60, help="topologies of each size")
+    parser = parser_of(__doc__, threads=2, rounds=60)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    print(
-        "| vertices | sagann, ms | PyG, edge_index, ms | PyG, EdgeIndex, ms | linear maps alone, ms | sagann / PyG | maps / PyG |"
-    )
-    print("|--:|--:|--:|--:|--:|--:|--:|")
+    print(head(COLUMNS))
     for num_vertices in SIZES:
         ours, *pyg, maps = found = measure(num_vertices, options.rounds)
-        row = [f"{num_vertices:,}", *(f"{1e3 * each:.2f}" for each in found)]
-        print(table_line([*row, f"{ours / min(pyg):.2f}", f"{maps / min(pyg):.2f}"]), flush=True)
+        cells = [f"{num_vertices:,}", *(f"{1e3 * each:.2f}" for each in found)]
+        print(row([*cells, f"{ours / min(pyg):.2f}", f"{maps / min(pyg):.2f}"]), flush=True)
 
 
 def measure(num_vertices: int, rounds: int) -> list[float]:

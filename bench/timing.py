@@ -1,40 +1,85 @@
-"""Time several ways to do the same in alternation, so that whatever else the machine does hits them alike."""
+"""Time several ways to do the same in alternation, so that whatever else the machine does hits them alike; on the processor or on a device.
+
+Nothing of a device is under way when the clock starts and when it stops.
+"""
 
 from __future__ import annotations
 
 import gc
 import time
 from collections.abc import Callable, Mapping
+from importlib.metadata import PackageNotFoundError, version
 from statistics import median
+
+import torch
+
+from sagann.runtime.processor import num_cores, processor_name
+
+PROCESSOR = torch.device("cpu")
+PACKAGES = ("triton", "torch_geometric", "pyg-lib", "torch-sparse")
+"Packages whose versions a page states, where they are installed."
 
 
 def alternate(
-    contestants: Mapping[str, Callable[[], object]], *, repetitions: int = 7, at_least_s: float = 0.0
+    contestants: Mapping[str, Callable[[], object]],
+    *,
+    rounds: int = 7,
+    at_least_s: float = 0.0,
+    device: torch.device = PROCESSOR,
 ) -> dict[str, list[float]]:
-    """Seconds of every run of every contestant, after one run of each to warm up.
+    """Seconds of a run of every contestant by round, after two runs of each to warm up.
 
     Args:
         contestants: what to run, by name.
-        repetitions: runs of each.
-        at_least_s: repeat short runs within a measurement until they take this long together.
+        rounds: turns of each, in alternation.
+        at_least_s: short runs are repeated within a turn until they take this long together; the median counts.
+        device: that they run on.
     """
-    loops = {}
+    repetitions = {}
     for name, run in contestants.items():
         run()
-        start = time.perf_counter()
-        run()
-        loops[name] = max(1, int(at_least_s / max(time.perf_counter() - start, 1e-7)))
-    seconds: dict[str, list[float]] = {name: [] for name in contestants}
+        repetitions[name] = max(1, min(200, int(at_least_s / max(_seconds(run, device), 1e-6))))
+    taken: dict[str, list[float]] = {name: [] for name in contestants}
     gc.collect()
-    for _ in range(repetitions):
+    for _ in range(rounds):
         for name, run in contestants.items():
-            start = time.perf_counter()
-            for _ in range(loops[name]):
-                run()
-            seconds[name].append((time.perf_counter() - start) / loops[name])
-    return seconds
+            taken[name].append(median(_seconds(run, device) for _ in range(repetitions[name])))
+    return taken
+
+
+def _seconds(run: Callable[[], object], device: torch.device) -> float:
+    finish(device)
+    start = time.perf_counter()
+    run()
+    finish(device)
+    return time.perf_counter() - start
+
+
+def finish(device: torch.device) -> None:
+    """Wait for all work of the device."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
 
 
 def median_ratio(slower: list[float], faster: list[float]) -> float:
     """Median over the rounds of slower / faster: both runs of a round met the same machine."""
     return median(a / b for a, b in zip(slower, faster, strict=True))
+
+
+def device_name(device: torch.device) -> str:
+    """The device's name for tables."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else "the processor"
+
+
+def where(device: torch.device) -> str:
+    """The device, the host, and versions."""
+    versions = []
+    for package in PACKAGES:
+        try:
+            versions.append(f"{package} {version(package)}")
+        except PackageNotFoundError:
+            continue
+    return (
+        f"{device_name(device)}, {num_cores()} cores of {processor_name()}; PyTorch {torch.__version__}, CUDA {torch.version.cuda}, "
+        f"{', '.join(versions)}."
+    )

@@ -46,6 +46,18 @@ def free_port() -> int:
             return port
 
 
+def commit() -> str:
+    """The checkout's commit, marked where there are changes besides results."""
+
+    def git(*arguments: str) -> str:
+        return subprocess.run(
+            ["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False
+        ).stdout.strip()
+
+    changed = git("status", "--porcelain", "--untracked-files=no", "--", ".", ":!bench/results")
+    return (git("rev-parse", "--short", "HEAD") + ("-dirty" if changed else "")) or "unknown"
+
+
 class WorkerEndedError(Exception):
     """A worker ended before its time.
 
@@ -57,6 +69,11 @@ class WorkerEndedError(Exception):
     def __init__(self, outcome: str, detail: str = "") -> None:
         super().__init__(f"{outcome}: {detail}" if detail else outcome)
         self.outcome, self.detail = outcome, detail
+
+    @property
+    def last_line(self) -> str:
+        """The last line of its last words."""
+        return (self.detail.strip().splitlines() or [""])[-1]
 
 
 class Worker:

@@ -26,9 +26,10 @@ from tests.cover import mark_the_rest
 from tests.forks import in_group
 from tests.shared import Fill, SharedFolder, filled_once, shared_root
 
-# The first example of a property pays for Numba's compilation, or for importing PyG.
-settings.register_profile("compiles", deadline=None, max_examples=60)
-settings.load_profile("compiles")
+# Examples of a property in `make test` and in `make thorough`. The first one pays for Numba's compilation, or for importing PyG.
+settings.register_profile("every change", deadline=None, max_examples=20)
+settings.register_profile("thorough", deadline=None, max_examples=60)
+settings.load_profile("every change")
 
 _CGROUPS = Path("/sys/fs/cgroup/memory")
 
@@ -52,6 +53,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--python", default=sys.executable, metavar="FILE", help="interpreter of tests/cli/test_every_command.py"
     )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Try more examples where thorough tests run."""
+    if "not thorough" not in config.option.markexpr:
+        settings.load_profile("thorough")
 
 
 @pytest.hookimpl(tryfirst=True)

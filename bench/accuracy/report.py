@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from bench.accuracy.experiments import EXPERIMENTS, NUM_SEEDS, Experiment
+from bench.pages import head, row
 
 Values = defaultdict[tuple[str, str], list[float]]
 "Test metrics in percent, by experiment and system."
@@ -44,15 +45,14 @@ SETTINGS = """## Settings
 def write_report(results: list[dict], out: Path) -> None:
     """Write the tables of ``results`` to ``out``."""
     values = values_of(results)
-    parts = [
-        _introduction(values),
-        "## Published figures\n\n" + _published(values),
-        "## PyG with the same settings\n\n" + _against_pyg(values),
-        "## Deep residual GCN\n\n" + _residual(values),
-        "## Mini-batches\n\n" + _sampled(values),
-        "## Whole graphs\n\n" + _graphs(values),
-        SETTINGS,
+    published = f"Public split. Reproduced means: at most {MARGIN:g} point below the published mean."
+    sections = [("Published figures", published, _published(values))]
+    sections += [
+        (heading, said, _against_pyg(section, columns, values))
+        for section, (heading, said, columns) in TWINS.items()
     ]
+    tables = ["\n".join([f"## {heading}\n\n{said}\n", *lines, ""]) for heading, said, lines in sections]
+    parts = [_introduction(values), *tables, SETTINGS]
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text("\n".join(parts))
 
@@ -75,8 +75,8 @@ def values_of(results: Iterable[Mapping[str, Any]]) -> Values:
         results: finished runs, as the results file has them.
     """
     values: Values = defaultdict(list)
-    for row in results:
-        values[row["key"], row["system"]].append(row["value"])
+    for each in results:
+        values[each["key"], each["system"]].append(each["value"])
     return values
 
 
@@ -119,104 +119,76 @@ def is_equal(ours: Sequence[float], theirs: Sequence[float], *, seeds: int = NUM
     return abs(fmean(ours) - fmean(theirs)) <= max(_deviation(ours), _deviation(theirs))
 
 
-def _published(values: Values) -> str:
+def _published(values: Values) -> list[str]:
     lines = [
-        f"Public split. Reproduced means: at most {MARGIN:g} point below the published mean.",
-        "",
-        "| dataset | model | published | sagann | runs | reproduced | source |",
-        "|---|---|--:|--:|--:|---|---|",
+        head(
+            ("dataset", "model", "published", "sagann", "runs", "reproduced", "source"),
+            words=("model", "reproduced", "source"),
+        )
     ]
-    for experiment in _of("published"):
-        ours = values[experiment.key, "sagann"]
-        assert experiment.published is not None
-        short = experiment.published - fmean(ours) if ours else 0.0
-        said = "yes" if is_reproduced(experiment, ours) else f"no, {short:.1f} below"
+    for each in _of("published"):
+        ours = values[each.key, "sagann"]
+        assert each.published is not None
+        short = each.published - fmean(ours) if ours else 0.0
+        said = "yes" if is_reproduced(each, ours) else f"no, {short:.1f} below"
         verdict = "open" if len(ours) < NUM_SEEDS else said
         lines.append(
-            f"| {experiment.dataset} | {experiment.model.model} | {experiment.published} | {_spread(ours)} | {len(ours)} "
-            f"| {verdict} | {experiment.source} |"
+            row([each.dataset, each.model.model, each.published, _spread(ours), len(ours), verdict, each.source])
         )
-    return "\n".join([*lines, ""])
+    return lines
 
 
-def _against_pyg(values: Values) -> str:
-    lines = [
+def _against_pyg(section: str, columns: Mapping[str, Callable[[Experiment], object]], values: Values) -> list[str]:
+    """The table of a section that PyG's twins run too: columns of its own, and then the figures of both."""
+    words = [name for name in columns if name in ("model", "metric", "fanouts", "pool")]
+    lines = [head([*columns, "PyG", "sagann", "runs (sagann, PyG)", "equal"], words=[*words, "equal"])]
+    for each in _of(section):
+        ours, theirs = _compared(each, values)
+        figures = [_spread(theirs), _spread(ours), f"{len(ours)}, {len(theirs)}", _equal(each, values)]
+        lines.append(row([*(cell(each) for cell in columns.values()), *figures]))
+    return lines
+
+
+def _model(experiment: Experiment) -> str:
+    model = experiment.model
+    return f"{model.model}, {model.layers} layers, hidden {model.hidden}, encoder {model.encoder}"
+
+
+_BATCHES: Mapping[str, Callable[[Experiment], object]] = {
+    "batch size": lambda each: each.train["batch_size"],
+    "epochs": lambda each: each.train["epochs"],
+}
+_NAMED: Mapping[str, Callable[[Experiment], object]] = {"dataset": lambda each: each.dataset, "model": _model}
+# For each section that PyG's twins run: heading, explanation and columns.
+TWINS: Mapping[str, tuple[str, str, Mapping[str, Callable[[Experiment], object]]]] = {
+    "pyg": (
+        "PyG with the same settings",
         "Equal means: the means differ by no more than one standard deviation (the larger of the two).",
-        "",
-        "| dataset | model | metric | PyG | sagann | runs (sagann, PyG) | equal |",
-        "|---|---|---|--:|--:|--:|---|",
-    ]
-    for experiment in _of("pyg"):
-        ours, theirs = values[experiment.key, "sagann"], values[experiment.key, "pyg"]
-        lines.append(
-            f"| {experiment.dataset} | {_model(experiment)} | {experiment.metric} | {_spread(theirs)} | {_spread(ours)} "
-            f"| {len(ours)}, {len(theirs)} | {_equal(experiment, values)} |"
-        )
-    return "\n".join([*lines, ""])
-
-
-def _residual(values: Values) -> str:
-    lines = [
+        {**_NAMED, "metric": lambda each: each.metric},
+    ),
+    "residual": (
+        "Deep residual GCN",
         "ROC, Sec. 7.5, on cora (the paper's Reddit is not at hand): width 64, against the same of PyG's GCNConv.",
-        "",
-        "| layers | PyG | sagann | runs (sagann, PyG) | equal |",
-        "|--:|--:|--:|--:|---|",
-    ]
-    for experiment in _of("residual"):
-        ours, theirs = values[experiment.key, "sagann"], values[experiment.key, "pyg"]
-        lines.append(
-            f"| {experiment.model.layers} | {_spread(theirs)} | {_spread(ours)} | {len(ours)}, {len(theirs)} | {_equal(experiment, values)} |"
-        )
-    return "\n".join([*lines, ""])
-
-
-def _sampled(values: Values) -> str:
-    lines = [
-        "Trained on mini-batches of sampled neighbours, against PyG's NeighborLoader (with torch-sparse) at the same fanouts, batch size and",
+        {"layers": lambda each: each.model.layers},
+    ),
+    "sampled": (
+        "Mini-batches",
+        "Trained on mini-batches of sampled neighbours, against PyG's NeighborLoader (with torch-sparse) at the same fanouts, batch size and\n"
         "epochs. PyG samples a vertex once, and sagann once for each hop; both evaluate with all neighbours.",
-        "",
-        "| dataset | model | fanouts | batch size | epochs | PyG | sagann | runs (sagann, PyG) | equal |",
-        "|---|---|---|--:|--:|--:|--:|--:|---|",
-    ]
-    for experiment in _of("sampled"):
-        ours, theirs = values[experiment.key, "sagann"], values[experiment.key, "pyg"]
-        train = experiment.train
-        cells = [
-            experiment.dataset,
-            _model(experiment),
-            ", ".join(map(str, train["sample"])),
-            str(train["batch_size"]),
-            str(train["epochs"]),
-            _spread(theirs),
-            _spread(ours),
-            f"{len(ours)}, {len(theirs)}",
-            _equal(experiment, values),
-        ]
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join([*lines, ""])
-
-
-def _graphs(values: Values) -> str:
-    lines = [
-        "Batches of graphs, pooled, against PyG's DataLoader, layers and pooling with the same splits. Of qm9_20k the first target is learned, which",
+        {**_NAMED, "fanouts": lambda each: ", ".join(map(str, each.train["sample"])), **_BATCHES},
+    ),
+    "graphs": (
+        "Whole graphs",
+        "Batches of graphs, pooled, against PyG's DataLoader, layers and pooling with the same splits. Of qm9_20k the first target is learned, which\n"
         "has a deviation of about 1, so its mean absolute error is in percent of that. Lower is better.",
-        "",
-        "| dataset | model | pool | batch size | epochs | metric | PyG | sagann | runs (sagann, PyG) | equal |",
-        "|---|---|---|--:|--:|---|--:|--:|--:|---|",
-    ]
-    for experiment in _of("graphs"):
-        ours, theirs = _compared(experiment, values)
-        train = experiment.train
-        lines.append(
-            f"| {experiment.dataset} | {_model(experiment)} | {experiment.model.pool} | {train['batch_size']} | {train['epochs']} "
-            f"| {experiment.metric} | {_spread(theirs)} | {_spread(ours)} | {len(ours)}, {len(theirs)} | {_equal(experiment, values)} |"
-        )
-    return "\n".join([*lines, ""])
+        {**_NAMED, "pool": lambda each: each.model.pool, **_BATCHES, "metric": lambda each: each.metric},
+    ),
+}
 
 
 def _with_twins() -> list[Experiment]:
     """The experiments that PyG runs, too."""
-    return [*_of("pyg"), *_of("residual"), *_of("sampled"), *_of("graphs")]
+    return [each for section in TWINS for each in _of(section)]
 
 
 def _compared(experiment: Experiment, values: Values) -> tuple[Sequence[float], Sequence[float]]:
@@ -230,11 +202,6 @@ def _is_open(experiment: Experiment, values: Values) -> bool:
 
 def _of(section: str) -> list[Experiment]:
     return [experiment for experiment in EXPERIMENTS if experiment.section == section]
-
-
-def _model(experiment: Experiment) -> str:
-    model = experiment.model
-    return f"{model.model}, {model.layers} layers, hidden {model.hidden}, encoder {model.encoder}"
 
 
 def _deviation(values: Sequence[float]) -> float:

@@ -1,1 +1,1 @@
-"""Workers of one run: what dividing an epoch costs, and how unequal workers are balanced."""
+"""How unequal workers of one run are balanced."""

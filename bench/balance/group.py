@@ -6,7 +6,6 @@ import sys
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from types import TracebackType
 from typing import Any
 
 from bench.held_back import held_back
@@ -16,25 +15,25 @@ COMMAND = (sys.executable, "-m", "bench.balance.worker")
 
 
 class Group:
-    """Workers, or one process alone; a context manager, which ends them.
+    """Workers of one thread each; a context manager, which ends them.
 
     Args:
         specification: what :mod:`bench.balance.worker` trains.
         size: number of processes.
-        threads: threads of each.
     """
 
-    def __init__(self, specification: Mapping[str, Any], *, size: int, threads: int) -> None:
-        self.size = size
-        self._pool, self._exits = ThreadPoolExecutor(size), ExitStack()
+    def __init__(self, specification: Mapping[str, Any], *, size: int) -> None:
+        self._exits = ExitStack()
+        self._pool = self._exits.enter_context(ThreadPoolExecutor(size))
         address = {"WORLD_SIZE": size, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
 
         def start(rank: int) -> Worker:
-            environment = {} if size == 1 else {"RANK": rank, **address}
-            return Worker(COMMAND, {**specification, "threads": threads, "environment": environment})
+            return Worker(COMMAND, {**specification, "threads": 1, "environment": {"RANK": rank, **address}})
 
         # A worker is ready when the others are.
         self.workers = list(self._pool.map(start, range(size)))
+        for worker in self.workers:
+            self._exits.callback(worker.close)
 
     def ask(self, **request: Any) -> list[dict[str, Any]]:
         """The answers of all processes, in the order of the ranks."""
@@ -47,10 +46,5 @@ class Group:
     def __enter__(self) -> Group:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._exits.close()
-        for worker in self.workers:
-            worker.close()
-        self._pool.shutdown()

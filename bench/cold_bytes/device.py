@@ -1,4 +1,4 @@
-"""Seconds of giving a CUDA device the rows of sampled batches: ``python -m bench.cold_bytes.device --out bench/results/cold_bytes_device.md``.
+"""Seconds of giving a CUDA device the rows of sampled batches: ``python -m bench.cold_bytes.device``.
 
 Rows are those that the batches of a sampled epoch of a power-law graph read. A ``DeviceFeatures`` with several parts of hot rows is compared
 with rows that the processor gathers into pinned memory and copies, and with features that lie on the device as a whole. Contestants take
@@ -12,16 +12,14 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from statistics import median
 
 import torch
 from torch import Tensor
 
 from bench.cold_bytes.sampled_epochs import Case, add_arguments, cases, numbers
-from bench.device.clock import alternate
-from bench.device.place import where
-from bench.origin import command_line
+from bench.pages import command_line, head, parser_of, row
+from bench.timing import alternate, where
 from sagann.errors import InputError
 from sagann.runtime.places import device_named
 from sagann.runtime.processor import num_cores
@@ -52,36 +50,23 @@ class Way:
 
 def main(given: Sequence[str] | None = None) -> int:
     """Print a table for every graph; 1 where there is no device."""
-    asked = sys.argv[1:] if given is None else given
-    options = _options(asked)
+    options = _options(given)
     try:
         device = device_named(options.device)
     except InputError as error:
         sys.stderr.write(f"There is nothing to measure. {error}\n")
         return 1
-    lines = [
-        "# Rows of features for a CUDA device",
-        "",
-        f"`{command_line('bench.cold_bytes.device', asked)}`; {where(device)}",
-        "",
-        f"Fanouts {', '.join(map(str, options.fanouts))}; rows of {4 * options.width} bytes; medians of {options.rounds} rounds.",
-        "",
-        EXPLAINED,
-    ]
+    print(
+        f"# Rows of features for a CUDA device\n\n`{command_line('bench.cold_bytes.device', given)}`; {where(device)}\n\n"
+        f"Fanouts {', '.join(map(str, options.fanouts))}; rows of {4 * options.width} bytes; medians of {options.rounds} rounds.\n\n{EXPLAINED}"
+    )
     for case in cases(options):
         batches = [torch.from_numpy(ids) for ids in case.batches(options.fanouts, range(options.epochs))]
         num_bytes = sum(map(len, batches)) * 4 * options.width
         ways = ways_of(case, batches, options, device)
         seconds = measured(ways, len(batches), options, device)
-        lines += [
-            "",
-            f"{case.name}, {len(batches)} batches, {num_bytes / 2**20:,.0f} MiB:",
-            "",
-            *rows_of(ways, seconds, num_bytes),
-        ]
-    print("\n".join(lines))
-    if options.out is not None:
-        options.out.write_text("\n".join([*lines, ""]))
+        print(f"\n{case.name}, {len(batches)} batches, {num_bytes / 2**20:,.0f} MiB:\n")
+        print("\n".join(rows_of(ways, seconds, num_bytes)), flush=True)
     return 0
 
 
@@ -190,29 +175,26 @@ def measured(
 def rows_of(ways: Mapping[str, Way], seconds: Mapping[str, float], num_bytes: int) -> list[str]:
     """A row of the table for each way."""
     copies_per_s = num_bytes / seconds[COPY]
-    rows = ["| way | ms | GB/s | rows on the device | bus, GB/s | of copies |", "|---|--:|--:|--:|--:|--:|"]
+    rows = [head(("way", "ms", "GB/s", "rows on the device", "bus, GB/s", "of copies"))]
     for name, way in ways.items():
         rate = num_bytes / seconds[name]
         cells = [name, f"{seconds[name] * 1e3:.2f}", f"{rate / 1e9:.1f}"]
         cells += ["-" if way.hot_share is None else f"{way.hot_share:.1%}"]
         bus_per_s = way.bus_share * rate
         cells += [f"{bus_per_s / 1e9:.1f}", f"{bus_per_s / copies_per_s:.2f}"] if way.bus_share else ["-", "-"]
-        rows.append(f"| {' | '.join(cells)} |")
+        rows.append(row(cells))
     return rows
 
 
-def _options(given: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def _options(given: Sequence[str] | None) -> argparse.Namespace:
+    parser = parser_of(__doc__, threads=num_cores(), rounds=5)
     add_arguments(parser)
     parser.set_defaults(rmat=[(1_000_000, 20_000_000)], labelled=0.016384, epochs=1)
     parser.add_argument("--device", default="cuda", help="cuda, cuda:N or cpu; default cuda")
     parser.add_argument("--fanouts", type=numbers, default=(25, 10))
     parser.add_argument("--width", type=int, default=128, help="features, of 4 bytes each")
     parser.add_argument("--hot", type=float, nargs="+", default=[0.0, 0.1, 0.5, 1.0], help="parts of hot rows")
-    parser.add_argument("--threads", type=int, default=num_cores(), help="most threads of the processor's gather")
-    parser.add_argument("--rounds", type=int, default=5, help="turns of each in alternation")
     parser.add_argument("--at-least", type=float, default=0.1, help="seconds of a turn; shorter runs are repeated")
-    parser.add_argument("--out", type=Path, help="write the page there too")
     return parser.parse_args(given)
 
 

@@ -8,14 +8,13 @@ what can be known before the epochs run.
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Iterable, Iterator
 
 import torch
 from torch import Tensor
 
 from bench.cold_bytes.sampled_epochs import ROW_BYTES, Case, add_arguments, cases, numbers
-from bench.result_tables import table_line
+from bench.pages import command_line, head, parser_of, row
 from sagann.tiering import SCORES, hottest, measured_accesses
 
 COMPARED = ("wrpr", "vip")
@@ -25,18 +24,17 @@ COMPARED = ("wrpr", "vip")
 def main() -> None:
     """Print a row for every graph, list of fanouts and part of hot rows."""
     options = _options()
-    print(f"`python -m bench.cold_bytes.scores {' '.join(sys.argv[1:])}`.\n")
+    print(f"`{command_line('bench.cold_bytes.scores')}`.\n")
     print(
         f'{options.epochs} epochs. Rows of {ROW_BYTES} bytes. "x% less" is relative to no tiering; "/" divides cold bytes.\n'
     )
     columns = ["graph", "fanouts", "hot", "no tiering, MiB", *SCORES, "other epochs", "oracle"]
     columns += [f"{score} / {other}" for other in ("degree", "oracle") for score in COMPARED]
-    print(f"| {' | '.join(columns)} |")
-    print("|---|---" + "|--:" * (len(columns) - 2) + "|", flush=True)
+    print(head(columns, words=("fanouts",)), flush=True)
     for case in cases(options):
         for fanouts in options.fanouts:
-            for row in rows_of(case, fanouts, options.hot, options.epochs):
-                print(table_line(row), flush=True)
+            for cells in rows_of(case, fanouts, options.hot, options.epochs):
+                print(row(cells), flush=True)
 
 
 def rows_of(case: Case, fanouts: tuple[int, ...], parts: Iterable[float], num_epochs: int) -> Iterator[list[str]]:
@@ -73,7 +71,7 @@ def _reads(case: Case, fanouts: tuple[int, ...], epochs: Iterable[int]) -> Tenso
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__)
     add_arguments(parser)
     parser.add_argument("--hot", type=float, nargs="+", default=[0.1], help="parts of the rows that are hot")
     parser.add_argument("--fanouts", type=numbers, nargs="+", default=[(25, 10), (15, 10, 5)])

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import gc
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from statistics import median
@@ -11,14 +12,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bench.device.clock import alternate, copy_bytes_per_s, free, peak_bytes
 from bench.epochs import pyg_worker, sagann_worker
 from bench.kernels.gathers import GATHERS, Gather
+from bench.pages import figure, head, row
 from bench.standalone.serve import UnsupportedError
 from bench.standalone.stored import ARRAYS
 from bench.standalone.training import Training
 from bench.streaming.worker import SHARE, Folded, within
-from bench.timing import median_ratio
+from bench.timing import alternate, finish, median_ratio
 from sagann.graph import Graph, Topology
 from sagann.kernels.dialects import dialect_for
 from sagann.plan.steps import UNLIMITED
@@ -27,7 +28,7 @@ from sagann.runtime.streaming.stream import stream
 
 LOSS_TOLERANCE = 1e-3
 "Relative: contestants whose first losses differ by more do not compute the same, and do not count."
-HEADER = "| what | on | sagann s | against | s | is | remarks |\n|---|---|--:|---|--:|--:|---|"
+HEADER = head(("what", "on", "sagann s", "against", "s", "is", "remarks"), words=("on", "against", "remarks"))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,51 +44,44 @@ class Measure:
     copied_bytes: int
     "To know the copy bandwidth by."
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Line:
-    """A line of the table."""
-
-    what: str
-    "Was measured."
-    on: str
-    "Which graph."
-    ours_s: float | None
-    "Seconds of sagann's; None where it did not run."
-    against: str
-    "What it is compared with."
-    theirs_s: float | None
-    "Seconds of that."
-    ratio: float | None
-    "How the two compare: times as fast for epochs and gathers, times as long for epochs inside a budget."
-    remarks: str = ""
-    "What else is to be known."
-
-    def text(self) -> str:
-        """As a line of Markdown."""
-        cells = [self.what, self.on, _seconds(self.ours_s), self.against, _seconds(self.theirs_s)]
-        cells += ["-" if self.ratio is None else f"{self.ratio:.2f}"]
-        cells += [self.remarks]
-        return f"| {' | '.join(cells)} |"
+    def alternate(self, contestants: Mapping[str, Callable[[], object]]) -> dict[str, list[float]]:
+        """Seconds of every contestant by round."""
+        return alternate(contestants, rounds=self.rounds, at_least_s=self.at_least_s, device=self.device)
 
 
-def _seconds(seconds: float | None) -> str:
-    return "-" if seconds is None else f"{seconds:.4g}"
+def line(
+    what: str, on: str, ours: list[float], against: str, theirs: list[float], remarks: str, *, longer: bool = False
+) -> str:
+    """A line of the table.
+
+    Args:
+        what: was measured.
+        on: which graph.
+        ours: seconds of sagann by round; empty where it did not run.
+        against: what it is compared with.
+        theirs: seconds of that, likewise.
+        remarks: what else is to be known.
+        longer: compare by how many times as long ours takes, not by how many times as fast it is.
+    """
+    pair = (ours, theirs) if longer else (theirs, ours)
+    seconds = [figure(median(each) if each else None, ".4g") for each in (ours, theirs)]
+    ratio = figure(median_ratio(*pair) if ours and theirs else None)
+    return row([what, on, seconds[0], against, seconds[1], ratio, remarks])
 
 
 def epochs(
     dataset: str, model: str, specification: dict, variants: Sequence[str], folder: Any, how: Measure
-) -> Line:
+) -> str:
     """An epoch against the best of PyG's variants, each of which runs in alternation with sagann's."""
     refused: list[str] = []
     pairs: dict[str, dict[str, list[float]]] = {}
-    line = partial(Line, what=f"epoch, {model}", on=dataset)
+    what = f"epoch, {model}"
     try:
         ours = _ours(specification, folder, how.device)
         first_loss = _loss(ours)
         peak = peak_bytes(ours.run, how.device)
     except torch.OutOfMemoryError:
-        return line(ours_s=None, against="PyG", theirs_s=None, ratio=None, remarks="out of memory")
+        return line(what, dataset, [], "PyG", [], "out of memory")
     for variant in variants:
         try:
             theirs = _theirs(specification | {"variant": variant}, folder, how.device)
@@ -95,7 +89,7 @@ def epochs(
                 refused.append(f"{variant}: another loss")
                 continue
             contestants: dict[str, Callable[[], object]] = {"sagann": ours.run, variant: theirs.run}
-            pairs[variant] = alternate(contestants, rounds=how.rounds, at_least_s=how.at_least_s, device=how.device)
+            pairs[variant] = how.alternate(contestants)
         except torch.OutOfMemoryError:
             refused.append(f"{variant}: out of memory")
         except UnsupportedError:
@@ -108,38 +102,30 @@ def epochs(
             free(how.device)
     remarks = "; ".join([*([] if peak is None else [f"{peak / 2**20:.0f} MiB beyond the graph"]), *refused])
     if not pairs:
-        return line(ours_s=None, against="PyG", theirs_s=None, ratio=None, remarks=remarks)
+        return line(what, dataset, [], "PyG", [], remarks)
     best = min(pairs, key=lambda variant: median(pairs[variant][variant]))
-    ratio = median_ratio(pairs[best][best], pairs[best]["sagann"])
-    return line(
-        ours_s=median(pairs[best]["sagann"]),
-        against=f"PyG, {best}",
-        theirs_s=median(pairs[best][best]),
-        ratio=ratio,
-        remarks=remarks,
-    )
+    return line(what, dataset, pairs[best]["sagann"], f"PyG, {best}", pairs[best][best], remarks)
 
 
-def gathers(dataset: str, graph: Graph, features: int, how: Measure) -> Iterator[Line]:
+def gathers(dataset: str, graph: Graph, features: int, how: Measure) -> Iterator[str]:
     """Fused gathers against copying the bytes that they must move where no row stays in a cache."""
-    rate = copy_bytes_per_s(how.device, how.copied_bytes)
+    source, target = torch.ones(2, how.copied_bytes, dtype=torch.uint8, device=how.device)
+    copies = how.alternate({"copy": partial(target.copy_, source)})["copy"]
+    # Read and written.
+    rate = 2 * how.copied_bytes / median(copies)
     topology = graph.topology.to(how.device)
     for name, make in GATHERS.items():
         torch.manual_seed(0)
         gather = make(graph.topology, features)
         arrays = {key: array.to(how.device) for key, array in gather.arrays.items()}
         run = partial(dialect_for(topology.device.type).run, gather.function, topology, arrays)
-        taken = alternate({"ours": run}, rounds=how.rounds, at_least_s=how.at_least_s, device=how.device)
-        ours_s, floor_s = median(taken["ours"]), traffic_bytes(gather, topology, run()) / rate
-        yield Line(
-            what=f"gather, {name.replace('_', ' ')}, {features} features",
-            on=dataset,
-            ours_s=ours_s,
-            against="copying its bytes",
-            theirs_s=floor_s,
-            ratio=floor_s / ours_s,
-            remarks=f"copies at {rate / 1e9:.0f} GB/s, read and written",
+        taken = how.alternate({"ours": run})
+        floor_s = traffic_bytes(gather, topology, run()) / rate
+        what, remarks = (
+            f"gather, {name.replace('_', ' ')}, {features} features",
+            f"copies at {rate / 1e9:.0f} GB/s, read and written",
         )
+        yield line(what, dataset, taken["ours"], "copying its bytes", [floor_s] * how.rounds, remarks)
         free(how.device)
 
 
@@ -153,7 +139,7 @@ def traffic_bytes(gather: Gather, topology: Topology, results: Sequence[Tensor])
     return given + sum(each.numel() * each.element_size() for each in (topology.indices, topology.indptr, *results))
 
 
-def streamed(dataset: str, model: str, specification: dict, graph: Graph, how: Measure) -> Line:
+def streamed(dataset: str, model: str, specification: dict, graph: Graph, how: Measure) -> str:
     """An epoch within a share of the dense working set, its host in memory, against P = 1 of the same code."""
     x, labels = graph.features, graph.labels
     assert x is not None
@@ -164,18 +150,11 @@ def streamed(dataset: str, model: str, specification: dict, graph: Graph, how: M
     wanted = whole.plan(x, folded=True).plan.peak_bytes // SHARE
     limited = within(wanted, network, graph, None, device=how.device)
     ours, dense = (Folded(each, x, labels.to(how.device), train) for each in (limited, whole))
-    line = partial(Line, what=f"streamed within 1/{SHARE}, {model}", on=dataset, against="P = 1")
     peak = peak_bytes(ours.run, how.device)
     try:
-        taken = alternate(
-            {"ours": ours.run, "dense": dense.run},
-            rounds=how.rounds,
-            at_least_s=how.at_least_s,
-            device=how.device,
-        )
+        taken = how.alternate({"ours": ours.run, "dense": dense.run})
     except torch.OutOfMemoryError:
-        alone = alternate({"ours": ours.run}, rounds=how.rounds, at_least_s=how.at_least_s, device=how.device)
-        taken = alone | {"dense": []}
+        taken = how.alternate({"ours": ours.run}) | {"dense": []}
     limited.timeline = recorder = Recorder()
     ours.run()
     limited.timeline = None
@@ -185,13 +164,31 @@ def streamed(dataset: str, model: str, specification: dict, graph: Graph, how: M
     remarks += [] if peak is None else [f"measured {peak / 2**20:.1f} MiB"]
     remarks += ["1/8 cannot be met"] if plan.budget_bytes > wanted else []
     remarks += [] if taken["dense"] else ["P = 1 ran out of memory"]
-    ratio = median_ratio(taken["ours"], taken["dense"]) if taken["dense"] else None
-    return line(
-        ours_s=median(taken["ours"]),
-        theirs_s=median(taken["dense"]) if taken["dense"] else None,
-        ratio=ratio,
-        remarks=", ".join(remarks),
-    )
+    what = f"streamed within 1/{SHARE}, {model}"
+    return line(what, dataset, taken["ours"], "P = 1", taken["dense"], ", ".join(remarks), longer=True)
+
+
+def peak_bytes(run: Callable[[], object], device: torch.device) -> int | None:
+    """What a second run takes at most of the device's memory, beyond what is taken before; None where that is not known.
+
+    The first run leaves workspaces of matrix products behind, 32 MiB on an H100, and moments of the optimizer.
+    """
+    run()
+    if device.type != "cuda":
+        return None
+    free(device)
+    before = torch.cuda.memory_allocated(device)
+    torch.cuda.reset_peak_memory_stats(device)
+    run()
+    finish(device)
+    return torch.cuda.max_memory_allocated(device) - before
+
+
+def free(device: torch.device) -> None:
+    """Give back what nobody holds any more."""
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
 
 
 def _ours(specification: dict, folder: Any, device: torch.device) -> Training:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -26,14 +26,12 @@ from bench.epochs.graphs import (
     SHAPES,
     USUAL,
     has_sparse_features,
-    stored_graph,
-    write_graph,
-    write_weights,
+    specification_of,
+    write_task,
 )
 from bench.epochs.report import DENSE_MODELS, EDGE_MODELS, render, rows_of
-from bench.origin import commit
-from bench.workers import RESULTS, ROOT, WorkerEndedError
-from sagann.nn import ModelConfig
+from bench.pages import parser_of
+from bench.workers import RESULTS, ROOT, WorkerEndedError, commit
 from sagann.runtime.processor import processor_name
 
 MODELS = (*DENSE_MODELS, *EDGE_MODELS)
@@ -74,11 +72,14 @@ def main() -> int:
     results = Results(arguments.results, settings, commit(), processor_name())
     for dataset in arguments.datasets:
         with TemporaryDirectory(prefix="sagann_epochs_", dir=arguments.work) as folder:
-            is_sparse = _prepare(Path(folder), dataset, arguments)
+            stored = write_task(
+                Path(folder), dataset, arguments.models, arguments.hidden, encoder=arguments.encoder
+            )
+            told = _told(arguments, folder) | {"sparse": arguments.defaults and has_sparse_features(stored)}
             for model in arguments.models:
                 run_contest(
                     [who for who in contestants if model in ONLY_FOR.get(who.name, (model,))],
-                    _specification(arguments, model, folder, is_sparse=is_sparse),
+                    lambda who, model=model, told=told: specification_of(model, variant=who.variant, **told),
                     dataset=dataset,
                     task=model,
                     rules=rules,
@@ -120,15 +121,15 @@ def check(contestants: Sequence[Contestant], arguments: argparse.Namespace, rule
     """Compare the logits after a few epochs on a small graph; gives the exit status."""
     wrong = 0
     with TemporaryDirectory(prefix="sagann_epochs_") as folder:
-        _prepare(Path(folder), "tiny", arguments)
+        write_task(Path(folder), "tiny", arguments.models, arguments.hidden, encoder=arguments.encoder)
         for model in arguments.models:
-            specification = _specification(arguments, model, folder)
             logits: dict[str, np.ndarray] = {}
             for who in contestants:
-                if who.system == "floor" or model not in ONLY_FOR.get(who.name, (model,)):
+                if who.name == "floor" or model not in ONLY_FOR.get(who.name, (model,)):
                     continue
+                specification = specification_of(model, variant=who.variant, **_told(arguments, folder))
                 try:
-                    logits[who.name] = results_of(who, specification(who), CHECKED_EPOCHS, rules)["logits"]
+                    logits[who.name] = results_of(who, specification, CHECKED_EPOCHS, rules)["logits"]
                 except WorkerEndedError as end:
                     wrong += end.outcome != "unsupported"
                     print(f"{model:12} {who.name:20} {end.outcome}: {end.detail[-300:]}", flush=True)
@@ -143,44 +144,16 @@ def check(contestants: Sequence[Contestant], arguments: argparse.Namespace, rule
     return int(wrong > 0)
 
 
-def _prepare(folder: Path, dataset: str, arguments: argparse.Namespace) -> bool:
-    """Write the graph and the first weights; whether its features are sparse to who takes them so."""
-    stored = stored_graph(dataset)
-    write_graph(folder, stored)
-    configs = [
-        ModelConfig(
-            model=model, hidden=arguments.hidden, dropout=0.0, encoder="linear" if arguments.encoder else "auto"
-        )
-        for model in arguments.models
-    ]
-    write_weights(folder, configs, stored.features.shape[1], stored.num_classes)
-    return arguments.defaults and has_sparse_features(stored)
-
-
-def _specification(
-    arguments: argparse.Namespace, model: str, folder: str, *, is_sparse: bool = False
-) -> Callable[[Contestant], Mapping[str, Any]]:
-    def specify(contestant: Contestant) -> Mapping[str, Any]:
-        return {
-            "model": model,
-            "variant": contestant.variant,
-            "layers": 2,
-            "hidden": arguments.hidden,
-            "heads": 8,
-            "encoder": arguments.encoder,
-            "defaults": arguments.defaults,
-            "dropout": 0.5 if arguments.defaults else 0.0,
-            "sparse": is_sparse,
-            "threads": arguments.threads,
-            "folder": folder,
-        }
-
-    return specify
+def _told(arguments: argparse.Namespace, folder: str) -> dict[str, Any]:
+    """What every worker is told."""
+    names = ("hidden", "encoder", "defaults", "threads")
+    dropout = 0.5 if arguments.defaults else 0.0
+    return {**{name: getattr(arguments, name) for name in names}, "dropout": dropout, "folder": folder}
 
 
 def _arguments() -> argparse.Namespace:
     of_defaults = "--defaults" in sys.argv
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = parser_of(__doc__, rounds=7, threads=torch.get_num_threads(), work=None, hidden=128)
     parser.add_argument(
         "--datasets",
         nargs="+",
@@ -189,12 +162,9 @@ def _arguments() -> argparse.Namespace:
         metavar="NAME",
     )
     parser.add_argument("--epochs", type=int, default=3, help="fewest runs in a turn")
-    parser.add_argument("--rounds", type=int, default=7, help="turns of each in alternation")
     parser.add_argument(
         "--dgl", metavar="PYTHON", help="Python of an environment with DGL; without it DGL is left out"
     )
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
-    parser.add_argument("--work", type=Path, help="folder for the graphs, which are deleted after use")
     parser.add_argument(
         "--results", type=Path, default=RESULTS / ("defaults.jsonl" if of_defaults else "epochs.jsonl")
     )
@@ -212,7 +182,6 @@ def _arguments() -> argparse.Namespace:
         default=["sagann", "pyg", *(["pyg-sparse"] if of_defaults else []), "dgl", "floor"],
         help=f"groups ({', '.join(GROUPS)}) or single ones (pyg:csr, sagann:lean)",
     )
-    parser.add_argument("--hidden", type=int, default=128)
     parser.add_argument(
         "--encoder", action="store_true", help="a linear encoder before the first layer of all models"
     )

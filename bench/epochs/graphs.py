@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,16 +24,16 @@ SEED = 0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Shape:
-    """A generated graph: undirected, power-law degrees, no multi-edges and no self-loops."""
+    """Sizes of a graph. One that is generated is undirected, has power-law degrees, no multi-edges and no self-loops."""
 
     vertices: int
     "Number of vertices."
     edges: int
-    "Directed edges, even: every edge has its reverse."
+    "Directed edges; an even number where the graph is generated, because every edge has its reverse."
     features: int
-    "Standard normal features per vertex."
+    "Features of a vertex; standard normal ones where they are generated."
     classes: int
-    "Classes of random labels."
+    "Classes of the labels; of random ones where they are generated."
 
 
 SHAPES = {
@@ -162,6 +163,35 @@ def rehearsal(num_features: int, num_classes: int) -> Stored:
         val=torch.arange(1, n, 2),
         num_classes=num_classes,
     )
+
+
+def write_task(folder: Path, dataset: str, models: Iterable[str], hidden: int, *, encoder: bool = False) -> Stored:
+    """Write a graph and the first weights of models of two layers; gives the graph."""
+    stored = stored_graph(dataset)
+    write_graph(folder, stored)
+    configs = [
+        ModelConfig(
+            model=model, layers=2, hidden=hidden, heads=8, dropout=0.0, encoder="linear" if encoder else "auto"
+        )
+        for model in models
+    ]
+    write_weights(folder, configs, stored.features.shape[1], stored.num_classes)
+    return stored
+
+
+def specification_of(model: str, **others: Any) -> dict[str, Any]:
+    """What a worker is told of an epoch of two layers, by default without dropout; ``hidden``, ``threads`` and ``folder`` are to be added."""
+    return {
+        "model": model,
+        "variant": "",
+        "layers": 2,
+        "heads": 8,
+        "encoder": False,
+        "defaults": False,
+        "dropout": 0.0,
+        "sparse": False,
+        **others,
+    }
 
 
 def write_weights(folder: Path, configs: Iterable[ModelConfig], num_features: int, num_classes: int) -> None:

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from bench.contest import Record
-from bench.result_tables import table_line
+from bench.contest import Record, system_of
+from bench.pages import figure, head, mebibytes, row as table_row
 
 DENSE_MODELS = ("commnet", "gcn", "sage", "gin")
 "Dense work dominates."
@@ -19,6 +19,22 @@ LEAN = "sagann:lean"
 "The engine that takes as little memory as it can."
 LOSS_TOLERANCES = (1e-3, 2e-2)
 "Relative difference allowed in the loss before any step, and before the third: Adam's first step divides by the size of the gradient, so that rounding grows."
+
+
+COLUMNS = (
+    *(
+        "dataset",
+        "model",
+        "sagann s",
+        "PyG s",
+        "DGL s",
+        "best peer / sagann",
+        "floor s",
+        "times floor",
+        "sagann MiB",
+    ),
+    *("least peer MiB", "lean MiB", "lean / sagann, s"),
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -106,13 +122,13 @@ def _row(
             continue
         turns = tuple(median(turn) for turn in together.get(name, ()))
         timed = Timed(name=name, seconds=median(turns or record["seconds"]), turns=turns)
-        system = _system(name)
+        system = system_of(name)
         best = times.get(system)
         # What was timed in alternation goes before what was timed alone, at another moment.
         if best is None or (not timed.turns, timed.seconds) < (not best.turns, best.seconds):
             times[system] = timed
     ended = {
-        _system(name): record["outcome"]
+        system_of(name): record["outcome"]
         for name, record in alone.items()
         if record["outcome"] not in ("ok", "unsupported")
     }
@@ -124,14 +140,10 @@ def _row(
         peaks={
             name: record["peak_bytes"]
             for name, record in alone.items()
-            if record["outcome"] == "ok" and _system(name) != "floor"
+            if record["outcome"] == "ok" and system_of(name) != "floor"
         },
         wrong=tuple(_wrong(alone)),
     )
-
-
-def _system(name: str) -> str:
-    return name if name.startswith("sagann") else name.partition(":")[0]
 
 
 def _wrong(alone: Mapping[str, Record]) -> list[str]:
@@ -157,26 +169,22 @@ def geometric_mean(values: Iterable[float]) -> float:
 
 def render(rows: Sequence[Row]) -> str:
     """The report in Markdown: a table of all rows, and what each optimisation gains where some were switched off."""
-    lines = [
-        "| dataset | model | sagann s | PyG s | DGL s | best peer / sagann | floor s | times floor | sagann MiB | least peer MiB | lean MiB "
-        "| lean / sagann, s |",
-        "|---|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|",
-    ]
+    lines = [head(COLUMNS, words=("model",))]
     for row in rows:
         least = row.least_peer
         cells = [
             row.dataset,
             row.task + (f" **(computes something else: {', '.join(row.wrong)})**" if row.wrong else ""),
             *(_seconds(row, system) for system in ("sagann", *PEERS)),
-            _figure(row.speedup),
+            figure(row.speedup),
             _seconds(row, "floor"),
-            _figure(row.times_floor),
-            _mebibytes(row.peaks.get("sagann")),
-            "-" if least is None else f"{_mebibytes(least[1])} ({least[0]})",
-            _mebibytes(row.peaks.get(LEAN)),
-            _figure(row.ratio(LEAN)),
+            figure(row.times_floor),
+            mebibytes(row.peaks.get("sagann")),
+            "-" if least is None else f"{mebibytes(least[1])} ({least[0]})",
+            mebibytes(row.peaks.get(LEAN)),
+            figure(row.ratio(LEAN)),
         ]
-        lines.append(table_line(cells))
+        lines.append(table_row(cells))
     speedups = [row.speedup for row in rows if row.speedup is not None and not row.wrong]
     lines += ["", f"Geometric mean of speed: {geometric_mean(speedups):.2f} over {len(speedups)}.", ""]
     return "\n".join(lines)
@@ -189,11 +197,3 @@ def _seconds(row: Row, system: str) -> str:
     variant = timed.name.partition(":")[2]
     alone = "" if timed.turns else ", alone"
     return f"{timed.seconds:.4g}" + (f" ({variant}{alone})" if variant else " (alone)" if alone else "")
-
-
-def _figure(value: float | None) -> str:
-    return "-" if value is None else f"{value:.2f}"
-
-
-def _mebibytes(count: int | None) -> str:
-    return "-" if count is None else f"{count / 2**20:.0f}"

@@ -1,13 +1,12 @@
 """HyScale-GNN by simulation, beside its paper: ``python -m bench.hyscale``.
 
 Prints Markdown: Table VI's epochs on two EPYC 7763 and four U250 with the error of each, what every refinement of the equations changes,
-figure 11's steps, 1 to 16 accelerators (figure 9), and policies against each other. Nothing is trained; machines are those of
+figure 11's steps, and 1 to 16 accelerators (figure 9). Nothing is trained; machines are those of
 ``sagann/machines``, batches those that degree laws lead one to expect.
 """
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from itertools import permutations
@@ -15,8 +14,7 @@ from itertools import permutations
 from bench.epochs.report import geometric_mean
 from bench.hyscale.batches import expected_counts
 from bench.hyscale.cases import ALL, CASES, DATASETS, FIGURE_11, SEEDS, Case
-from bench.hyscale.contest import contest_lines
-from bench.result_tables import table_line
+from bench.pages import command_line, head, parser_of, row
 from sagann.hybrid.assignment import HOST, Assignment, split_evenly
 from sagann.hybrid.forecast import (
     AS_PRINTED,
@@ -63,16 +61,14 @@ SCALE_COLUMNS = ("dataset", "model", *(f"{count}" for count in COUNTS), "stopped
 
 def main(given: Sequence[str] | None = None) -> int:
     """Simulate and print."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = parser_of(__doc__)
     parser.add_argument("--machine", default=MACHINE, help="name of a machine of sagann.machines")
     arguments = parser.parse_args(given)
     machine = published_machine(arguments.machine)
     print("# HyScale-GNN by simulation\n")
-    command = f"python -m bench.hyscale{'' if given is None else ''.join(' ' + each for each in given)}"
-    print(f"`{command}`; rates of {machine.name}.\n")
+    print(f"`{command_line('bench.hyscale', given)}`; rates of {machine.name}.\n")
     for section in (_epochs, _batches, _effects, _steps, _scale):
         print("\n".join(section(machine)), end="\n\n")
-    print("\n".join(contest_lines()))
     return 0
 
 
@@ -97,10 +93,10 @@ def _epochs(machine: Machine) -> Iterator[str]:
         f"{sum(each <= FAR for each in errors)} within {FAR:.0%}; the largest error is {max(errors):.0%}."
     )
     yield ""
-    yield from _table(EPOCH_COLUMNS, 5)
+    yield head(EPOCH_COLUMNS, words=("dataset", "model", "sample", "hidden"))
     for case, prediction in found:
         share = prediction.assignment.seeds[HOST] / prediction.assignment.total
-        yield table_line(
+        yield row(
             [
                 case.rival,
                 case.dataset,
@@ -118,13 +114,13 @@ def _epochs(machine: Machine) -> Iterator[str]:
 
 def _batches(machine: Machine) -> Iterator[str]:
     yield f"## Mini-batches of {SEEDS} seeds that are expected\n"
-    yield from _table(BATCH_COLUMNS, 2)
+    yield head(BATCH_COLUMNS, words=("sample",))
     for name, dataset in DATASETS.items():
         for fanouts in dict.fromkeys(case.fanouts for case in CASES):
             counts, copies = (
                 expected_counts(dataset.law, fanouts, SEEDS, deduplicated=each) for each in (True, False)
             )
-            yield table_line(
+            yield row(
                 [
                     name,
                     _sample(fanouts),
@@ -138,7 +134,7 @@ def _batches(machine: Machine) -> Iterator[str]:
 def _effects(machine: Machine) -> Iterator[str]:
     yield "## What the equations leave out\n"
     yield "Each refinement is left out alone; seconds are over those with all of them, in the geometric mean of the ten epochs.\n"
-    yield from _table(EFFECT_COLUMNS, 1)
+    yield head(EFFECT_COLUMNS)
     variants = {"all refinements": (ALL, True), "without deduplication": (ALL, False)}
     variants |= {f"without {each.name}": (replace(ALL, **{each.name: False}), True) for each in fields(Refinements)}
     variants["as printed"] = (AS_PRINTED, False)
@@ -148,7 +144,7 @@ def _effects(machine: Machine) -> Iterator[str]:
         errors = [abs(error_of(each, case)) for each, case in zip(found, CASES, strict=True)]
         times = geometric_mean([each.epoch_s / seconds for each, seconds in zip(found, base, strict=True)])
         within = [str(sum(error <= limit for error in errors)) for limit in (CLOSE, FAR)]
-        yield table_line([name, f"{times:.2f}", *within])
+        yield row([name, f"{times:.2f}", *within])
 
 
 def steps_of(machine: Machine, case: Case, refinements: Refinements = ALL) -> Mapping[str, float]:
@@ -225,20 +221,20 @@ def _steps(machine: Machine) -> Iterator[str]:
         most = {name: max(steps["offload"] / steps[name] for _, steps in each) for name in STEPS}
         yield f"- {named} up to {', '.join(f'{most[name]:.2f} ({name})' for name in STEPS)}."
     yield ""
-    yield from _table(STEP_COLUMNS, 2)
+    yield head(STEP_COLUMNS, words=("model",))
     for case, steps in found:
         speeds = [f"{steps['offload'] / steps[name]:.2f}" for name in STEPS]
-        yield table_line([case.dataset, case.model, f"{steps['offload']:.2f}", *speeds])
+        yield row([case.dataset, case.model, f"{steps['offload']:.2f}", *speeds])
 
 
 def _scale(machine: Machine) -> Iterator[str]:
     yield "## Accelerators of figure 9\n"
     yield f"Times as fast as one accelerator with the processor; {SEEDS} seeds for each accelerator.\n"
-    yield from _table(SCALE_COLUMNS, 2)
+    yield head(SCALE_COLUMNS, words=("model",))
     for case in FIGURE_11:
         found = [_best(case.job(with_accelerators(machine, count)), count) for count in COUNTS]
         speeds = [f"{found[0].epoch_s / each.epoch_s:.2f}" for each in found]
-        yield table_line([case.dataset, case.model, *speeds, found[-1].times.bottleneck])
+        yield row([case.dataset, case.model, *speeds, found[-1].times.bottleneck])
 
 
 def _best(job: Job, count: int) -> Prediction:
@@ -247,11 +243,6 @@ def _best(job: Job, count: int) -> Prediction:
 
 def _sample(fanouts: Sequence[int]) -> str:
     return f"({', '.join(map(str, fanouts))})"
-
-
-def _table(columns: Sequence[str], num_words: int) -> list[str]:
-    marks = ["---"] * num_words + ["--:"] * (len(columns) - num_words)
-    return [table_line(columns), table_line(marks)]
 
 
 if __name__ == "__main__":

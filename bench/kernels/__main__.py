@@ -5,16 +5,16 @@ Needs g++, and AVX2 or AVX-512, for the yardstick; users of sagann need none of 
 
 from __future__ import annotations
 
-import argparse
-import math
 from statistics import median
 
 import torch
 from torch import Tensor
 
+from bench.epochs.report import geometric_mean
 from bench.kernels.gathers import GATHERS
 from bench.kernels.graphs import topology_of
 from bench.kernels.yardstick import Yardstick
+from bench.pages import head, parser_of, row
 from bench.timing import alternate, median_ratio
 from sagann.graph import Topology
 from sagann.kernels.edge import cpu
@@ -27,28 +27,31 @@ SIZES = {"in cache": (8_000, 400_000), "out of cache": (400_000, 3_000_000)}
 
 def main() -> None:
     """Time every gather on every graph and width."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = parser_of(__doc__, rounds=7)
     parser.add_argument("--features", type=int, nargs="+", default=FEATURES)
     parser.add_argument("--only", nargs="+", choices=list(GATHERS), default=list(GATHERS))
-    parser.add_argument("--repetitions", type=int, default=7)
     arguments = parser.parse_args()
-    print("| graph | size | gather | " + " | ".join(f"F = {width}" for width in arguments.features) + " |")
-    print("|---|---|---|" + "--:|" * len(arguments.features))
+    print(
+        head(
+            ["graph", "size", "gather", *(f"F = {width}" for width in arguments.features)], words=("size", "gather")
+        )
+    )
     ratios = []
     for kind in ("uniform", "power law"):
         for size, (num_vertices, num_edges) in SIZES.items():
             topology = topology_of(kind, num_vertices, num_edges)
             for name in arguments.only:
-                cells = [_measure(topology, name, width, arguments.repetitions) for width in arguments.features]
+                cells = [_measure(topology, name, width, arguments.rounds) for width in arguments.features]
                 ratios += [ratio for ratio, _ in cells]
-                shown = " | ".join(f"{ratio:.2f} ({1e3 * seconds:.1f} ms)" for ratio, seconds in cells)
-                print(f"| {kind} | {size} | {name.replace('_', ' ')} | {shown} |", flush=True)
-    mean = math.exp(sum(math.log(ratio) for ratio in ratios) / len(ratios))
-    print(f"\nSpeed relative to the yardstick (1 = as fast): geometric mean {mean:.2f}, least {min(ratios):.2f}.")
+                shown = [f"{ratio:.2f} ({1e3 * seconds:.1f} ms)" for ratio, seconds in cells]
+                print(row([kind, size, name.replace("_", " "), *shown]), flush=True)
+    print(
+        f"\nSpeed relative to the yardstick (1 = as fast): geometric mean {geometric_mean(ratios):.2f}, least {min(ratios):.2f}."
+    )
     print(f"{torch.get_num_threads()} threads; sagann's median time in parentheses.")
 
 
-def _measure(topology: Topology, name: str, features: int, repetitions: int) -> tuple[float, float]:
+def _measure(topology: Topology, name: str, features: int, rounds: int) -> tuple[float, float]:
     """How many times as fast as the yardstick, and seconds."""
     gather = GATHERS[name](topology, features)
     yardstick = Yardstick(topology)
@@ -63,7 +66,7 @@ def _measure(topology: Topology, name: str, features: int, repetitions: int) -> 
         "sagann": lambda: cpu.run(gather.function, topology, gather.arrays),
         "yardstick": by_yardstick,
     }
-    seconds = alternate(contestants, repetitions=repetitions, at_least_s=0.02)
+    seconds = alternate(contestants, rounds=rounds, at_least_s=0.02)
     result, expected = cpu.run(gather.function, topology, gather.arrays)[0], by_yardstick()
     # What a hub's sum rounds to depends on how large it was on the way, which its other features tell.
     allowed = 1e-3 + 1e-4 * expected.abs().amax(-1, keepdim=True)

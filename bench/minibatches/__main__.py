@@ -1,12 +1,10 @@
-"""Sampled epochs in memory, against PyG and DGL: ``python -m bench.minibatches --dgl PYTHON``.
+"""Sampled epochs against PyG and DGL: ``python -m bench.minibatches --dgl PYTHON``, and on a device ``--device cuda``. Prints a page.
 
 The graph is R-MAT with random features and labels; every contestant is a process that keeps the graph, begins with the same weights, and
-trains the same batches of seeds by Adam. The contestants take turns of one epoch. "s / epoch" is the median over the turns. The
-libraries pick different numbers of edges: PyG samples a vertex once, and not again for every hop.
+trains the same batches of seeds by Adam. The contestants take turns of one epoch, and every epoch ends when the device is done. "s / epoch" is
+the median over the turns. The libraries pick different numbers of edges: PyG samples a vertex once, and not again for every hop.
 
-The second table of each task has sagann's stages: seconds of an epoch on the calling thread, stage by stage, and the epoch with the pipeline.
-
-With ``--device cuda`` models are trained on a device, and other contestants take their turns: see :mod:`bench.minibatches.on_device`.
+On a device the graph lies in the host's memory, and other contestants take their turns. What fails is named on the page, and the others go on.
 """
 
 from __future__ import annotations
@@ -15,125 +13,142 @@ import argparse
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from bench.contest import Contestant, take_turns
-from bench.minibatches import on_device
-from bench.minibatches.tasks import TASKS, described, specification_of, task_named, write_graph, write_task
+from bench.minibatches.page import EXPLAINED, Measured, summary_of, tables_of
+from bench.minibatches.tasks import TASKS, Task, write_graph
+from bench.pages import command_line, parser_of
+from bench.timing import where
 from bench.workers import ROOT
+from sagann.errors import InputError
+from sagann.runtime.places import device_named
 from sagann.runtime.processor import num_cores
-
-Turns = Mapping[str, Sequence[Mapping[str, Any]]]
-"For each contestant, what its worker said of each epoch."
 
 
 def main(given: Sequence[str] | None = None) -> int:
-    """Print two tables for each task; the exit status."""
+    """Print the page; 0 where every contestant of sagann ran."""
     options = parsed(given)
-    if options.device is not None:
-        return on_device.main(options, sys.argv[1:] if given is None else given)
-    with TemporaryDirectory(prefix="sagann_minibatches_", dir=options.work) as name:
-        folder = Path(name)
-        write_graph(folder, options)
-        print(f"{described(options)}\n")
+    try:
+        device = device_named(options.device)
+    except InputError as error:
+        sys.stderr.write(f"There is nothing to measure. {error}\n")
+        return 1
+    print(f"# Sampled epochs\n\n`{command_line('bench.minibatches', given)}`; {where(device)}\n")
+    print(
+        f"R-MAT, {int(options.vertices):,} vertices, {int(options.edges):,} edges, {options.features} features; "
+        f"{int(options.seeds):,} seeds in batches of {options.batch_size}; hidden {options.hidden}; "
+        f"{options.threads} threads; {options.rounds} rounds.\n\n{EXPLAINED}"
+    )
+    measured = []
+    with TemporaryDirectory(prefix="sagann_minibatches_", dir=options.work) as folder:
+        write_graph(Path(folder), options)
         for task in options.tasks:
-            write_task(folder, task, options)
-            print(f"{task.caption}:\n")
-            turns = measure(contestants_of(options.dgl), specification_of(task, options, folder), options.rounds)
-            print("\n".join([*rows_of(turns), "", *stages_of(turns), ""]), flush=True)
-    return 0
+            measured.append(measure(task, contestants_of(options), Path(folder), options))
+            print("\n".join(tables_of(measured[-1])), flush=True)
+    print("\n".join(line for each in measured for line in summary_of(each)))
+    return int(any(name.startswith("sagann") for each in measured for name in each.failures))
+
+
+def contestants_of(options: argparse.Namespace) -> dict[str, dict[str, Any]]:
+    """For each contestant's name, its options for the worker. The first one of sagann is what it does by default."""
+    found: dict[str, dict[str, Any]] = {}
+    if options.device == "cpu":
+        ahead = {"calling": 0, "ahead": 4}
+        # With more cores than two, batches are made ahead by default.
+        for name in sorted(ahead, key=ahead.__getitem__, reverse=num_cores() > 2):
+            found[f"sagann:{name}"] = {"ahead": ahead[name], "sampling_threads": 1}
+        found |= {f"sagann:hot {hot}": {"hot": hot, "ahead": 4, "sampling_threads": 1} for hot in options.hot}
+        for workers in (0, 2):
+            found[f"pyg:{f'{workers} workers' if workers else 'loader'}"] = {
+                "workers": workers,
+                "is_resident": False,
+            }
+        names = ("dataloading", "workers", "graphbolt") if options.dgl is not None else ()
+        return found | {f"dgl:{name}": {"variant": name} for name in names}
+    places = [(None, threads) for threads in options.sampling_threads] + [
+        (edges, 1) for edges in options.device_edges
+    ]
+    for edges, threads in places:
+        for hot in (None, *options.hot):
+            name = "copied" if hot is None else f"hot {hot}"
+            name += "" if threads == 1 else f", {threads} threads"
+            name += "" if edges is None else f", edges {edges}"
+            # Each thread that samples has two batches on their way, so that its stage and the next one both have work.
+            ahead = max(4, 2 * threads)
+            found[f"sagann:{name}"] = {"hot": hot, "edges": edges, "sampling_threads": threads, "ahead": ahead}
+    for workers in options.workers:
+        for is_resident in (False, True):
+            name = f"{workers} workers{', resident' if is_resident else ''}"
+            found[f"pyg:{name}"] = {"workers": workers, "is_resident": is_resident}
+    return found
+
+
+def measure(
+    task: Task, contestants: Mapping[str, dict[str, Any]], folder: Path, options: argparse.Namespace
+) -> Measured:
+    """Epochs of every contestant in alternation, after one that is not counted; then sagann's stages, each alone."""
+    commands = {
+        "sagann": (sys.executable, "-m", "bench.minibatches.sagann_worker"),
+        "pyg": (sys.executable, "-m", "bench.minibatches.pyg_worker"),
+        "dgl": (options.dgl, str(ROOT / "bench/standalone/dgl_minibatches.py")),
+    }
+    specification = task.specification(options, folder)
+    turns = take_turns(
+        [Contestant(name=name, command=commands[name.partition(":")[0]]) for name in contestants],
+        lambda contestant: {"variant": contestant.variant, **specification, **contestants[contestant.name]},
+        first={"epoch": 1},
+        request=lambda *_: {"epoch": 1},
+        rounds=options.rounds,
+        last={
+            name: {"alone": 1}
+            for name, each in contestants.items()
+            if each.get("sampling_threads") == 1 and each["ahead"]
+        },
+    )
+    failures = {
+        name: end.last_line if end.outcome == "unsupported" else f"{end.outcome}: {end.last_line}"
+        for name, end in turns.failures.items()
+    }
+    return Measured(caption=task.caption, turns=turns.answers, alone=turns.last, failures=failures)
 
 
 def parsed(given: Sequence[str] | None) -> argparse.Namespace:
     """The options of a command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--vertices", type=float, default=1e6)
-    parser.add_argument("--edges", type=float, default=20e6)
-    parser.add_argument("--features", type=int, default=128)
-    parser.add_argument("--hidden", type=int, default=256)
+    parser = parser_of(
+        __doc__,
+        vertices=1000000.0,
+        edges=20000000.0,
+        features=128,
+        hidden=256,
+        batch_size=1024,
+        rounds=5,
+        threads=None,
+        work=None,
+    )
     parser.add_argument("--seeds", type=float, default=16_384, help="training vertices")
-    parser.add_argument("--batch-size", type=int, default=1024, help="seeds of a batch")
-    parser.add_argument("--rounds", type=int, default=5, help="epochs of every contestant")
+    parser.add_argument("--dgl", metavar="PYTHON", help="Python of an environment with DGL, for the processor")
     parser.add_argument(
-        "--threads", type=int, help="threads of every contestant; 2, or with --device those of all cores"
+        "--tasks", type=Task.named, nargs="+", default=TASKS, help="models and fanouts, such as sage:15,10,5"
     )
-    parser.add_argument("--dgl", help="Python of an environment with DGL")
-    parser.add_argument(
-        "--work", type=Path, help="folder for the graph; the system's for temporary files by default"
+    parser.add_argument("--device", default="cpu", help="train there: cpu, cuda or cuda:N")
+    group = parser.add_argument_group("on a device")
+    group.add_argument("--hot", nargs="*", help="sizes of sagann's hot tier; 0%% 10%% 100%% by default")
+    group.add_argument("--sampling-threads", type=int, nargs="+", default=[1, 4], help="threads of sagann's stages")
+    group.add_argument(
+        "--device-edges",
+        nargs="*",
+        default=[],
+        help="parts of the edges in the device's memory, such as 0%% 100%%: the device samples too",
     )
-    parser.add_argument(
-        "--tasks", type=task_named, nargs="+", default=TASKS, help="models and fanouts, such as sage:15,10,5"
-    )
-    on_device.add_options(parser)
+    group.add_argument("--workers", type=int, nargs="*", default=[4, 8, 16], help="processes of PyG's loader")
     options = parser.parse_args(given)
-    if options.threads is None:
-        options.threads = 2 if options.device is None else num_cores()
+    on_processor = options.device == "cpu"
+    options.threads = options.threads or (2 if on_processor else num_cores())
+    if options.hot is None:
+        options.hot = [] if on_processor else ["0%", "10%", "100%"]
     return options
-
-
-def contestants_of(dgl: str | None) -> list[Contestant]:
-    """Everyone who runs."""
-    commands: dict[str, tuple[str, ...]] = {
-        "sagann": (sys.executable, "-m", "bench.minibatches.sagann_worker"),
-        "pyg": (sys.executable, "-m", "bench.minibatches.pyg_worker"),
-    }
-    # The first one is what sagann does by default with as many cores.
-    sagann = ("ahead", "calling") if num_cores() > 2 else ("calling", "ahead")
-    variants = {"sagann": sagann, "pyg": ("loader", "workers")}
-    if dgl is not None:
-        commands["dgl"] = (dgl, str(ROOT / "bench/standalone/dgl_minibatches.py"))
-        variants["dgl"] = ("dataloading", "workers", "graphbolt")
-    return [
-        Contestant(name=f"{system}:{variant}", command=commands[system])
-        for system in commands
-        for variant in variants[system]
-    ]
-
-
-def measure(
-    contestants: Sequence[Contestant], specification: Mapping[str, Any], rounds: int
-) -> dict[str, list[dict[str, Any]]]:
-    """Epochs of every contestant that lives through them, in alternation."""
-    epoch = {"epoch": 1}
-    return take_turns(
-        contestants,
-        lambda contestant: {**specification, "variant": contestant.variant},
-        first=epoch,
-        request=epoch,
-        rounds=rounds,
-    )
-
-
-def rows_of(turns: Turns) -> list[str]:
-    """A row for each contestant. Ratios are to sagann's first variant, the default one."""
-    seconds = {name: [turn["seconds"] for turn in each] for name, each in turns.items()}
-    ours = next((each for name, each in seconds.items() if name.startswith("sagann")), None)
-    rows = ["| contestant | s / epoch | edges / epoch | loss | it / sagann |", "|---|--:|--:|--:|--:|"]
-    for name, each in turns.items():
-        ratio = median(b / a for a, b in zip(ours, seconds[name], strict=True)) if ours else float("nan")
-        edges = median(turn["edges"] for turn in each)
-        row = [name, f"{median(seconds[name]):.2f}", f"{edges:,.0f}", f"{each[-1]['loss']:.3f}", f"{ratio:.2f}"]
-        rows.append(f"| {' | '.join(row)} |")
-    return rows
-
-
-def stages_of(turns: Turns) -> list[str]:
-    """Seconds of each of sagann's stages alone, and of the epoch in which they overlap."""
-    alone, together = turns.get("sagann:calling"), turns.get("sagann:ahead")
-    if not alone or not together:
-        return []
-    stages = {name: median(turn["stages"][name] for turn in alone) for name in alone[0]["stages"]}
-    stages["train"] = median(turn["step_s"] for turn in alone)
-    epoch_s = median(turn["seconds"] for turn in together)
-    names = [*stages, "epoch", "epoch / slowest stage"]
-    values = [
-        *(f"{value:.2f}" for value in stages.values()),
-        f"{epoch_s:.2f}",
-        f"{epoch_s / max(stages.values()):.2f}",
-    ]
-    return [f"| {' | '.join(names)} |", "|" + "--:|" * len(names), f"| {' | '.join(values)} |"]
 
 
 if __name__ == "__main__":

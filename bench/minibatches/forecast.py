@@ -13,13 +13,14 @@ from dataclasses import dataclass
 from statistics import median
 
 from bench.epochs.graphs import graph_of, stored_graph
+from bench.pages import head, parser_of, row
 from sagann import MiniBatches, ModelConfig, TrainConfig, Trainer
 from sagann.graph import Graph
 from sagann.train.sampled_forecast import SampledForecast
 
-HEADER = (
-    "| graph | model | batches | forecast, s | measured, s | seconds, forecast / measured | bytes, forecast / measured "
-    "| bottleneck |"
+COLUMNS = (
+    *("graph", "model", "batches", "forecast, s", "measured, s", "seconds, forecast / measured"),
+    *("bytes, forecast / measured", "bottleneck"),
 )
 
 
@@ -42,8 +43,7 @@ def main() -> None:
         f"Fanouts {', '.join(map(str, options.sample))}; batches of {options.batch_size}; hidden {options.hidden}; {options.rounds} rounds of "
         f"a forecast and {options.epochs} epochs.\n"
     )
-    print(HEADER)
-    print("|---|---|--:|--:|--:|--:|--:|---|", flush=True)
+    print(head(COLUMNS, words=("model", "bottleneck")), flush=True)
     for name in options.graphs:
         graph = graph_of(stored_graph(name))
         for model in options.models:
@@ -51,14 +51,11 @@ def main() -> None:
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__, batch_size=256, hidden=64, rounds=3)
     parser.add_argument("--graphs", nargs="+", default=["cora", "pubmed", "reddit-small"])
     parser.add_argument("--models", nargs="+", default=["sage", "gat"])
     parser.add_argument("--sample", type=int, nargs="+", default=[25, 10], help="fanouts")
-    parser.add_argument("--batch-size", type=int, default=256, help="seeds of a batch")
-    parser.add_argument("--hidden", type=int, default=64)
     parser.add_argument("--epochs", type=int, default=6, help="epochs of a round, without the first one")
-    parser.add_argument("--rounds", type=int, default=3)
     return parser.parse_args()
 
 
@@ -115,7 +112,7 @@ def row_of(graph: str, model: str, rounds: Sequence[Round]) -> str:
         f"{num_bytes:.3f}",
         rounds[-1].forecast.bottleneck,
     ]
-    return f"| {' | '.join(cells)} |"
+    return row(cells)
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from bench.pages import command_line, head, mebibytes, parser_of, row
 from bench.size.limit import Ended, Limit, drop_cached
 from bench.workers import ROOT, THREAD_VARIABLES
 from sagann.byte_size import format_bytes, parse_bytes
@@ -30,6 +31,14 @@ LIMIT_SHARE = 4
 HOT_SHARE = 4
 "The limit has so many times the bytes of sagann's hot tier, unless its size is stated."
 NUM_CLASSES = 40
+COLUMNS = (
+    *("contestant", "outcome", "batches", "s / batch", "it / sagann", "edges / batch", "rows / batch", "ready s"),
+    "held MiB",
+)
+FORECAST_COLUMNS = (
+    *("epoch", "forecast, s", "measured, s", "seconds, forecast / measured", "bytes, forecast / measured"),
+    "cold bytes, forecast / measured",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +58,7 @@ def main() -> int:
     feature_bytes = (folder / "features.npy").stat().st_size
     limit_bytes = options.limit or feature_bytes // LIMIT_SHARE
     hot_bytes = options.hot or limit_bytes // HOT_SHARE
-    print(f"`python -m bench.minibatches.on_disk {' '.join(sys.argv[1:])}`; {processor_name()}.\n")
+    print(f"`{command_line('bench.minibatches.on_disk')}`; {processor_name()}.\n")
     print(
         f"R-MAT, {int(options.vertices):,} vertices, {int(options.edges):,} edges; {format_bytes(feature_bytes)} of features, a limit of "
         f"{format_bytes(limit_bytes)}, a hot tier of {format_bytes(hot_bytes)}. {len(options.sample)}-layer SAGE, hidden {options.hidden}, "
@@ -107,10 +116,7 @@ def _run(name: str, folder: Path, limit_bytes: int, hot_bytes: int, options: arg
 def rows_of(turns: dict[str, list[Turn]]) -> list[str]:
     """A row for each contestant."""
     ours = _batch_s(turns["sagann"])
-    rows = [
-        "| contestant | outcome | batches | s / batch | it / sagann | edges / batch | rows / batch | ready s | held MiB |",
-        "|---|---|--:|--:|--:|--:|--:|--:|--:|",
-    ]
+    rows = [head(COLUMNS, words=("outcome",))]
     for name, each in turns.items():
         ended, seconds = each[-1].ended, _batch_s(each)
         cells = [name, ended.outcome]
@@ -126,7 +132,7 @@ def rows_of(turns: dict[str, list[Turn]]) -> list[str]:
                 f"{told['rows'] / told['batches']:,.0f}",
                 f"{told['ready_s']:.0f}",
             ]
-        rows.append(f"| {' | '.join([*cells, f'{ended.own_bytes / 2**20:.0f}'])} |")
+        rows.append(row([*cells, mebibytes(ended.own_bytes)]))
     return rows
 
 
@@ -150,18 +156,14 @@ def tiers_of(turns: dict[str, list[Turn]]) -> list[str]:
 
 def forecasts_of(epochs: Sequence[dict[str, float]]) -> list[str]:
     """A row for each epoch of sagann, and what was foretold of it just before."""
-    rows = [
-        "| epoch | forecast, s | measured, s | seconds, forecast / measured | bytes, forecast / measured | cold bytes, forecast / measured |",
-        "|--:|--:|--:|--:|--:|--:|",
-    ]
+    rows = [head(FORECAST_COLUMNS)]
     for number, epoch in enumerate(epochs):
         seconds, num_bytes, cold = (
             epoch[f"forecast_{name}"] / epoch[measured]
             for name, measured in (("s", "seconds"), ("bytes", "bytes"), ("cold_bytes", "cold_bytes"))
         )
-        rows.append(
-            f"| {number + 1} | {epoch['forecast_s']:.1f} | {epoch['seconds']:.1f} | {seconds:.2f} | {num_bytes:.3f} | {cold:.3f} |"
-        )
+        measured = [f"{epoch['forecast_s']:.1f}", f"{epoch['seconds']:.1f}"]
+        rows.append(row([number + 1, *measured, f"{seconds:.2f}", f"{num_bytes:.3f}", f"{cold:.3f}"]))
     near = median(epoch["forecast_s"] / epoch["seconds"] for epoch in epochs)
     return [*rows, "", f"Median of forecast / measured: {near:.2f}."]
 
@@ -187,21 +189,23 @@ def _options() -> argparse.Namespace:
     def size(text: str) -> int:
         return parse_bytes(text, where="size")
 
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(
+        __doc__,
+        vertices=6000000.0,
+        edges=48000000.0,
+        features=256,
+        batch_size=1024,
+        hidden=256,
+        threads=2,
+        rounds=1,
+    )
     parser.add_argument("--work", type=Path, required=True, help="folder for the graph, which stays; on a disk")
-    parser.add_argument("--vertices", type=float, default=6e6)
-    parser.add_argument("--edges", type=float, default=48e6)
-    parser.add_argument("--features", type=int, default=256)
     parser.add_argument("--sample", type=int, nargs="+", default=[25, 10], help="fanouts")
-    parser.add_argument("--batch-size", type=int, default=1024, help="seeds of a batch")
     parser.add_argument("--batches", type=int, default=32, help="batches that sagann trains")
     parser.add_argument("--epochs", type=int, default=1, help="epochs of those batches, each foretold just before")
     parser.add_argument("--peer-batches", type=int, default=1, help="batches that each peer trains")
-    parser.add_argument("--hidden", type=int, default=256)
     parser.add_argument("--limit", type=size, help="of each control group; a quarter of the features by default")
     parser.add_argument("--hot", type=size, help="size of sagann's hot tier; a quarter of the limit by default")
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--alone", action="store_true", help="sagann without its peers")
     parser.add_argument("--dgl", help="Python of an environment with DGL")
     options = parser.parse_args()

@@ -28,28 +28,39 @@ class Task:
     fanouts: tuple[int, ...]
     "Number of in-edges that a destination of each hop gives; the first one is that of the hop nearest the seeds."
 
-    @property
-    def name(self) -> str:
-        """Name in the table and on the command line."""
-        return f"{self.model}:{','.join(map(str, self.fanouts))}"
+    @classmethod
+    def named(cls, text: str) -> Task:
+        """The task that MODEL:FANOUTS names."""
+        model, _, fanouts = text.partition(":")
+        return cls(model=model, fanouts=tuple(map(int, fanouts.split(","))))
 
     @property
     def caption(self) -> str:
         """Name in sentences."""
         return f"{self.model}, fanouts {', '.join(map(str, self.fanouts))}"
 
+    def specification(self, options: argparse.Namespace, folder: Path) -> dict[str, Any]:
+        """What every worker is told; the first weights of the model are written."""
+        config = ModelConfig(
+            model=self.model, layers=len(self.fanouts), hidden=options.hidden, dropout=0.0, encoder="none"
+        )
+        write_weights(folder, [config], options.features, NUM_CLASSES)
+        return {
+            "model": self.model,
+            "fanouts": list(self.fanouts),
+            "layers": len(self.fanouts),
+            "hidden": options.hidden,
+            "heads": 8,
+            "dropout": 0.0,
+            "encoder": False,
+            "batch_size": options.batch_size,
+            "threads": options.threads,
+            "device": options.device,
+            "folder": str(folder),
+        }
 
-TASKS = (
-    Task(model="sage", fanouts=(25, 10)),
-    Task(model="gat", fanouts=(25, 10)),
-    Task(model="sage", fanouts=(15, 10, 5)),
-)
 
-
-def task_named(text: str) -> Task:
-    """The task that MODEL:FANOUTS names."""
-    model, _, fanouts = text.partition(":")
-    return Task(model=model, fanouts=tuple(map(int, fanouts.split(","))))
+TASKS = tuple(map(Task.named, ("sage:25,10", "gat:25,10", "sage:15,10,5")))
 
 
 def generated(num_vertices: int, num_edges: int, num_features: int, num_seeds: int) -> Stored:
@@ -69,41 +80,7 @@ def generated(num_vertices: int, num_edges: int, num_features: int, num_seeds: i
     )
 
 
-def specification_of(task: Task, options: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    """What a worker is told, besides its variant."""
-    return {
-        "model": task.model,
-        "fanouts": list(task.fanouts),
-        "layers": len(task.fanouts),
-        "hidden": options.hidden,
-        "heads": 8,
-        "dropout": 0.0,
-        "encoder": False,
-        "batch_size": options.batch_size,
-        "threads": options.threads,
-        "folder": str(folder),
-    }
-
-
 def write_graph(folder: Path, options: argparse.Namespace) -> None:
     """Write the graph, and beside it a small one for rehearsing."""
     write_stored(folder, generated(int(options.vertices), int(options.edges), options.features, int(options.seeds)))
     write_stored(folder / "rehearsal", generated(*REHEARSAL, options.features, options.batch_size))
-
-
-def write_task(folder: Path, task: Task, options: argparse.Namespace) -> None:
-    """Write the first weights of a task's model."""
-    folder.mkdir(parents=True, exist_ok=True)
-    config = ModelConfig(
-        model=task.model, layers=len(task.fanouts), hidden=options.hidden, dropout=0.0, encoder="none"
-    )
-    write_weights(folder, [config], options.features, NUM_CLASSES)
-
-
-def described(options: argparse.Namespace) -> str:
-    """The graph and the batches in words."""
-    return (
-        f"R-MAT, {int(options.vertices):,} vertices, {int(options.edges):,} edges, {options.features} features; "
-        f"{int(options.seeds):,} seeds in batches of {options.batch_size}; hidden {options.hidden}; "
-        f"{options.threads} threads; {options.rounds} rounds."
-    )

@@ -12,7 +12,6 @@ fit it. The loss is folded into the last stage. No epoch is run, unless ``--run`
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -25,9 +24,9 @@ import torch
 from torch import nn
 
 from bench.epochs.graphs import DATASETS, SEED, SHAPES, graph_of, stored_graph
+from bench.pages import command_line, head, parser_of, row
 from bench.papers.chunk_swaps import refined
 from bench.papers.rivals import ORDERS
-from bench.result_tables import table_line
 from bench.streaming.worker import Folded
 from bench.timing import alternate, median_ratio
 from sagann.compiler.model_program import ModelProgram
@@ -66,8 +65,6 @@ COLUMNS = (
     "simulated s",
 )
 TIMED = ("s", "times the first, s")
-NUM_WORDS = 3
-"Columns that begin the table with words, not numbers."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -96,9 +93,8 @@ def main(given: Sequence[str] | None = None) -> int:
     )
     ways = ways_of(arguments.compare)
     columns = COLUMNS + (TIMED if arguments.run else ())
-    command = " ".join(["bench.papers.neugraph", *(sys.argv[1:] if given is None else given)])
-    print(f"`python -m {command}`; {processor_name()}, PyTorch {torch.__version__}.\n\n{table_line(columns)}")
-    print(table_line(["---"] * NUM_WORDS + ["--:"] * (len(columns) - NUM_WORDS)), flush=True)
+    print(f"`{command_line('bench.papers.neugraph', given)}`; {processor_name()}, PyTorch {torch.__version__}.\n")
+    print(head(columns, words=("model", "way")), flush=True)
     for dataset in arguments.datasets:
         plain = _amazon() if dataset == AMAZON else graph_of(stored_graph(dataset))
         if arguments.by is not None:
@@ -120,7 +116,7 @@ def main(given: Sequence[str] | None = None) -> int:
                 cells = [dataset, name, way, *_cells(each, found[first]), f"{simulated:.4g}"]
                 if seconds:
                     cells += [f"{median(seconds[way]):.4g}", f"{median_ratio(seconds[way], seconds[first]):.2f}"]
-                print(table_line(cells), flush=True)
+                print(row(cells), flush=True)
     return 0
 
 
@@ -219,7 +215,7 @@ def _seconds(
             )
             stack.callback(streamed.close)
             epochs[name] = Folded(streamed, graph.features, graph.labels, train).run
-        return alternate(epochs, repetitions=arguments.rounds)
+        return alternate(epochs, rounds=arguments.rounds)
 
 
 def _amazon() -> Graph:
@@ -238,7 +234,7 @@ def _amazon() -> Graph:
 
 
 def _arguments(given: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__, hidden=128, rounds=5, threads=2, work=Path(gettempdir()))
     parser.add_argument("compare", choices=["orders", "visits", "rows"])
     names = list(dict.fromkeys([AMAZON, *SHAPES, *DATASETS]))
     parser.add_argument("--datasets", nargs="+", choices=names, default=["reddit-small"], metavar="NAME")
@@ -249,18 +245,12 @@ def _arguments(given: Sequence[str] | None) -> argparse.Namespace:
         choices=[name for name in MODELS if name != "mlp"],
         default=["gcn", "gat", "ggnn", "maxpool-gcn", "gated-gcn"],
     )
-    parser.add_argument("--hidden", type=int, default=128)
     parser.add_argument("--share", type=int, default=8, help="divides what P = 1 takes by plan: the budget")
     parser.add_argument("--host", choices=["ram", "disk"], default="disk", help="where what is not in use lies")
     parser.add_argument("--simulations", type=int, default=50, help="most simulations of swaps")
     parser.add_argument("--machine", type=Path, help="rates, as `sagann machine` writes them; measured by default")
     parser.add_argument(
         "--run", action="store_true", help="run epochs of visits or rows too, and print their seconds"
-    )
-    parser.add_argument("--rounds", type=int, default=5, help="epochs of each way, in alternation")
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument(
-        "--work", type=Path, default=Path(gettempdir()), help="folder on a disk for what is spilled"
     )
     found = parser.parse_args(given)
     if found.run and found.compare == "orders":

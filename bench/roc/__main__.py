@@ -7,7 +7,6 @@ memory (figure 10). Nothing is trained. Graphs are generated at a scale, plans h
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
@@ -15,8 +14,8 @@ from pathlib import Path
 from statistics import mean
 
 from bench.memory_policies import SHAPES, cases_of, spread
+from bench.pages import command_line, head, parser_of, row
 from bench.papers.rivals import place_uncached
-from bench.result_tables import table_line
 from bench.roc.epochs import (
     DEVICE_BYTES,
     DEVICES_PER_NODE,
@@ -84,9 +83,8 @@ def main(given: Sequence[str] | None = None) -> int:
     """Simulate and print."""
     arguments = _arguments(given)
     machine = Machine.from_toml(arguments.machine.read_text(), where=str(arguments.machine))
-    command = " ".join(["bench.roc", *(sys.argv[1:] if given is None else given)])
     print("# ROC's cluster by simulation\n")
-    print(f"`python -m {command}`; rates of {machine.name}.\n")
+    print(f"`{command_line('bench.roc', given)}`; rates of {machine.name}.\n")
     for section in (
         notes(arguments.datasets),
         scaling(machine, arguments.datasets),
@@ -131,7 +129,7 @@ def scaling(machine: Machine, datasets: Sequence[str]) -> Iterator[str]:
     """Throughput by the number of devices."""
     yield "## 1 to 16 GPUs (figure 5)\n"
     yield "Times as fast as one GPU, with parts of equal edges. Busiest is a kind of resource, and the share of the epoch in which one of its kind is busy.\n"
-    yield from _header(SCALING_COLUMNS, 2)
+    yield head(SCALING_COLUMNS, words=("model",))
     for name in datasets:
         graph = Generated.of(SHAPES[name])
         for model in MODELS:
@@ -140,7 +138,7 @@ def scaling(machine: Machine, datasets: Sequence[str]) -> Iterator[str]:
             first = found[1]
             times = [f"{first.seconds / found[count].seconds:.2f}" for count in DEVICES[1:]]
             busiest = [found[count].busiest for count in (1, 4, 16)]
-            yield table_line([name, model, f"{1 / first.seconds:.3g}", *times, str(first.num_intervals), *busiest])
+            yield row([name, model, f"{1 / first.seconds:.3g}", *times, str(first.num_intervals), *busiest])
 
 
 def rivals(machine: Machine, datasets: Sequence[str]) -> Iterator[str]:
@@ -158,7 +156,7 @@ def rivals(machine: Machine, datasets: Sequence[str]) -> Iterator[str]:
             for name, link in machine.links.items()
         },
     )
-    rows, times = _header(RIVAL_COLUMNS, 1), []
+    rows, times = [head(RIVAL_COLUMNS)], list[float]()
     for name in datasets:
         graph, job = Generated.of(SHAPES[name]), Job(shape=SHAPES[name], model=MODELS[0])
         for count in DEVICES[:3]:
@@ -167,7 +165,7 @@ def rivals(machine: Machine, datasets: Sequence[str]) -> Iterator[str]:
             other = simulated(job, slow, graph, ranges, placement=place_uncached)
             speeds = [f"{1 / each.seconds:.3g}" for each in (roc, other)]
             times.append(other.seconds / roc.seconds)
-            rows.append(table_line([name, str(count), str(roc.num_intervals), *speeds, f"{times[-1]:.2f}"]))
+            rows.append(row([name, str(count), str(roc.num_intervals), *speeds, f"{times[-1]:.2f}"]))
     yield f"- Here {spread(times)}.\n"
     yield from rows
 
@@ -179,7 +177,7 @@ def partitioners(machine: Machine, dataset: str) -> Iterator[str]:
         f"GCN on {dataset}. The cost model learns from {LEARNING_EPOCHS} simulated epochs, which begin with equal edges. The paper states up to 1.4 times equal "
         "vertices (Sec. 7.3), and no figure against equal edges.\n"
     )
-    rows, times = _header(PARTITION_COLUMNS, 2), []
+    rows, times = [head(PARTITION_COLUMNS, words=("GPUs (nodes)",))], list[float]()
     job = Job(shape=SHAPES[dataset], model=MODELS[0])
     for ids, hubs_first in (("random", False), ("by degree", True)):
         graph = Generated.of(SHAPES[dataset], hubs_first=hubs_first)
@@ -189,7 +187,7 @@ def partitioners(machine: Machine, dataset: str) -> Iterator[str]:
             }
             times.append(found["vertices"] / found["cost"])
             rows.append(
-                table_line(
+                row(
                     [
                         ids,
                         f"{count} ({count // DEVICES_PER_NODE})",
@@ -216,7 +214,7 @@ def inference(machine: Machine, dataset: str) -> Iterator[str]:
         f"{model.upper()} on {dataset}: {TRAINED_GRAPHS} graphs are trained on, and the milliseconds are the mean of a forward pass on each of {TEST_GRAPHS} others. Each graph has a "
         f"{count}th of the shape: {shape.vertices:,} vertices and {shape.edges:,} edges. The paper states up to 1.2 times less time by learned parts.\n"
     )
-    rows, times = _header(LATENCY_COLUMNS, 2), []
+    rows, times = [head(LATENCY_COLUMNS, words=("GPUs (nodes)",))], list[float]()
     for ids, hubs_first in (("random", False), ("by degree", True)):
         graphs = [Generated.of(shape, hubs_first=hubs_first, seed=seed) for seed in range(count)]
         trained = Generated.side_by_side(graphs[:TRAINED_GRAPHS])
@@ -230,7 +228,7 @@ def inference(machine: Machine, dataset: str) -> Iterator[str]:
             seconds = {name: mean(each.seconds for each in passes) for name, passes in found.items()}
             times.append(seconds["vertices"] / seconds["cost"])
             rows.append(
-                table_line(
+                row(
                     [
                         ids,
                         f"{devices} ({-(-devices // DEVICES_PER_NODE)})",
@@ -273,18 +271,14 @@ def memory(machine: Machine, dataset: str) -> Iterator[str]:
         seconds = spread([case.seconds[rival] / case.seconds["dp"] for case in cases])
         yield f"- {named}: bytes {copied} times, seconds {seconds} times."
     yield ""
-    yield from _header(MEMORY_COLUMNS, 2)
+    yield head(MEMORY_COLUMNS, words=("rival",))
     for case, (rival, named) in product(cases, RIVALS.items()):
         slower = case.seconds[rival] / case.seconds["dp"]
-        yield table_line([case.budget, named, f"{case.times(rival):.2f}", f"{slower:.2f}"])
-
-
-def _header(columns: Sequence[str], num_words: int) -> list[str]:
-    return [table_line(columns), table_line(["---"] * num_words + ["--:"] * (len(columns) - num_words))]
+        yield row([case.budget, named, f"{case.times(rival):.2f}", f"{slower:.2f}"])
 
 
 def _arguments(given: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__)
     parser.add_argument("--datasets", nargs="+", choices=list(SHAPES), default=list(SHAPES), metavar="SHAPE")
     parser.add_argument("--partitioned", choices=list(SHAPES), default="reddit", help="shape of figures 8 and 10")
     parser.add_argument("--inferred", choices=list(SHAPES), default="ppi", help="shape of figure 9")

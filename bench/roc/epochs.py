@@ -10,7 +10,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TypeVar, get_args
 
-from bench.memory_policies import Shape, captured_for
+from bench.epochs.graphs import Shape
+from bench.memory_policies import captured_for
 from bench.roc.graphs import Cut, Generated, Share
 from bench.roc.joined import Joined, joined, with_rings
 from sagann.compiler.model_program import ModelProgram

@@ -15,7 +15,7 @@ from itertools import accumulate, pairwise
 import torch
 from torch import Tensor
 
-from bench.memory_policies import Shape
+from bench.epochs.graphs import Shape
 from sagann.graph import Topology, rmat_edges
 from sagann.graph.chunk_counts import chunk_counts
 from sagann.graph.rmat import Quadrants

@@ -2,7 +2,8 @@
 
 The shape of ROC's and NeuGraph's Amazon graph, generated as a power-law graph in bounded memory. sagann trains a 2-layer GCN
 on it within a budget; PyG and DGL try the same. Each runs in a control group of its own, whose limit the kernel enforces.
-``--check`` first has everybody train a hundredth of the graph without a limit, and compares the losses.
+With ``--workers`` several workers train instead, each of them a part of the graph, without peers. ``--check`` first has everybody, and
+one process of sagann, train a hundredth of the graph without a limit, and compares the losses.
 
 References:
     Jia et al., ROC, MLSys 2020, Table 4: Amazon.
@@ -17,6 +18,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from bench.pages import command_line, parser_of
 from bench.size.contest import UNLIMITED, Result, Task, run_peer, run_plan, run_sagann, write_first_weights
 from bench.size.report import HEADER, NOTES, checked, plan_lines, row_of, verdict
 from sagann.byte_size import parse_bytes
@@ -32,25 +34,29 @@ def main(given: Sequence[str] | None = None) -> int:
     """Generate, run everybody, report; 0 where sagann alone lives."""
     arguments = _arguments(given)
     limit = UNLIMITED if arguments.limit == "none" else parse_bytes(arguments.limit, where="--limit")
-    words = ["bench.size", *(sys.argv[1:] if given is None else given)]
-    print(f"`python -m {' '.join(words)}`; {arguments.threads} threads, {processor_name()}.\n")
+    print(f"`{command_line('bench.size', given)}`; {arguments.threads} threads, {processor_name()}.\n")
     agreed = True
     if arguments.check:
         small = replace(
             task_of(arguments, CHECKED_SCALE * arguments.scale, UNLIMITED), memory=arguments.check_memory
         )
-        agreed, text = checked([run_sagann(small), *_peers(small, arguments)])
+        alone = run_sagann(replace(small, workers=1))
+        agreed, text = checked([*alone, *(run_sagann(small) if small.workers > 1 else _peers(small, arguments))])
         print(f"A hundredth of it without a limit: {text}\n", flush=True)
     task = task_of(arguments, arguments.scale, limit)
-    plan = run_plan(task, arguments.machine)
-    print("\n".join(plan_lines(plan)), end="\n\n", flush=True)
+    if task.workers == 1:
+        plan = run_plan(task, arguments.machine)
+        print("\n".join(plan_lines(plan)), end="\n\n", flush=True)
     print(HEADER, flush=True)
     ours = run_sagann(task)
-    print(row_of(ours), flush=True)
-    others = _peers(task, arguments, show=True)
+    print("\n".join(map(row_of, ours)), flush=True)
+    others = _peers(task, arguments, show=True) if task.workers == 1 else []
     print(f"\n{verdict(ours, others)}\n\n{NOTES}")
-    _complain([ours, *others])
-    return 0 if agreed and ours.ended.outcome == "ok" else 1
+    for result in (*ours, *others):
+        # What those said who failed otherwise than by being killed.
+        if result.ended.outcome not in ("ok", "killed"):
+            print(f"{result.name}: {result.ended.errors.strip()}", file=sys.stderr)
+    return 0 if agreed and all(each.ended.outcome == "ok" for each in ours) else 1
 
 
 def _peers(task: Task, arguments: argparse.Namespace, *, show: bool = False) -> list[Result]:
@@ -62,13 +68,6 @@ def _peers(task: Task, arguments: argparse.Namespace, *, show: bool = False) -> 
     return results
 
 
-def _complain(results: Sequence[Result]) -> None:
-    """What those said who failed otherwise than by being killed."""
-    for result in results:
-        if result.ended.outcome not in ("ok", "killed"):
-            print(f"{result.name}: {result.ended.errors.strip()}", file=sys.stderr)
-
-
 def task_of(arguments: argparse.Namespace, scale: float, limit_bytes: int) -> Task:
     """The graph at a scale, generated where it is not there yet, and what is done with it."""
     vertices, edges = max(2, round(VERTICES * scale)), round(EDGES * scale)
@@ -76,17 +75,8 @@ def task_of(arguments: argparse.Namespace, scale: float, limit_bytes: int) -> Ta
     if not folder.exists():
         counts = {"vertices": vertices, "edges": edges, "features": FEATURES, "classes": CLASSES}
         options = [word for name, count in counts.items() for word in (f"--{name}", str(count))]
-        command = [
-            sys.executable,
-            "-m",
-            "sagann",
-            "data",
-            "generate",
-            "rmat",
-            str(folder),
-            *options,
-            "--drop-self-loops",
-        ]
+        generate = ["sagann", "data", "generate", "rmat", str(folder), *options, "--drop-self-loops"]
+        command = [sys.executable, "-m", *generate]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     task = Task(
         dataset=folder,
@@ -97,33 +87,25 @@ def task_of(arguments: argparse.Namespace, scale: float, limit_bytes: int) -> Ta
         threads=arguments.threads,
         memory=arguments.memory,
         limit_bytes=limit_bytes,
+        workers=arguments.workers,
     )
     write_first_weights(task)
     return task
 
 
-def parser_of(
-    description: str | None, *, limit: str, memory: str, threads: int, check_memory: str
-) -> argparse.ArgumentParser:
-    """A parser of the options that both benchmarks have; the arguments are their defaults."""
-    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+def _arguments(given: Sequence[str] | None) -> argparse.Namespace:
+    parser = parser_of(__doc__, hidden=64, threads=2)
     parser.add_argument(
         "--work", type=Path, required=True, help="folder for the graph, which stays, and what is spilled"
     )
     parser.add_argument("--scale", type=float, default=1.0, help="part of the shape's vertices and edges")
-    parser.add_argument("--limit", default=limit, help="of each control group; 'none' for no limit")
-    parser.add_argument("--memory", default=memory, help="budget of each process of sagann")
-    parser.add_argument("--hidden", type=int, default=64)
+    parser.add_argument("--limit", default="6GiB", help="of each control group; 'none' for no limit")
+    parser.add_argument("--memory", default="3GiB", help="budget of each process of sagann")
+    parser.add_argument("--workers", type=int, default=1, help="processes of sagann")
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--lr", type=float, default=0.01)
-    parser.add_argument("--threads", type=int, default=threads, help="of each process")
-    parser.add_argument("--check-memory", default=check_memory, help="the budget for the comparison")
+    parser.add_argument("--check-memory", default="64MiB", help="the budget for the comparison")
     parser.add_argument("--check", action="store_true", help="compare losses on a hundredth of it first")
-    return parser
-
-
-def _arguments(given: Sequence[str] | None) -> argparse.Namespace:
-    parser = parser_of(__doc__, limit="6GiB", memory="3GiB", threads=2, check_memory="64MiB")
     parser.add_argument("--machine", type=Path, help="rates for the forecast; default this machine's, probed")
     parser.add_argument("--dgl", help="Python of an environment with DGL")
     arguments = parser.parse_args(given)

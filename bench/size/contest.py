@@ -1,16 +1,19 @@
-"""Who trains a 2-layer GCN on a dataset folder, and how: sagann by its command line, its peers by workers."""
+"""Who trains a 2-layer GCN on a dataset folder, and how: sagann by its command line, its peers by scripts."""
 
 from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from bench.epochs.graphs import SEED, write_weights
 from bench.size.limit import Ended, Limit, drop_cached
-from bench.workers import ROOT, THREAD_VARIABLES
+from bench.workers import ROOT, THREAD_VARIABLES, free_port
 from sagann.nn import ModelConfig
 from sagann.storage import dataset_info
 
@@ -37,7 +40,9 @@ class Task:
     memory: str
     "sagann's budget."
     limit_bytes: int
-    "Of the processes' control group."
+    "Of each process's control group."
+    workers: int
+    "Processes of sagann, each with a part of the graph."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,15 +61,9 @@ class Result:
     "How far it came."
 
 
-def run_sagann(task: Task) -> Result:
-    """``sagann train`` within its budget."""
+def run_sagann(task: Task) -> list[Result]:
+    """``sagann train`` within its budget, by one process or by several workers: what became of each."""
     run = task.work / "run"
-    ended = _run(task, [sys.executable, "-m", "sagann", *train_command(task, run)])
-    return result_of("sagann", run, ended)
-
-
-def train_command(task: Task, run: Path) -> list[str]:
-    """The words after ``sagann`` that train into a run folder."""
     options = {
         "--epochs": task.epochs,
         "--lr": task.lr,
@@ -74,26 +73,23 @@ def train_command(task: Task, run: Path) -> list[str]:
         "--out": run,
         "--spill": task.work / "spill",
     }
-    return ["train", *_asked(task), *(str(word) for option in options.items() for word in option), "--overwrite"]
-
-
-def result_of(name: str, run: Path, ended: Ended) -> Result:
-    """What became of a run, from its folder."""
+    words = ["train", *_asked(task), *(str(word) for option in options.items() for word in option), "--overwrite"]
+    address = {"WORLD_SIZE": task.workers, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
+    places = [{"RANK": rank, **address} if task.workers > 1 else {} for rank in range(task.workers)]
+    ended = _run(task, [sys.executable, "-m", "sagann", *words], *places)
     history = run / "metrics.jsonl"
     epochs = [json.loads(line) for line in history.read_text().splitlines()] if history.exists() else []
-    return Result(
-        name=name,
-        ended=ended,
-        losses=tuple(epoch["loss"] for epoch in epochs),
-        epoch_s=tuple(epoch["epoch_s"] for epoch in epochs),
-        got_to=_got_to(len(epochs), bool(epochs)),
-    )
+    names = ["sagann"] if task.workers == 1 else [f"worker {rank}" for rank in range(task.workers)]
+    return [_result(name, each, epochs, bool(epochs)) for name, each in zip(names, ended, strict=True)]
 
 
 def run_plan(task: Task, machine: Path | None) -> Ended:
     """``sagann plan`` of the same epoch, with a machine's rates or this one's."""
     rates = [] if machine is None else ["--machine", str(machine)]
-    return _run(task, [sys.executable, "-m", "sagann", "plan", *_asked(task), "--spill", str(task.work), *rates])
+    (ended,) = _run(
+        task, [sys.executable, "-m", "sagann", "plan", *_asked(task), "--spill", str(task.work), *rates]
+    )
+    return ended
 
 
 def run_peer(task: Task, name: str, python: str | None) -> Result:
@@ -112,16 +108,9 @@ def run_peer(task: Task, name: str, python: str | None) -> Result:
         "lr": task.lr,
         "threads": task.threads,
     }
-    ended = _run(task, [python or sys.executable, *script, json.dumps(asked)])
+    (ended,) = _run(task, [python or sys.executable, *script, json.dumps(asked)])
     said = [json.loads(line) for line in ended.output.splitlines() if line.startswith("{")]
-    epochs = [each for each in said if "loss" in each]
-    return Result(
-        name=name,
-        ended=ended,
-        losses=tuple(epoch["loss"] for epoch in epochs),
-        epoch_s=tuple(epoch["epoch_s"] for epoch in epochs),
-        got_to=_got_to(len(epochs), bool(said)),
-    )
+    return _result(name, ended, [each for each in said if "loss" in each], bool(said))
 
 
 def write_first_weights(task: Task) -> None:
@@ -137,15 +126,30 @@ def _asked(task: Task) -> list[str]:
     return ["--data", str(task.dataset), *model, "--memory", task.memory]
 
 
-def _run(task: Task, command: list[str]) -> Ended:
+def _run(task: Task, command: list[str], *places: Mapping[str, object]) -> list[Ended]:
+    """Run a command once for each place, all at the same time; a place is more variables of the environment."""
     environment = dict.fromkeys(THREAD_VARIABLES, str(task.threads)) | {"PYTHONPATH": str(ROOT)}
-    # Every contestant has a group of its own, and finds no file in the cache that another group pays for.
+    # Every process has a group of its own, and finds no file in the cache that another group pays for.
     drop_cached(task.dataset)
-    with Limit(f"sagann-size-{task.work.name}", task.limit_bytes) as limit:
-        return limit.run(command, environment)
+    places = places or ({},)
+    with ExitStack() as stack:
+        threads = stack.enter_context(ThreadPoolExecutor(len(places)))
+        limits = [
+            stack.enter_context(Limit(f"sagann-size-{task.work.name}-{number}", task.limit_bytes))
+            for number in range(len(places))
+        ]
+        started = [
+            threads.submit(limit.run, command, {**environment, **{name: str(each) for name, each in place.items()}})
+            for limit, place in zip(limits, places, strict=True)
+        ]
+        return [each.result() for each in started]
 
 
-def _got_to(epochs: int, loaded: bool) -> str:
-    if epochs:
-        return f"{epochs} epochs"
-    return "the first epoch" if loaded else "loading"
+def _result(name: str, ended: Ended, epochs: Sequence[Mapping[str, float]], loaded: bool) -> Result:
+    return Result(
+        name=name,
+        ended=ended,
+        losses=tuple(epoch["loss"] for epoch in epochs),
+        epoch_s=tuple(epoch["epoch_s"] for epoch in epochs),
+        got_to=f"{len(epochs)} epochs" if epochs else "the first epoch" if loaded else "loading",
+    )

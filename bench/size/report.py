@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import median
 
+from bench.pages import head, mebibytes, row
 from bench.size.contest import Result
 from bench.size.limit import Ended
 
-HEADER = (
-    "| who | outcome | came to | epoch s | whole run s | held MiB | limit hit | loss before the first and the last step |\n"
-    "|---|---|---|--:|--:|--:|--:|---|"
+LOSSES = "loss before the first and the last step"
+HEADER = head(
+    ("who", "outcome", "came to", "epoch s", "whole run s", "held MiB", "limit hit", LOSSES),
+    words=("outcome", "came to", LOSSES),
 )
 NOTES = """\
 *Killed* is by the kernel's own count of the group's kills. *Held* is the most memory of the processes' own, looked at twice
@@ -24,7 +26,7 @@ _SHOWN = ("P = ", "Memory:", "An epoch:", "On disk:", "Expected:", "Of that,")
 def plan_lines(plan: Ended) -> list[str]:
     """What ``sagann plan`` foretells: bytes and seconds of an epoch."""
     lines = [line for line in plan.output.splitlines() if line.startswith(_SHOWN)]
-    made = f"`sagann plan`, in the same limit: {plan.outcome}, {plan.seconds:.0f} s, held {_mebibytes(plan.own_bytes)} MiB."
+    made = f"`sagann plan`, in the same limit: {plan.outcome}, {plan.seconds:.0f} s, held {mebibytes(plan.own_bytes)} MiB."
     return [made, *lines]
 
 
@@ -37,11 +39,11 @@ def row_of(result: Result) -> str:
         result.got_to,
         f"{median(result.epoch_s):.1f}" if result.epoch_s else "-",
         f"{ended.seconds:.0f}",
-        _mebibytes(ended.own_bytes),
+        mebibytes(ended.own_bytes),
         str(ended.hits),
         f"{result.losses[0]:.4f}, {result.losses[-1]:.4f}" if result.losses else "-",
     ]
-    return f"| {' | '.join(cells)} |"
+    return row(cells)
 
 
 def checked(results: Sequence[Result]) -> tuple[bool, str]:
@@ -58,16 +60,14 @@ def checked(results: Sequence[Result]) -> tuple[bool, str]:
     return agreed, f"losses of {first.name} {losses}; the others' differ by at most {text}, relative."
 
 
-def verdict(ours: Result, others: Sequence[Result]) -> str:
+def verdict(ours: Sequence[Result], others: Sequence[Result]) -> str:
     """In a sentence."""
-    falls = len(ours.losses) > 1 and ours.losses[-1] < ours.losses[0]
-    lives = ours.ended.outcome == "ok" and falls
+    losses = ours[0].losses
+    lives = all(each.ended.outcome == "ok" for each in ours) and len(losses) > 1 and losses[-1] < losses[0]
     killed = [other.name for other in others if other.ended.outcome == "killed"]
-    return (
-        f"sagann {'trains, and its loss falls' if lives else 'does not train'}; "
-        f"killed: {', '.join(killed) or 'nobody'} of {', '.join(other.name for other in others)}."
+    peers = (
+        f"; killed: {', '.join(killed) or 'nobody'} of {', '.join(other.name for other in others)}"
+        if others
+        else ""
     )
-
-
-def _mebibytes(count: int) -> str:
-    return f"{count / 2**20:.0f}"
+    return f"sagann {'trains, and its loss falls' if lives else 'does not train'}{peers}."

@@ -21,6 +21,7 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -47,19 +48,14 @@ class Runner(Protocol):
         ...
 
 
-def serve(
-    load: Callable[[dict, Path], Any],
-    build: Callable[[dict, Any], Runner],
-    added: Mapping[str, Callable[[Any, Any], dict]] | None = None,
-) -> None:
-    """Serve the contestant that the specification (the first argument, in JSON) describes.
+Started = AbstractContextManager[tuple[dict, Callable[[dict], dict]]]
+"A worker that is ready inside its ``with`` block: what it says then, and what answers a request."
+
+
+def answer_requests(start: Callable[[dict], Started]) -> None:
+    """Start the worker that the specification (the first argument, in JSON) describes, and answer the requests on standard input.
 
     Answers go to the pipe that the second argument names, where nothing is between them that a library prints.
-
-    Args:
-        load: (specification, folder) -> the graph, in the form in which the contestant wants to keep it.
-        build: (specification, what ``load`` gave) -> the contestant.
-        added: further requests by name: (the contestant, the request's value) -> the answer.
     """
     answers = os.fdopen(int(sys.argv[2]), "w")
     warnings.simplefilter("ignore")
@@ -71,10 +67,10 @@ def serve(
     try:
         specification = json.loads(sys.argv[1])
         torch.set_num_threads(specification["threads"])
-        runner, loaded_bytes, rehearsal_s = _prepare(specification, load, build)
-        answer({"ready": {"rehearsal_s": rehearsal_s, "loaded_bytes": loaded_bytes}})
-        for line in sys.stdin:
-            answer(_obey(json.loads(line), runner, loaded_bytes, added or {}))
+        with start(specification) as (ready, answered):
+            answer({"ready": ready})
+            for line in sys.stdin:
+                answer(answered(json.loads(line)))
     except UnsupportedError as error:
         answer({"unsupported": str(error)})
     except Exception as error:  # noqa: BLE001  (passed on to the parent, whole)
@@ -82,20 +78,35 @@ def serve(
         answer({kind: traceback.format_exc()})
 
 
-def _prepare(
-    specification: dict, load: Callable[[dict, Path], Any], build: Callable[[dict, Any], Runner]
-) -> tuple[Runner, int, float]:
-    folder = Path(specification["folder"])
-    start = time.perf_counter()
-    rehearsal = build(specification, load(specification, folder / "rehearsal"))
-    rehearsal.run()
-    rehearsal_s = time.perf_counter() - start
-    del rehearsal
-    give_back()
-    data = load(specification, folder)
-    give_back()
-    loaded_bytes = memory_bytes("VmRSS")
-    return build(specification, data), loaded_bytes, rehearsal_s
+def serve(
+    load: Callable[[dict, Path], Any],
+    build: Callable[[dict, Any], Runner],
+    added: Mapping[str, Callable[[Any, Any], dict]] | None = None,
+) -> None:
+    """Serve a contestant.
+
+    Args:
+        load: (specification, folder) -> the graph, in the form in which the contestant wants to keep it.
+        build: (specification, what ``load`` gave) -> the contestant.
+        added: further requests by name: (the contestant, the request's value) -> the answer.
+    """
+
+    def start(specification: dict) -> Started:
+        folder = Path(specification["folder"])
+        began_s = time.perf_counter()
+        rehearsal = build(specification, load(specification, folder / "rehearsal"))
+        rehearsal.run()
+        rehearsal_s = time.perf_counter() - began_s
+        del rehearsal
+        give_back()
+        data = load(specification, folder)
+        give_back()
+        loaded_bytes = memory_bytes("VmRSS")
+        runner = build(specification, data)
+        ready = {"rehearsal_s": rehearsal_s, "loaded_bytes": loaded_bytes}
+        return nullcontext((ready, lambda request: _obey(request, runner, loaded_bytes, added or {})))
+
+    answer_requests(start)
 
 
 def _obey(

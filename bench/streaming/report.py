@@ -2,21 +2,47 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from statistics import median
+from typing import Any
 
-from bench.streaming.contest import CHECKED_EPOCHS, Measured, largest_difference
+from bench.contest import Record, Turns
+from bench.pages import figure, head, mebibytes, row
 from bench.streaming.worker import SHARE, WAYS
 from bench.timing import median_ratio
 
-HEADER = (
-    "| dataset | model | epoch | s | times P = 1 folded | expected s | hidden | P | budget MiB | planned MiB | measured MiB | on host MiB "
-    "| loaded MiB | stored MiB | loss differs by | |\n"
-    "|---|---|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|---|"
+CHECKED_EPOCHS = 3
+"Losses are compared until after so many."
+COLUMNS = (
+    *(
+        "dataset",
+        "model",
+        "epoch",
+        "s",
+        "times P = 1 folded",
+        "expected s",
+        "hidden",
+        "P",
+        "budget MiB",
+        "planned MiB",
+    ),
+    *("measured MiB", "on host MiB", "loaded MiB", "stored MiB", "loss differs by", " "),
 )
-PARTS_HEADER = (
-    "| dataset | model | epoch | recorded s | steps | in steps s | loads and stores | in these s | in neither s |\n"
-    "|---|---|---|--:|--:|--:|--:|--:|--:|"
+HEADER = head(COLUMNS, words=("model", "epoch", " "))
+PARTS_HEADER = head(
+    (
+        "dataset",
+        "model",
+        "epoch",
+        "recorded s",
+        "steps",
+        "in steps s",
+        "loads and stores",
+        "in these s",
+        "in neither s",
+    ),
+    words=("model", "epoch"),
 )
 PARTS_NOTES = """\
 Where the seconds of one epoch went, recorded after the first ones. In neither is what comes between steps and copies, and the
@@ -32,57 +58,54 @@ what the C library keeps. With the host in RAM, what is *on host* (stored blocks
 compared with the engine's until after {CHECKED_EPOCHS} epochs. What is on disk is cached by the system as far as its memory allows."""
 
 
-def rows_of(dataset: str, model: str, ways: Mapping[str, Measured]) -> list[str]:
+def rows_of(dataset: str, model: str, turns: Turns) -> list[str]:
     """A line of the table for every way."""
-    return [f"| {dataset} | {model} | {WAYS[way]} | " + " | ".join(_cells(ways, way)) + " |" for way in ways]
+    seconds = {way: [median(turn["seconds"]) for turn in each] for way, each in turns.answers.items()}
+    engine = turns.first.get("engine")
+    found = []
+    for way, name in WAYS.items():
+        first: Mapping[str, Any] = turns.first.get(way, {})
+        plan, recorded = first.get("planned") or {}, first.get("recorded")
+        compared = "folded" in seconds and way in seconds
+        cells = [
+            figure(median(seconds[way]) if way in seconds else None, ".4g"),
+            figure(median_ratio(seconds[way], seconds["folded"]) if compared else None),
+            figure(plan.get("expected_s"), ".4g"),
+            "-" if recorded is None or way == "ram" else f"{recorded['hidden']:.0%}",
+            figure(plan.get("P"), "d"),
+            *(mebibytes(plan.get(key), ".1f") for key in ("budget", "peak")),
+            mebibytes(first.get("peak_bytes"), ".1f"),
+            *(mebibytes(plan.get(key), ".1f") for key in ("on host", "loaded", "stored")),
+            f"{_largest_difference(first, engine):.1e}" if first and engine else "-",
+        ]
+        remarks = [turns.failures[way].outcome] if way in turns.failures else []
+        if plan and plan["wanted"] != plan["budget"]:
+            remarks.append(
+                f"1/{SHARE}, {mebibytes(plan['wanted'], '.1f')} MiB, cannot be met; this is the least that can"
+            )
+        found.append(row([dataset, model, name, *cells, "; ".join(remarks)]))
+    return found
 
 
-def parts_of(dataset: str, model: str, ways: Mapping[str, Measured]) -> list[str]:
+def _largest_difference(ours: Mapping[str, Any], engine: Mapping[str, Any]) -> float:
+    """The largest relative difference of the losses."""
+    pairs = zip(ours["losses"], engine["losses"], strict=False)
+    return max((abs(a - b) / abs(b) for a, b in pairs), default=math.nan)
+
+
+def parts_of(dataset: str, model: str, first: Mapping[str, Record]) -> list[str]:
     """A line of the table of parts for every way of which they are known."""
     lines = []
-    for way, run in ways.items():
-        if (parts := run.recorded) is not None:
-            busy_s = parts.compute_s + parts.copy_s - parts.hidden * min(parts.compute_s, parts.copy_s)
-            lines.append(
-                f"| {dataset} | {model} | {WAYS[way]} | {parts.seconds:.4g} | {parts.num_steps} | {parts.compute_s:.4g} "
-                f"| {parts.num_copies} | {parts.copy_s:.4g} | {parts.seconds - busy_s:.3g} |"
-            )
+    for way, answer in first.items():
+        if (parts := answer["recorded"]) is not None:
+            compute_s, copy_s = parts["compute_s"], parts["copy_s"]
+            busy_s = compute_s + copy_s - parts["hidden"] * min(compute_s, copy_s)
+            cells = [
+                f"{parts['seconds']:.4g}",
+                parts["steps"],
+                f"{compute_s:.4g}",
+                parts["copies"],
+                f"{copy_s:.4g}",
+            ]
+            lines.append(row([dataset, model, WAYS[way], *cells, f"{parts['seconds'] - busy_s:.3g}"]))
     return lines
-
-
-def _cells(ways: Mapping[str, Measured], way: str) -> list[str]:
-    run, ratio = ways[way], ratio_of(ways, way)
-    plan, is_checked = run.planned, bool(run.losses and ways["engine"].losses)
-    return [
-        f"{median(run.turns):.4g}" if run.turns else "-",
-        "-" if ratio is None else f"{ratio:.2f}",
-        "-" if plan is None else f"{plan.expected_s:.4g}",
-        "-" if run.recorded is None or way == "ram" else f"{run.recorded.hidden:.0%}",
-        "-" if plan is None else str(plan.num_intervals),
-        "-" if plan is None else _mebibytes(plan.budget_bytes),
-        "-" if plan is None else _mebibytes(plan.peak_bytes),
-        _mebibytes(run.peak_bytes if run.losses else None),
-        "-" if plan is None else _mebibytes(plan.host_bytes),
-        "-" if plan is None else _mebibytes(plan.loaded_bytes),
-        "-" if plan is None else _mebibytes(plan.stored_bytes),
-        f"{largest_difference(run, ways['engine']):.1e}" if is_checked else "-",
-        _remark(run),
-    ]
-
-
-def _mebibytes(count: int | None) -> str:
-    return "-" if count is None else f"{count / 2**20:.1f}"
-
-
-def _remark(run: Measured) -> str:
-    said = [] if run.outcome == "ok" else [run.outcome]
-    plan = run.planned
-    if plan is not None and plan.is_raised:
-        said.append(f"1/{SHARE}, {_mebibytes(plan.wanted_bytes)} MiB, cannot be met; this is the least that can")
-    return "; ".join(said)
-
-
-def ratio_of(ways: Mapping[str, Measured], way: str) -> float | None:
-    """How many times as long as P = 1 with the loss folded a way takes; None where either did not run to the end."""
-    ours, dense = ways[way].turns, ways["folded"].turns
-    return median_ratio(list(ours), list(dense)) if ours and dense else None

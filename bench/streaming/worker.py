@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,7 +22,6 @@ from bench.standalone.serve import forget_peak, give_back, memory_bytes, serve
 from bench.standalone.training import Training
 from sagann.graph import Graph
 from sagann.kernels.memory import POOL
-from sagann.plan.epoch import Planned as PlannedEpoch
 from sagann.plan.machine import Machine
 from sagann.plan.residency import BudgetError
 from sagann.plan.steps import UNLIMITED
@@ -45,52 +44,6 @@ SHARE = 8
 "The budget is the dense working set divided by this."
 # What cross_entropy passes over by default.
 _IGNORED = -100
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Recorded:
-    """Where the seconds of an epoch went."""
-
-    seconds: float
-    "Of the whole epoch, with the optimizer's step."
-    compute_s: float
-    "In steps."
-    copy_s: float
-    "In loads and stores; also beside steps."
-    num_steps: int
-    "How many."
-    num_copies: int
-    "Loads and stores."
-    hidden: float
-    "The part of copying or computing, whichever is shorter, that ran beside the other."
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Planned:
-    """What a plan says of an epoch, in bytes, and what was asked of it."""
-
-    num_intervals: int
-    "P."
-    wanted_bytes: int | None
-    "The budget asked for; None for no limit."
-    budget_bytes: int | None
-    "The budget given: more, where the one asked for cannot be met."
-    peak_bytes: int
-    "Of blocks and temporaries."
-    loaded_bytes: int
-    "Copied to the device's memory."
-    stored_bytes: int
-    "Copied out of it."
-    host_bytes: int
-    """Of the blocks that are stored, each counted once, and of what is gathered once for all epochs: what the host has to
-    hold beside features and edges."""
-    expected_s: float
-    "The forecast's seconds, of steps timed on a part of the graph."
-
-    @property
-    def is_raised(self) -> bool:
-        """Whether the budget asked for could not be met."""
-        return self.wanted_bytes != self.budget_bytes
 
 
 class Folded(Training):
@@ -122,14 +75,14 @@ class Run:
 
     Args:
         training: runs an epoch.
-        planned: what its plan says; None for the engine.
         streamed: what runs; None for the engine.
+        planned: what its plan and forecast say, and the budget that was asked for.
     """
 
     def __init__(
-        self, training: Training, planned: Planned | None = None, streamed: StreamedModel | None = None
+        self, training: Training, streamed: StreamedModel | None = None, planned: Mapping[str, Any] | None = None
     ) -> None:
-        self.training, self.planned, self.streamed = training, planned, streamed
+        self.training, self.streamed, self.planned = training, streamed, planned
 
     def run(self) -> float:
         """One epoch; gives the loss before its step."""
@@ -139,7 +92,7 @@ class Run:
         """The logits with the weights as they are now."""
         return self.training.result()
 
-    def first(self, epochs: int) -> dict:
+    def first(self, epochs: int) -> dict[str, Any]:
         """Run the first epochs: seconds, losses, and the most that they took above the moment before.
 
         One more tells where the time went.
@@ -150,27 +103,26 @@ class Run:
         seconds, losses = self._timed(epochs)
         peak_bytes = memory_bytes("VmHWM") - before
         self.rest()
-        planned = None if self.planned is None else asdict(self.planned)
-        found = {"seconds": seconds, "losses": losses, "peak_bytes": peak_bytes, "planned": planned}
-        recorded = self._recorded()
-        return found | {"recorded": None if recorded is None else asdict(recorded)}
+        found = {"seconds": seconds, "losses": losses, "peak_bytes": peak_bytes}
+        return {**found, "planned": self.planned, "recorded": self._recorded()}
 
-    def _recorded(self) -> Recorded | None:
+    def _recorded(self) -> dict[str, float] | None:
+        """Where the seconds of an epoch went, with the optimizer's step; None where it is not known."""
         if self.streamed is None:
             return None
         self.streamed.timeline = recorder = Recorder()
-        seconds, _ = self._timed(1)
+        (seconds,), _ = self._timed(1)
         self.streamed.timeline = None
-        return Recorded(
-            seconds=seconds[0],
-            compute_s=recorder.busy_s("compute"),
-            copy_s=recorder.busy_s("load", "store"),
-            num_steps=len(recorder.of("compute")),
-            num_copies=len(recorder.of("load")) + len(recorder.of("store")),
-            hidden=recorder.hidden,
-        )
+        return {
+            "seconds": seconds,
+            "compute_s": recorder.busy_s("compute"),
+            "copy_s": recorder.busy_s("load", "store"),
+            "steps": len(recorder.of("compute")),
+            "copies": len(recorder.of("load")) + len(recorder.of("store")),
+            "hidden": recorder.hidden,
+        }
 
-    def turn(self, epochs: int) -> dict:
+    def turn(self, epochs: int) -> dict[str, Any]:
         """Run an epoch untimed, which takes its memory anew, and then some: their seconds."""
         self.run()
         seconds, _ = self._timed(epochs)
@@ -206,12 +158,27 @@ def build(specification: dict, graph: Graph) -> Run:
         spill = Path(specification["folder"]) / "spill" if way == "disk" else None
         streamed = within(wanted_bytes, model, graph, spill)
     train = graph.splits["train"].nonzero().squeeze(1)
-    plan = streamed.plan(x, folded=way != "loop")
+    found = streamed.plan(x, folded=way != "loop")
     machine = Machine.from_toml(specification["machine"], where="machine")
-    expected = forecast(plan, machine, on_disk=way == "disk", rehearsal=(model, graph))
-    usual = Training(partial(streamed, x), model, labels, train)
-    training = usual if way == "loop" else Folded(streamed, x, labels, train)
-    return Run(training, summary_of(plan, wanted_bytes, expected.timeline.seconds), streamed)
+    expected = forecast(found, machine, on_disk=way == "disk", rehearsal=(model, graph))
+    training = (
+        Training(partial(streamed, x), model, labels, train)
+        if way == "loop"
+        else Folded(streamed, x, labels, train)
+    )
+    plan = found.plan
+    planned = {
+        "P": plan.num_intervals,
+        "wanted": wanted_bytes,
+        "budget": None if wanted_bytes is None else plan.budget_bytes,
+        "peak": plan.peak_bytes,
+        "loaded": plan.loaded_bytes,
+        "stored": plan.stored_bytes,
+        # What the host has to hold beside features and edges: each block that is stored, and what is gathered once for all epochs.
+        "on host": plan.spilled_bytes + found.schedule.constant_bytes,
+        "expected_s": expected.timeline.seconds,
+    }
+    return Run(training, streamed, planned)
 
 
 def within(
@@ -227,21 +194,6 @@ def within(
             if error.needed_bytes <= budget_bytes:
                 raise
             budget_bytes = error.needed_bytes
-
-
-def summary_of(planned: PlannedEpoch, wanted_bytes: int | None, expected_s: float) -> Planned:
-    """What a plan and its forecast say, and what was asked of it."""
-    plan = planned.plan
-    return Planned(
-        num_intervals=plan.num_intervals,
-        wanted_bytes=wanted_bytes,
-        budget_bytes=None if wanted_bytes is None else plan.budget_bytes,
-        peak_bytes=plan.peak_bytes,
-        loaded_bytes=plan.loaded_bytes,
-        stored_bytes=plan.stored_bytes,
-        host_bytes=plan.spilled_bytes + planned.schedule.constant_bytes,
-        expected_s=expected_s,
-    )
 
 
 if __name__ == "__main__":

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from sagann.config import TrainConfig
 from sagann import interop
+from sagann.config import TrainConfig
 from sagann.errors import InputError, LayerError, first_line
 from sagann.graph import Graph
 from sagann.graph.answers import SPLITTERS

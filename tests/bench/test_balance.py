@@ -20,15 +20,10 @@ def test_unequal_workers_are_measured(tmp_path: Path) -> None:
     save_graph(graph, tmp_path / "graph")
     options = argparse.Namespace(rounds=1, epochs=1, balanced_epochs=4)
     specification = {"folder": str(tmp_path / "graph"), "model": "gcn", "hidden": 8}
-    with Group(specification, size=2, threads=1) as group:
+    with Group(specification, size=2) as group:
         held = group.hold_back(1, 0.5)
         assert "quota of 0.5 of a core" in held or "stopped for 50%" in held
-        one, other = group.ask(epochs=2)
-        assert len(one["seconds"]) == 2
-        assert one["computing_s"] > 0
-        # Every row that the other one reads goes once, and its gradient comes back; gradients of parameters and the loss come on top.
-        for mine in (one, other):
-            assert 0 < mine["halo_bytes"] < mine["sent_bytes"]
+        assert [len(each["seconds"]) for each in group.ask(epochs=2)] == [2, 2]
         rows = unequal(group, graph, options)
     assert [row[0] for row in rows] == ["equal edges", "balanced by cost", "best static"]
     assert rows[2][3] == "1.00"

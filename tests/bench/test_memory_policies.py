@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from bench import memory_policies
-from bench.memory_policies import COLUMNS, POLICIES, SHARES, Shape
+from bench.epochs.graphs import Shape
+from bench.memory_policies import COLUMNS, POLICIES, SHARES
 from sagann.runtime.streaming.executor import Executor
 from tests.bench.tables import rows_of
 

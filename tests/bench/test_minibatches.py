@@ -6,23 +6,62 @@ import subprocess
 import sys
 
 import pytest
+import torch
 
 from bench.contest import Contestant, take_turns
+from bench.minibatches import __main__ as script
 from bench.workers import ROOT
 
 TINY = "--vertices 3000 --edges 40e3 --features 8 --hidden 16 --seeds 300 --batch-size 100 --rounds 2 --threads 1"
 
 
 @pytest.mark.thorough
-def test_a_tiny_graph_is_measured() -> None:
-    command = [sys.executable, "-m", "bench.minibatches", *TINY.split(), "--tasks", "gat:4,4,2"]
+@pytest.mark.peers
+def test_a_tiny_graph_is_measured_and_what_a_processor_cannot_is_said() -> None:
+    command = [sys.executable, "-m", "bench.minibatches", *TINY.split(), "--tasks", "gat:4,4,2", "--hot", "10%"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    # There is no CUDA device, and sagann's hot rows lie on one.
+    assert done.returncode == 1, done.stderr
+    assert "- `sagann:hot 10%` did not run: rows and edges lie on a CUDA device alone.\n" in done.stdout
+    assert "the processor, " in done.stdout
+    assert "| pyg:loader | " in done.stdout or "neither is installed" in done.stdout
     rows = [line.strip("| ").split(" | ") for line in done.stdout.splitlines() if line.startswith("| sagann")]
-    assert sorted(row[0] for row in rows) == ["sagann:ahead", "sagann:calling"]
-    assert rows[0][4] == "1.00"
+    *epochs, alone = rows
+    assert sorted(row[0] for row in epochs) == ["sagann:ahead", "sagann:calling"]
+    assert alone[0] == "sagann:ahead"
+    assert epochs[0][6] == "1.00"
     # Both train the same batches.
-    assert rows[0][2:4] == rows[1][2:4]
+    assert epochs[0][4:6] == epochs[1][4:6]
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_a_tiny_graph_is_measured_on_a_device(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = [
+        "--workers",
+        "1",
+        "--device",
+        "cuda",
+        "--hot",
+        "0%",
+        "10%",
+        "--sampling-threads",
+        "1",
+        "2",
+        "--tasks",
+        "sage:5,3",
+        "gat:4,3",
+    ]
+    assert script.main([*TINY.split(), *asked]) == 0
+    said = capsys.readouterr().out
+    for name in ("copied", "hot 0%", "hot 10%", "copied, 2 threads", "hot 0%, 2 threads", "hot 10%, 2 threads"):
+        assert said.count(f"| sagann:{name} | ") == (2 if "threads" in name else 4)
+    cells = [line.strip("| ").split(" | ") for line in said.splitlines() if line.startswith("| sagann")]
+    rows = [row for row in cells if len(row) == 7]
+    for task in (rows[:6], rows[6:]):
+        assert len(task) == 6
+        assert len({row[4] for row in task}) == 1
+        assert all(float(row[5]) == pytest.approx(float(task[0][5]), abs=0.002) for row in task)
 
 
 @pytest.mark.slow
@@ -38,5 +77,8 @@ def test_turns_go_on_without_a_peer_that_hangs() -> None:
     say = "import os, sys; say = lambda it: os.write(int(sys.argv[2]), it.encode()); say('{\"ready\": 0}\\n')\n"
     programs = {"sagann": f"{say}for line in sys.stdin: say(line)", "dgl": "import time; time.sleep(60)"}
     contestants = [Contestant(name=name, command=(sys.executable, "-c", text)) for name, text in programs.items()]
-    turns = take_turns(contestants, lambda _: {}, first={"epoch": 0}, request={"epoch": 1}, rounds=2, timeout_s=3)
-    assert turns == {"sagann": [{"epoch": 1}] * 2}
+    turns = take_turns(
+        contestants, lambda _: {}, first={"epoch": 0}, request=lambda *_: {"epoch": 1}, rounds=2, timeout_s=3
+    )
+    assert turns.answers == {"sagann": [{"epoch": 1}] * 2}
+    assert {name: end.outcome for name, end in turns.failures.items()} == {"dgl": "too slow"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bench import memory_policies
-from bench.memory_policies import Shape
+from bench.epochs.graphs import Shape
 from bench.roc import __main__ as roc, graphs
 
 SMALL = Shape(vertices=2_000, edges=16_000, features=200, classes=5)

@@ -75,7 +75,7 @@ def test_a_way_gives_the_numbers_of_the_naive_engine(
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.cover(2)
-@pytest.mark.parametrize("every", [5, pytest.param(3, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("every", [len(GRAPHS), pytest.param(3, marks=pytest.mark.thorough)])
 @pytest.mark.parametrize("way", SIZES)
 def test_workers_give_the_numbers_of_the_naive_engine(tmp_path: Path, way: str, every: int) -> None:
     run_driver("worker_driver", tmp_path, way, str(every), package="tests.exact")

@@ -10,11 +10,11 @@ from functools import cache
 import pytest
 from hypothesis import given, strategies as st
 
-from bench.hyscale.contest import CLOSE, HORIZON, NOISE, RATIOS, TOTAL, run, settled_after, times_best
 from sagann.hybrid.assignment import HOST, Assignment, StageTimes, Threads
 from sagann.hybrid.costs import Cost, CostFit
 from sagann.hybrid.policies import Balance, next_balance
 from tests.hybrid.settings import FIRST, assignment
+from tests.hybrid.simulated import CLOSE, HORIZON, NOISE, RATIOS, TOTAL, run, settled_after, times_best
 
 # Algorithm 1 ends where no single move helps: with few cores, where one thread is much, and beside a fast accelerator. Joint decisions end
 # within 6% with eight cores and a ratio of 4, where the processor should not train at all but keeps a few seeds.

@@ -122,7 +122,7 @@ class DiskHost:
                 # Mapped anew each time that the file has doubled. The end is a hole, which takes no room.
                 os.ftruncate(file, 2 * self._end)
                 self._pages = torch.frombuffer(mmap.mmap(file, 2 * self._end), dtype=torch.uint8)
-            return layout.views(self._pages[offset : end])
+            return layout.views(self._pages[offset:end])
 
     def _place_for(self, block: Block, layout: Layout, file: int) -> int:
         """Room for a block: its own, where it had as much before, or else at the end of the file."""

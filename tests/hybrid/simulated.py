@@ -1,4 +1,4 @@
-"""Policies against each other, on simulated machines of a processor and one accelerator of unequal speed.
+"""Iterations of a policy on simulated machines of a processor and one accelerator of unequal speed.
 
 The best static split is found by search over all divisions of the threads and a grid of seeds. Noise multiplies the seconds of every stage by
 a log-normal number, and sometimes by three.
@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache, partial
-from itertools import product
 
 from bench.hyscale.batches import expected_counts, log_normal_law
-from bench.result_tables import table_line
 from sagann.hybrid.assignment import HOST, Assignment, StageTimes, Threads
 from sagann.hybrid.forecast import Job, Widths, even_assignment
-from sagann.hybrid.policies import POLICIES, Balance, next_balance
+from sagann.hybrid.policies import Balance, next_balance
 from sagann.plan.machine import DISK, Disk, Link, Machine
 
 ACCELERATOR = "accelerator0"
@@ -35,19 +33,6 @@ GRID = 16
 "Seeds between two splits that the search tries."
 HORIZON = 30
 "Iterations in which a policy is to settle."
-COLUMNS = (
-    "policy",
-    "cores",
-    "accelerator",
-    "settled after",
-    f"at {HORIZON}, times the best",
-    "under noise, times the best",
-    "seeds swing by",
-    "settled after a slow-down",
-    "epoch of a slow-down, static in the middle over it",
-)
-CORES = (8, 32)
-"Cores of the processor."
 LAW = log_normal_law(num_vertices=200_000, mean=20, top_share=0.2, symmetric=True)
 counts_of = cache(partial(expected_counts, LAW, (10, 5)))
 
@@ -138,52 +123,6 @@ def settled_after(times: Sequence[float]) -> int | None:
     return late[-1] + 1 if late[-1] + 1 < len(times) else None
 
 
-def contest_lines() -> Iterator[str]:
-    """The table of policies."""
-    yield "## Policies\n"
-    yield (
-        f"{TOTAL} seeds an iteration, from an even split; the accelerator propagates so many times as fast as all cores. *Settled* is within "
-        f"{CLOSE - 1:.0%} of the best static split, which is found by search. Noise of {NOISE:.0%}, and {SPIKES:.0%} of pauses, from iteration "
-        f"{HORIZON} to {4 * HORIZON}. In the slow-down the accelerator is half as fast from iteration {HORIZON} of {3 * HORIZON} on."
-    )
-    yield ""
-    yield table_line(COLUMNS)
-    yield table_line(["---"] + ["--:"] * (len(COLUMNS) - 1))
-    for policy, cores, ratio in product(POLICIES, CORES, RATIOS):
-        yield table_line([policy, str(cores), str(ratio), *_cells(policy, ratio, cores)])
-
-
-def _cells(policy: str, ratio: int, cores: int) -> list[str]:
-    steady = times_best(run(policy, lambda _: ratio, 2 * HORIZON, cores=cores), ratio, cores)
-    noisy = run(policy, lambda _: ratio, 4 * HORIZON, cores=cores, noise=NOISE)[HORIZON:]
-    seeds = [each.assignment.seeds[HOST] for each in noisy]
-    under_noise = times_best(noisy, ratio, cores)
-
-    def slowed(number: int) -> float:
-        return ratio if number < HORIZON else ratio / 2
-
-    after = times_best(run(policy, slowed, 3 * HORIZON, cores=cores)[HORIZON:], ratio / 2, cores)
-    return [
-        _number(settled_after(steady)),
-        f"{steady[HORIZON]:.2f}",
-        f"{sum(under_noise) / len(under_noise):.2f}",
-        f"{(max(seeds) - min(seeds)) / TOTAL:.0%}",
-        _number(settled_after(after)),
-        f"{_epoch_s(slowed, policy, cores, static_from=HORIZON) / _epoch_s(slowed, policy, cores):.2f}",
-    ]
-
-
-def _epoch_s(ratio_at: Callable[[int], float], policy: str, cores: int, static_from: int | None = None) -> float:
-    """Seconds of an epoch, in the middle of which the policy may become static."""
-    balances = run(policy, ratio_at, 3 * HORIZON, cores=cores)
-    if static_from is not None:
-        balances[static_from:] = [balances[static_from]] * len(balances[static_from:])
-    return sum(
-        job_with(ratio_at(number), cores).times(each.assignment).slowest
-        for number, each in enumerate(balances[:-1])
-    )
-
-
 def _noisy(times: StageTimes, noise: float, generator: random.Random) -> StageTimes:
     if not noise:
         return times
@@ -199,7 +138,3 @@ def _noisy(times: StageTimes, noise: float, generator: random.Random) -> StageTi
         transfer={name: seconds(each) for name, each in times.transfer.items()},
         train={name: seconds(each) for name, each in times.train.items()},
     )
-
-
-def _number(count: int | None) -> str:
-    return "never" if count is None else str(count)

@@ -1,0 +1,83 @@
+"""Iterations of the trainers of a source of steps, timed."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from bench.timing import PROCESSOR, finish
+from sagann.hybrid.assignment import HOST
+from sagann.hybrid.process_trainer import ProcessTrainer
+from sagann.train.epoch_source import EpochSource
+from sagann.train.hybrid_epochs import HybridEpochs
+
+ACCELERATOR = "accelerator0"
+
+
+class Run:
+    """Trainers that run; a context manager. A call trains a number of iterations, and gives the seconds of each, from one to the next.
+
+    Args:
+        source: gives the steps.
+        optimizer: of the model.
+        device: where the last iteration ends.
+    """
+
+    def __init__(
+        self, source: EpochSource, optimizer: torch.optim.Optimizer, device: torch.device = PROCESSOR
+    ) -> None:
+        self.source, self._optimizer, self._device = source, optimizer, device
+        self.moves = 0
+        "Decisions of the policy that moved something."
+
+    def __enter__(self) -> Run:
+        self.source.open()
+        self._steps = (step for epoch in itertools.count(1) for step in self.source.steps(epoch))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._steps.close()
+        self.source.close()
+
+    @property
+    def manager(self) -> Any:
+        """Who balances the trainers, if there are several."""
+        return self.source.manager if isinstance(self.source, HybridEpochs) else None
+
+    def __call__(self, count: int) -> list[float]:
+        if self.manager is not None:
+            self.manager.begin()
+        times = []
+        finish(self._device)
+        since_s = time.perf_counter()
+        for number, step in enumerate(itertools.islice(self._steps, count), 1):
+            self._optimizer.zero_grad()
+            step.loss().backward()
+            self._optimizer.step()
+            if number == count:
+                finish(self._device)
+            now_s = time.perf_counter()
+            times.append(now_s - since_s)
+            since_s = now_s
+        if self.manager is not None:
+            self.moves += self.manager.work.num_moves
+        return times
+
+    @property
+    def accelerator_pid(self) -> int:
+        """The process of the accelerator."""
+        assert isinstance(self.source, HybridEpochs)
+        trainer = self.source.trainers[ACCELERATOR]
+        assert isinstance(trainer, ProcessTrainer)
+        return trainer.pid
+
+    def fix(self, part: float) -> None:
+        """Have the processor train a part of the seeds from now on."""
+        now = self.manager.assignment
+        host = min(max(round(part * now.total), 1), now.total - 1)
+        split = replace(now, seeds={HOST: host, ACCELERATOR: now.total - host})
+        self.manager.start_from(split, "static")
