@@ -65,6 +65,28 @@ def _aggregated(indptr: Array, rows: Array, coefficients: Array, features: Array
                 result[destination, column] = add(result[destination, column], product)
 
 
+@compiled()
+def _mapped(rows: Array, weights: Array, bias: Array, lanes: int, result: Array) -> None:
+    for row in range(len(rows)):
+        for column in range(weights.shape[1]):
+            total = bias[column]
+            for first in range(0, rows.shape[1], lanes):
+                tile = np.float32(0)
+                for inner in range(first, first + lanes):
+                    tile = add(tile, mul(rows[row, inner], weights[inner, column]))
+                total = add(total, tile)
+            result[row, column] = total
+
+
+@compiled()
+def _outer(rows: Array, grads: Array, result: Array) -> None:
+    for row in range(len(rows)):
+        for inner in range(rows.shape[1]):
+            for column in range(grads.shape[1]):
+                product = mul(rows[row, inner], grads[row, column])
+                result[inner, column] = add(result[inner, column], product)
+
+
 def products(a: Array, b: Array) -> Array:
     """Products of two float32 arrays [n]."""
     result = np.empty_like(a)
@@ -90,4 +112,27 @@ def aggregated(indptr: Array, rows: Array, coefficients: Array, features: Array)
     """
     result = np.zeros((len(indptr) - 1, features.shape[1]), dtype=np.float32)
     _aggregated(indptr, rows, coefficients, features, result)
+    return result
+
+
+def mapped(rows: Array, weights: Array, bias: Array, *, lanes: int, relu: bool = False) -> Array:
+    """Rows times weights plus bias, as the systolic array adds: sums of ``lanes`` products each, which are added to the bias in turn.
+
+    Args:
+        rows: float32 [n, F].
+        weights: float32 [F, G].
+        bias: float32 [G].
+        lanes: rows of the array; F is padded to a multiple with zeros.
+        relu: replace negative results, and -0, by 0.
+    """
+    pad = -rows.shape[1] % lanes
+    result = np.empty((len(rows), weights.shape[1]), dtype=np.float32)
+    _mapped(np.pad(rows, ((0, 0), (0, pad))), np.pad(weights, ((0, pad), (0, 0))), bias, lanes, result)
+    return np.where(np.signbit(result), np.float32(0), result) if relu else result
+
+
+def outer(rows: Array, grads: Array) -> Array:
+    """The gradient of weights, rows^T times grads: products are added in the order of the rows, from 0; float32 [F, G]."""
+    result = np.zeros((rows.shape[1], grads.shape[1]), dtype=np.float32)
+    _outer(rows, grads, result)
     return result

@@ -1,4 +1,4 @@
-"""The sizes of the aggregate kernel, and the delays of its pipelines."""
+"""The sizes of the kernels, and the delays of their pipelines."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ _POWERS_OF_TWO = ("scatter_pes", "window_rows", "row_chunks", "beat_chunks")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KernelDesign:
-    """Sizes of the aggregate kernel. All but ``lanes`` and ``bank_chunks`` are powers of 2.
+    """Sizes of the aggregate kernel, and of the update kernel: a systolic array with ``lanes`` rows. Those that count scatter PEs, rows of
+    the window, chunks of a row or of a beat are powers of 2.
 
     References:
-        Lin and Prasanna, HyScale-GNN, IPDPS 2023, Sec. IV-C and Table IV (n = 8).
+        Lin and Prasanna, HyScale-GNN, IPDPS 2023, Sec. IV-C and Table IV (n = 8, m = 2048).
     """
 
     scatter_pes: int = 8
@@ -38,8 +39,13 @@ class KernelDesign:
     bank_chunks: int = 1 << 14
     "Accumulators of a bank, each of ``lanes`` floats."
 
+    array_columns: int = 128
+    "Columns of the systolic array; with ``lanes`` rows it has m multiply-accumulators."
+    array_weights: int = 64
+    "Weights, or sums of their gradients, that a multiply-accumulator keeps."
+
     def __post_init__(self) -> None:
-        for name in ("lanes", "bank_chunks", *_POWERS_OF_TWO):
+        for name in ("lanes", "bank_chunks", "array_columns", "array_weights", *_POWERS_OF_TWO):
             value = getattr(self, name)
             if value < 1 or (name in _POWERS_OF_TWO and value & (value - 1)):
                 expected = "a power of 2" if name in _POWERS_OF_TWO else "at least 1"
@@ -64,6 +70,18 @@ class KernelDesign:
                 hint="Generate a kernel with more chunks in a row.",
             )
         return chunks
+
+    def tiles(self, width: int, chunks: int) -> int:
+        """Tiles of ``array_columns`` in a result of ``width`` floats, from rows of so many chunks. InputError if the weights do not fit."""
+        tiles = -(-width // self.array_columns)
+        if not 1 <= tiles * chunks <= self.array_weights:
+            raise InputError(
+                f"weights do not fit the kernel: {chunks * self.lanes} x {tiles * self.array_columns} with padding are "
+                f"{chunks * tiles} for each multiply-accumulator, and it keeps {self.array_weights} "
+                "(in KernelDesign.array_weights)",
+                hint="Generate a kernel with more weights or columns.",
+            )
+        return tiles
 
     def beats(self, chunks: int) -> int:
         """Beats of external memory in which a row of so many chunks arrives."""

@@ -57,7 +57,7 @@ def require_exact(hop: Hop, design: KernelDesign, run: Run) -> None:
     program = hop.program(design)
     expected = aggregated(hop.indptr, hop.rows, hop.coefficients, hop.features)
     assert np.array_equal(run.sums.view(np.uint32), expected.view(np.uint32))
-    assert run.cycles == cycles_of(program, design)
+    assert run.cycles == cycles_of(program, design)[:4]
     # Each row of a unique source is read once.
     assert run.beats == len(hop.features) * design.beats(program.chunks)
 

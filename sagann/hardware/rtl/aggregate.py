@@ -82,8 +82,10 @@ class Aggregate(wiring.Component):
         rows: beats of rows, in the order of their numbers; the last beat of a row may have unused chunks.
         words: of the program.
         drained: a chunk of each of n destinations in the cycles in which it is valid.
+        room: whether what takes drained destinations has room for n more.
+        begins_drain: n destinations are about to be drained.
         idle: no sum is under way.
-        row_stalls, hazard_stalls: cycles in which a word waited for rows, or for sums that were under way.
+        row_stalls, room_stalls, hazard_stalls: cycles in which a word waited for rows, for room, or for sums that were under way.
     """
 
     def __init__(self, design: KernelDesign) -> None:
@@ -97,8 +99,11 @@ class Aggregate(wiring.Component):
                 "drained": Out(
                     wiring.Signature({"valid": Out(1), "chunks": Out(data.ArrayLayout(chunk, design.scatter_pes))})
                 ),
+                "room": In(1),
+                "begins_drain": Out(1),
                 "idle": Out(1),
                 "row_stalls": Out(_COUNT_BITS),
+                "room_stalls": Out(_COUNT_BITS),
                 "hazard_stalls": Out(_COUNT_BITS),
             }
         )
@@ -111,7 +116,9 @@ class Aggregate(wiring.Component):
         m.d.comb += [issue.chunks.eq(self.chunks), issue.arrived.eq(duplicator.arrived)]
         wiring.connect(m, wiring.flipped(self.rows), duplicator.rows)
         wiring.connect(m, wiring.flipped(self.words), issue.words)
-        m.d.comb += [self.row_stalls.eq(issue.row_stalls), self.hazard_stalls.eq(issue.hazard_stalls)]
+        m.d.comb += [issue.room.eq(self.room), self.begins_drain.eq(issue.begins_drain)]
+        for name in ("row_stalls", "room_stalls", "hazard_stalls"):
+            m.d.comb += getattr(self, name).eq(getattr(issue, name))
 
         products = Array(self._scatter_pe(m, number, duplicator, issue) for number in range(design.scatter_pes))
         drains = delayed(m, issue.drains, DELAY + 1, resets=True)
@@ -208,7 +215,10 @@ class _Issue(wiring.Component):
                 "chunk": Out(range(design.row_chunks)),
                 "edges": Out(data.ArrayLayout(edge_layout(design), n)),
                 "banks": Out(data.ArrayLayout(bank, n)),
+                "room": In(1),
+                "begins_drain": Out(1),
                 "row_stalls": Out(_COUNT_BITS),
+                "room_stalls": Out(_COUNT_BITS),
                 "hazard_stalls": Out(_COUNT_BITS),
             }
         )
@@ -251,11 +261,13 @@ class _Issue(wiring.Component):
             ]
         for number in range(n):
             m.d.comb += self.edges[number].eq(word.edges[number])
-        lacks_rows, clash = Signal(), Signal()
+        lacks_rows, lacks_room, clash = Signal(), Signal(), Signal()
         m.d.comb += [
             lacks_rows.eq(begins & (self.arrived < word.needs)),
+            lacks_room.eq(begins & word.drain & ~self.room),
             clash.eq(begins & Cat(*clashes).any()),
-            self.active.eq(self.words.valid & ~lacks_rows & ~clash),
+            self.active.eq(self.words.valid & ~lacks_rows & ~lacks_room & ~clash),
+            self.begins_drain.eq(self.drains & begins),
             self.adds.eq(self.active & ~word.drain),
             self.drains.eq(self.active & word.drain),
             self.words.ready.eq(self.active & (self.chunk + 1 == self.chunks)),
@@ -266,6 +278,8 @@ class _Issue(wiring.Component):
             m.d.sync += [self.chunk.eq(0), self.released.eq(word.releases)]
         with m.If(self.words.valid & lacks_rows):
             m.d.sync += self.row_stalls.eq(self.row_stalls + 1)
+        with m.Elif(self.words.valid & lacks_room):
+            m.d.sync += self.room_stalls.eq(self.room_stalls + 1)
         with m.Elif(self.words.valid & clash):
             m.d.sync += self.hazard_stalls.eq(self.hazard_stalls + 1)
         return m
