@@ -1,0 +1,88 @@
+"""The sizes of the kernels, and the delays of their pipelines."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sagann.errors import InputError
+
+MUL_STAGES = 3
+"Clock cycles of a float32 multiplier."
+ADD_STAGES = 7
+"Clock cycles of a float32 adder."
+DELAY = 1 + MUL_STAGES
+"Clock cycles from the issue of a chunk to the access of its bank: the local memory and the multiplier."
+HAZARD = ADD_STAGES + 2
+"Least clock cycles between two accesses of one accumulator: it is read, added to, and written."
+_POWERS_OF_TWO = ("scatter_pes", "window_rows", "row_chunks", "beat_chunks")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class KernelDesign:
+    """Sizes of the aggregate kernel, and of the update kernel: a systolic array with ``lanes`` rows. Those that count scatter PEs, rows of
+    the window, chunks of a row or of a beat are powers of 2.
+
+    References:
+        Lin and Prasanna, HyScale-GNN, IPDPS 2023, Sec. IV-C and Table IV (n = 8, m = 2048).
+    """
+
+    scatter_pes: int = 8
+    "Scatter PEs, and banks with a gather PE each: edges of a word (n in the paper)."
+    lanes: int = 16
+    "Floats of a chunk, which a PE multiplies in one clock cycle; 16 are a word of 512 bits."
+    window_rows: int = 128
+    "Rows that a scatter PE keeps in its local memory."
+    row_chunks: int = 16
+    "Most chunks of a row."
+    beat_chunks: int = 4
+    "Chunks that external memory gives in one clock cycle: 4 of 16 floats at 300 MHz are 77 GB/s."
+    bank_chunks: int = 1 << 14
+    "Accumulators of a bank, each of ``lanes`` floats."
+
+    array_columns: int = 128
+    "Columns of the systolic array; with ``lanes`` rows it has m multiply-accumulators."
+    array_weights: int = 64
+    "Weights, or sums of their gradients, that a multiply-accumulator keeps."
+
+    def __post_init__(self) -> None:
+        for name in ("lanes", "bank_chunks", "array_columns", "array_weights", *_POWERS_OF_TWO):
+            value = getattr(self, name)
+            if value < 1 or (name in _POWERS_OF_TWO and value & (value - 1)):
+                expected = "a power of 2" if name in _POWERS_OF_TWO else "at least 1"
+                raise InputError(
+                    f"kernel cannot be built: {name} is {value}, expected {expected} (in KernelDesign)",
+                    hint="The design of the paper has 8 scatter PEs.",
+                )
+        if self.beat_chunks > self.row_chunks:
+            raise InputError(
+                f"kernel cannot be built: beat_chunks is {self.beat_chunks}, and a row has at most {self.row_chunks} chunks "
+                "(in KernelDesign)",
+                hint="A beat of external memory holds chunks of one row.",
+            )
+
+    def chunks(self, width: int) -> int:
+        """Chunks of a row of ``width`` floats. InputError if a local memory is too narrow for it."""
+        chunks = -(-width // self.lanes)
+        if not 1 <= chunks <= self.row_chunks:
+            raise InputError(
+                f"rows do not fit the kernel: {width} floats, and it takes 1 to {self.row_chunks * self.lanes} "
+                "(in KernelDesign.row_chunks)",
+                hint="Generate a kernel with more chunks in a row.",
+            )
+        return chunks
+
+    def tiles(self, width: int, chunks: int) -> int:
+        """Tiles of ``array_columns`` in a result of ``width`` floats, from rows of so many chunks. InputError if the weights do not fit."""
+        tiles = -(-width // self.array_columns)
+        if not 1 <= tiles * chunks <= self.array_weights:
+            raise InputError(
+                f"weights do not fit the kernel: {chunks * self.lanes} x {tiles * self.array_columns} with padding are "
+                f"{chunks * tiles} for each multiply-accumulator, and it keeps {self.array_weights} "
+                "(in KernelDesign.array_weights)",
+                hint="Generate a kernel with more weights or columns.",
+            )
+        return tiles
+
+    def beats(self, chunks: int) -> int:
+        """Beats of external memory in which a row of so many chunks arrives."""
+        return -(-chunks // self.beat_chunks)

@@ -1,0 +1,174 @@
+"""Programs of the aggregate kernel: words that the host writes for a mini-batch, and that the kernel obeys in order.
+
+A scatter word has an edge for each of n scatter PEs at most, in n different banks, so no two of them ever want the same accumulator. A drain
+word hands n finished destinations on. Rows lie in external memory in the order of their first use and arrive once. A local memory holds
+``window_rows`` of them: a row takes the place of the one that many before it, once that is not needed any more.
+
+A destination's edges are added in the order of their rows, so neither n nor the window changes a bit of a sum.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from sagann.errors import InputError
+from sagann.hardware.design import HAZARD, KernelDesign
+from sagann.jit import compiled
+
+Array: TypeAlias = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ScatterProgram:
+    """Words of a mini-batch's hop. An edge of a word that has fewer than n has destination -1."""
+
+    chunks: int
+    "Chunks of a row."
+    is_drain: Array
+    "Whether a word hands on destinations; bool [W]. Those are the n destinations from ``destination[w, 0]`` on."
+    row: Array
+    "Number of the row that an edge reads; int64 [W, n]."
+    destination: Array
+    "int64 [W, n]. Destination d has bank d % n."
+    is_first: Array
+    "Whether an edge is the first one of its destination, whose accumulator begins at zero; bool [W, n]."
+    coefficient: Array
+    "float32 [W, n]."
+    needs: Array
+    "Number of rows that have arrived before a word begins; int64 [W]."
+    releases: Array
+    "Number of the first row that is needed after a word; int64 [W]."
+
+    @property
+    def num_words(self) -> int:
+        return len(self.is_drain)
+
+    @property
+    def edges_per_word(self) -> float:
+        """Edges of a scatter word on average: at most n."""
+        return float((self.destination[~self.is_drain] >= 0).sum() / max(1, (~self.is_drain).sum()))
+
+
+def first_use(indptr: Array, sources: Array, num_pes: int) -> Array:
+    """The sources of a hop in the order in which its edges use them first, int64 [num_rows].
+
+    Edges of ``num_pes`` destinations in turn are dealt, one of each, so that neighbours of one destination, which want the same bank, are apart.
+
+    Args:
+        indptr: edges of each destination, int64 [num_dst + 1].
+        sources: of the edges, int64 [num_edges].
+        num_pes: destinations that are dealt together.
+    """
+    degrees = np.diff(indptr)
+    destinations = np.repeat(np.arange(len(degrees)), degrees)
+    turn = np.arange(len(sources)) - np.repeat(indptr[:-1], degrees)
+    dealt = sources[np.lexsort((destinations, turn, destinations // num_pes))]
+    found, first = np.unique(dealt, return_index=True)
+    return np.asarray(found[np.argsort(first)])
+
+
+def scatter_program(
+    indptr: Array, rows: Array, coefficients: Array, design: KernelDesign, *, width: int
+) -> ScatterProgram:
+    """The program of a hop.
+
+    Args:
+        indptr: edges of each destination, in the order of their rows; int64 [num_dst + 1]. Every destination has at least one: that of one
+            without edges has coefficient 0.
+        rows: that the edges read, numbered in the order in which they arrive; int64 [num_edges]. Each number is used.
+        coefficients: of the edges, float32 [num_edges].
+        design: of the kernel.
+        width: floats of a row.
+    Raises:
+        InputError: the rows are too wide, or the destinations too many, for the kernel.
+    """
+    chunks, n = design.chunks(width), design.scatter_pes
+    num_dst = len(indptr) - 1
+    if -(-num_dst // n) * chunks > design.bank_chunks:
+        raise InputError(
+            f"destinations do not fit the kernel: {num_dst} with {width} floats, and {n} banks of {design.bank_chunks} "
+            f"accumulators of {design.lanes} floats hold {design.bank_chunks // chunks * n} (in KernelDesign.bank_chunks)",
+            hint="Cut the mini-batch, or generate a kernel with larger banks.",
+        )
+    degrees = np.diff(indptr)
+    destinations = np.repeat(np.arange(num_dst), degrees)
+    order = np.lexsort((rows, destinations % n))
+    bank_ptr = np.searchsorted(destinations[order] % n, np.arange(n + 1))
+    num_groups = -(-num_dst // n)
+    # A word has at least one edge, and each group of destinations one drain.
+    most = len(rows) + num_groups
+    edges, drained = np.full((most, n), -1), np.full(most, -1)
+    needs, releases = np.zeros(most, dtype=np.int64), np.zeros(most, dtype=np.int64)
+    lag = -(-HAZARD // chunks) - 1
+    num_words = _write_words(
+        (order, bank_ptr, rows, destinations // n),
+        np.add.reduceat(degrees, np.arange(0, num_dst, n)),
+        (design.window_rows, lag, int(rows.max()) + 1),
+        (edges, drained, needs, releases),
+    )
+    edges, drained = edges[:num_words], drained[:num_words]
+    is_edge, is_drain = edges >= 0, drained >= 0
+    destination = np.where(is_edge, destinations[edges], -1)
+    destination[is_drain, 0] = drained[is_drain] * n
+    return ScatterProgram(
+        chunks=chunks,
+        is_drain=is_drain,
+        row=np.where(is_edge, rows[edges], 0),
+        destination=destination,
+        is_first=is_edge & (edges == indptr[destinations[edges]]),
+        coefficient=np.where(is_edge, coefficients[edges], np.float32(0)),
+        needs=needs[:num_words],
+        releases=releases[:num_words],
+    )
+
+
+@compiled()
+def _write_words(
+    sorted_edges: tuple[Array, Array, Array, Array],
+    left: Array,
+    sizes: tuple[int, int, int],
+    words: tuple[Array, Array, Array, Array],
+) -> int:
+    """Fill words, and return how many there are. Each bank takes the edge with the first row left, if that lies in the window.
+
+    Args:
+        sorted_edges: edges by bank and row, where each bank begins in them, the row and the group of destinations of each edge.
+        left: edges of each group of destinations. Counted down.
+        sizes: rows of the window, words that lie between a destination's last edge and its drain at least, number of rows.
+        words: filled: edge of each bank, or -1; group that is drained, or -1; rows that are needed, first row that is needed afterwards.
+    """
+    order, bank_ptr, rows, group = sorted_edges
+    window, lag, num_rows = sizes
+    edges, drained, needs, releases = words
+    num_banks, num_groups = len(bank_ptr) - 1, len(left)
+    position = bank_ptr[:-1].copy()
+    finished = np.zeros(num_groups, dtype=np.int64)
+    oldest, num_words, next_group, num_left = 0, 0, 0, len(order)
+    while next_group < num_groups:
+        ready = left[next_group] == 0 and num_words - finished[next_group] >= lag
+        if ready or num_left == 0:
+            drained[num_words] = next_group
+            next_group += 1
+        else:
+            for bank in range(num_banks):
+                if position[bank] == bank_ptr[bank + 1]:
+                    continue
+                edge = order[position[bank]]
+                if rows[edge] >= oldest + window:
+                    continue
+                edges[num_words, bank] = edge
+                position[bank] += 1
+                num_left -= 1
+                needs[num_words] = max(needs[num_words], rows[edge] + 1)
+                left[group[edge]] -= 1
+                finished[group[edge]] = num_words + 1
+            oldest = num_rows
+            for bank in range(num_banks):
+                if position[bank] < bank_ptr[bank + 1]:
+                    oldest = min(oldest, rows[order[position[bank]]])
+        releases[num_words] = oldest
+        num_words += 1
+    return num_words

@@ -1,0 +1,361 @@
+"""The aggregate kernel: rows are broadcast to scatter PEs, whose products are routed to banks of sums (HyScale-GNN IV-C, figure 6).
+
+The kernel obeys the words of a :class:`sagann.hardware.program.ScatterProgram`, so it has no arbiter and no queue of messages. The only things
+that it finds out itself are those that depend on time: whether a word's rows have arrived, and whether a sum that it needs is still under way.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from amaranth.hdl import Array, Cat, Module, Mux, Signal, Value
+from amaranth.lib import data, stream, wiring
+from amaranth.lib.memory import Memory
+from amaranth.lib.wiring import In, Out
+from amaranth.utils import ceil_log2, exact_log2
+
+from sagann.hardware.design import ADD_STAGES, DELAY, HAZARD, MUL_STAGES, KernelDesign
+from sagann.hardware.program import ScatterProgram
+from sagann.hardware.rtl.delay import delayed
+from sagann.hardware.rtl.float32 import Add, Mul
+
+_COUNT_BITS = 32
+
+
+def edge_layout(design: KernelDesign) -> data.StructLayout:
+    """An edge of a word."""
+    return data.StructLayout(
+        {
+            "valid": 1,
+            "slot": exact_log2(design.window_rows),
+            "bank": exact_log2(design.scatter_pes),
+            "accumulator": ceil_log2(design.bank_chunks),
+            "first": 1,
+            "coefficient": 32,
+        }
+    )
+
+
+def word_layout(design: KernelDesign) -> data.StructLayout:
+    """A word: edges, or destinations that are drained, of which the first edge states the accumulator."""
+    return data.StructLayout(
+        {
+            "edges": data.ArrayLayout(edge_layout(design), design.scatter_pes),
+            "drain": 1,
+            "needs": _COUNT_BITS,
+            "releases": _COUNT_BITS,
+        }
+    )
+
+
+def encoded(program: ScatterProgram, design: KernelDesign) -> list[dict[str, Any]]:
+    """The words of a program as values of :func:`word_layout`."""
+    n = design.scatter_pes
+
+    def edge(word: int, number: int) -> dict[str, int]:
+        destination = int(program.destination[word, number])
+        return {
+            "valid": destination >= 0,
+            "slot": int(program.row[word, number]) % design.window_rows,
+            "bank": max(0, destination) % n,
+            "accumulator": max(0, destination) // n * program.chunks,
+            "first": int(program.is_first[word, number]),
+            "coefficient": int(program.coefficient[word, number].view("uint32")),
+        }
+
+    return [
+        {
+            "edges": [edge(word, number) for number in range(n)],
+            "drain": int(program.is_drain[word]),
+            "needs": int(program.needs[word]),
+            "releases": int(program.releases[word]),
+        }
+        for word in range(program.num_words)
+    ]
+
+
+class Aggregate(wiring.Component):
+    """The kernel.
+
+    Ports:
+        chunks: of a row; constant while a program runs.
+        rows: beats of rows, in the order of their numbers; the last beat of a row may have unused chunks.
+        words: of the program.
+        drained: a chunk of each of n destinations in the cycles in which it is valid.
+        room: whether what takes drained destinations has room for n more.
+        begins_drain: n destinations are about to be drained.
+        idle: no sum is under way.
+        row_stalls, room_stalls, hazard_stalls: cycles in which a word waited for rows, for room, or for sums that were under way.
+    """
+
+    def __init__(self, design: KernelDesign) -> None:
+        self._design = design
+        chunk = data.ArrayLayout(32, design.lanes)
+        super().__init__(
+            {
+                "chunks": In(range(design.row_chunks + 1)),
+                "rows": In(stream.Signature(data.ArrayLayout(chunk, design.beat_chunks))),
+                "words": In(stream.Signature(word_layout(design))),
+                "drained": Out(
+                    wiring.Signature({"valid": Out(1), "chunks": Out(data.ArrayLayout(chunk, design.scatter_pes))})
+                ),
+                "room": In(1),
+                "begins_drain": Out(1),
+                "idle": Out(1),
+                "row_stalls": Out(_COUNT_BITS),
+                "room_stalls": Out(_COUNT_BITS),
+                "hazard_stalls": Out(_COUNT_BITS),
+            }
+        )
+
+    def elaborate(self, platform: object) -> Module:
+        design, m = self._design, Module()
+        m.submodules.duplicator = duplicator = _Duplicator(design)
+        m.submodules.issue = issue = _Issue(design)
+        m.d.comb += [duplicator.chunks.eq(self.chunks), duplicator.released.eq(issue.released)]
+        m.d.comb += [issue.chunks.eq(self.chunks), issue.arrived.eq(duplicator.arrived)]
+        wiring.connect(m, wiring.flipped(self.rows), duplicator.rows)
+        wiring.connect(m, wiring.flipped(self.words), issue.words)
+        m.d.comb += [issue.room.eq(self.room), self.begins_drain.eq(issue.begins_drain)]
+        for name in ("row_stalls", "room_stalls", "hazard_stalls"):
+            m.d.comb += getattr(self, name).eq(getattr(issue, name))
+
+        products = Array(self._scatter_pe(m, number, duplicator, issue) for number in range(design.scatter_pes))
+        drains = delayed(m, issue.drains, DELAY + 1, resets=True)
+        m.d.comb += self.drained.valid.eq(drains)
+        for number, bank in enumerate(issue.banks):
+            m.submodules[f"gather_pe{number}"] = gather = _GatherPe(design)
+            # The crossbar: each bank registers the product of the PE that has its edge.
+            routed = Signal.like(gather.product, reset_less=True)
+            m.d.sync += routed.eq(products[delayed(m, bank.pe, DELAY)])
+            m.d.comb += [
+                gather.product.eq(routed),
+                gather.accumulator.eq(delayed(m, bank.accumulator, DELAY)),
+                gather.first.eq(delayed(m, bank.first, DELAY + 1)),
+                gather.adds.eq(delayed(m, bank.valid & issue.adds, DELAY + 1, resets=True)),
+                self.drained.chunks[number].eq(gather.sum),
+            ]
+        under_way = Signal(DELAY + 1 + ADD_STAGES)
+        m.d.sync += under_way.eq(Cat(issue.active, under_way)[: len(under_way)])
+        m.d.comb += self.idle.eq(~(issue.active | under_way.any()))
+        return m
+
+    def _scatter_pe(self, m: Module, number: int, duplicator: _Duplicator, issue: _Issue) -> Value:
+        """The products of a scatter PE, ``DELAY`` cycles after its edge was issued."""
+        m.submodules[f"scatter_pe{number}"] = pe = _ScatterPe(self._design)
+        edge = issue.edges[number]
+        m.d.comb += [
+            pe.slot.eq(edge.slot),
+            pe.chunk.eq(issue.chunk),
+            pe.coefficient.eq(edge.coefficient),
+            pe.writes.eq(duplicator.writes),
+            pe.address.eq(duplicator.address),
+            pe.beat.eq(duplicator.beat),
+        ]
+        return pe.product.as_value()
+
+
+class _Duplicator(wiring.Component):
+    """Writes each beat into the local memories of all scatter PEs, as soon as its row has a place in the window."""
+
+    def __init__(self, design: KernelDesign) -> None:
+        self._design = design
+        self._row_beats = design.row_chunks // design.beat_chunks
+        beat = data.ArrayLayout(data.ArrayLayout(32, design.lanes), design.beat_chunks)
+        super().__init__(
+            {
+                "chunks": In(range(design.row_chunks + 1)),
+                "rows": In(stream.Signature(beat)),
+                "released": In(_COUNT_BITS),
+                "arrived": Out(_COUNT_BITS),
+                "writes": Out(1),
+                "address": Out(range(design.window_rows * self._row_beats)),
+                "beat": Out(beat),
+            }
+        )
+
+    def elaborate(self, platform: object) -> Module:
+        design, m = self._design, Module()
+        number = Signal(range(max(2, self._row_beats)))
+        last = (self.chunks - 1) >> exact_log2(design.beat_chunks)
+        slot = self.arrived[: exact_log2(design.window_rows)]
+        has_place = self.arrived - self.released < design.window_rows
+        m.d.comb += [
+            self.rows.ready.eq(has_place),
+            self.writes.eq(self.rows.valid & has_place),
+            self.address.eq(Cat(number[: exact_log2(self._row_beats)], slot)),
+            self.beat.eq(self.rows.payload),
+        ]
+        with m.If(self.writes):
+            with m.If(number == last):
+                m.d.sync += [number.eq(0), self.arrived.eq(self.arrived + 1)]
+            with m.Else():
+                m.d.sync += number.eq(number + 1)
+        return m
+
+
+class _Issue(wiring.Component):
+    """Issues a chunk of all edges of a word in each cycle, unless the word has to wait before its first one."""
+
+    def __init__(self, design: KernelDesign) -> None:
+        self._design = design
+        n = design.scatter_pes
+        bank = data.StructLayout(
+            {"valid": 1, "pe": exact_log2(n), "accumulator": ceil_log2(design.bank_chunks), "first": 1}
+        )
+        super().__init__(
+            {
+                "chunks": In(range(design.row_chunks + 1)),
+                "words": In(stream.Signature(word_layout(design))),
+                "arrived": In(_COUNT_BITS),
+                "released": Out(_COUNT_BITS),
+                "active": Out(1),
+                "adds": Out(1),
+                "drains": Out(1),
+                "chunk": Out(range(design.row_chunks)),
+                "edges": Out(data.ArrayLayout(edge_layout(design), n)),
+                "banks": Out(data.ArrayLayout(bank, n)),
+                "room": In(1),
+                "begins_drain": Out(1),
+                "row_stalls": Out(_COUNT_BITS),
+                "room_stalls": Out(_COUNT_BITS),
+                "hazard_stalls": Out(_COUNT_BITS),
+            }
+        )
+
+    def elaborate(self, platform: object) -> Module:
+        design, m = self._design, Module()
+        n, word = design.scatter_pes, self.words.payload
+        begins = self.chunk == 0
+        # What the last cycles began: an accumulator of each bank.
+        history = [
+            [
+                Signal(data.StructLayout({"valid": 1, "accumulator": ceil_log2(design.bank_chunks)}))
+                for _ in range(n)
+            ]
+            for _ in range(HAZARD - 1)
+        ]
+        clashes = []
+        for number in range(n):
+            bank, base = self.banks[number], Signal(ceil_log2(design.bank_chunks))
+            with m.If(word.drain):
+                m.d.comb += [bank.valid.eq(1), base.eq(word.edges[0].accumulator)]
+            with m.Else():
+                for pe in range(n):
+                    edge = word.edges[pe]
+                    with m.If(edge.valid & (edge.bank == number)):
+                        m.d.comb += [
+                            bank.valid.eq(1),
+                            base.eq(edge.accumulator),
+                            bank.pe.eq(pe),
+                            bank.first.eq(edge.first),
+                        ]
+            m.d.comb += bank.accumulator.eq(base + self.chunk)
+            clashes += [bank.valid & past[number].valid & (past[number].accumulator == base) for past in history]
+            for newer, older in zip([None, *history], history, strict=False):
+                if newer is not None:
+                    m.d.sync += older[number].eq(newer[number])
+            m.d.sync += [
+                history[0][number].valid.eq(self.active & begins & bank.valid),
+                history[0][number].accumulator.eq(base),
+            ]
+        for number in range(n):
+            m.d.comb += self.edges[number].eq(word.edges[number])
+        lacks_rows, lacks_room, clash = Signal(), Signal(), Signal()
+        m.d.comb += [
+            lacks_rows.eq(begins & (self.arrived < word.needs)),
+            lacks_room.eq(begins & word.drain & ~self.room),
+            clash.eq(begins & Cat(*clashes).any()),
+            self.active.eq(self.words.valid & ~lacks_rows & ~lacks_room & ~clash),
+            self.begins_drain.eq(self.drains & begins),
+            self.adds.eq(self.active & ~word.drain),
+            self.drains.eq(self.active & word.drain),
+            self.words.ready.eq(self.active & (self.chunk + 1 == self.chunks)),
+        ]
+        with m.If(self.active):
+            m.d.sync += self.chunk.eq(self.chunk + 1)
+        with m.If(self.words.ready):
+            m.d.sync += [self.chunk.eq(0), self.released.eq(word.releases)]
+        with m.If(self.words.valid & lacks_rows):
+            m.d.sync += self.row_stalls.eq(self.row_stalls + 1)
+        with m.Elif(self.words.valid & lacks_room):
+            m.d.sync += self.room_stalls.eq(self.room_stalls + 1)
+        with m.Elif(self.words.valid & clash):
+            m.d.sync += self.hazard_stalls.eq(self.hazard_stalls + 1)
+        return m
+
+
+class _ScatterPe(wiring.Component):
+    """Multiplies a chunk of the row of its edge by the edge's coefficient."""
+
+    def __init__(self, design: KernelDesign) -> None:
+        self._design = design
+        self._beat = data.ArrayLayout(data.ArrayLayout(32, design.lanes), design.beat_chunks)
+        self._depth = design.window_rows * design.row_chunks // design.beat_chunks
+        super().__init__(
+            {
+                "slot": In(exact_log2(design.window_rows)),
+                "chunk": In(range(design.row_chunks)),
+                "coefficient": In(32),
+                "writes": In(1),
+                "address": In(range(self._depth)),
+                "beat": In(self._beat),
+                "product": Out(data.ArrayLayout(32, design.lanes)),
+            }
+        )
+
+    def elaborate(self, platform: object) -> Module:
+        design, m = self._design, Module()
+        m.submodules.local = local = Memory(shape=self._beat, depth=self._depth, init=[])
+        write, read = local.write_port(), local.read_port()
+        beat_bits = exact_log2(design.beat_chunks)
+        row_bits = exact_log2(design.row_chunks) - beat_bits
+        m.d.comb += [
+            write.en.eq(self.writes),
+            write.addr.eq(self.address),
+            write.data.eq(self.beat),
+            read.addr.eq(Cat(self.chunk[beat_bits : beat_bits + row_bits], self.slot)),
+        ]
+        chunk = read.data[delayed(m, self.chunk[:beat_bits], 1)] if beat_bits else read.data[0]
+        coefficient = delayed(m, self.coefficient, 1)
+        assert DELAY == 1 + MUL_STAGES
+        for lane in range(design.lanes):
+            m.submodules[f"mul{lane}"] = mul = Mul()
+            m.d.comb += [mul.a.eq(chunk[lane]), mul.b.eq(coefficient), self.product[lane].eq(mul.result)]
+        return m
+
+
+class _GatherPe(wiring.Component):
+    """A bank of accumulators, and the adders of one chunk. The accumulator is stated a cycle before what is added to it."""
+
+    def __init__(self, design: KernelDesign) -> None:
+        self._design = design
+        super().__init__(
+            {
+                "product": In(32 * design.lanes),
+                "accumulator": In(ceil_log2(design.bank_chunks)),
+                "first": In(1),
+                "adds": In(1),
+                "sum": Out(data.ArrayLayout(32, design.lanes)),
+            }
+        )
+
+    def elaborate(self, platform: object) -> Module:
+        design, m = self._design, Module()
+        chunk = data.ArrayLayout(32, design.lanes)
+        m.submodules.bank = bank = Memory(shape=chunk, depth=design.bank_chunks, init=[])
+        write, read = bank.write_port(), bank.read_port()
+        m.d.comb += [
+            read.addr.eq(self.accumulator),
+            self.sum.eq(read.data),
+            write.addr.eq(delayed(m, self.accumulator, 1 + ADD_STAGES)),
+            write.en.eq(delayed(m, self.adds, ADD_STAGES, resets=True)),
+        ]
+        for lane in range(design.lanes):
+            m.submodules[f"add{lane}"] = add = Add()
+            m.d.comb += [
+                add.a.eq(Mux(self.first, 0, read.data[lane])),
+                add.b.eq(self.product[32 * lane : 32 * lane + 32]),
+                write.data[lane].eq(add.result),
+            ]
+        return m

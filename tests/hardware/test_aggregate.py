@@ -1,0 +1,136 @@
+"""The aggregate kernel: sums are the values model's bit by bit, and cycles and stalls are the clock's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from sagann.hardware import KernelDesign, cycles_of
+from sagann.hardware.arithmetic import aggregated
+
+aggregate = pytest.importorskip("sagann.hardware.rtl.aggregate", reason="needs the extra 'hardware'")
+
+from tests.hardware.simulated import Hop, Run, changed, hop_of, random_hop, run_kernel  # noqa: E402 - Amaranth may be missing.
+
+SMALL = KernelDesign(scatter_pes=4, lanes=4, window_rows=4, row_chunks=8, beat_chunks=2, bank_chunks=64)
+
+
+def hub() -> Hop:
+    return hop_of(np.arange(20), np.zeros(20, dtype=np.int64), 9, num_pes=4)
+
+
+def star() -> Hop:
+    return hop_of(np.zeros(20, dtype=np.int64), np.arange(20), 5, num_pes=4)
+
+
+def isolated() -> Hop:
+    return hop_of(np.array([1, 2, 2]), np.array([0, 4, 9]), 3, num_pes=4)
+
+
+def doubled_edges() -> Hop:
+    return hop_of(np.array([0, 0, 0, 1, 1]), np.array([0, 0, 1, 1, 1]), 8, num_pes=4)
+
+
+def one_edge() -> Hop:
+    return hop_of(np.array([0]), np.array([0]), 1, num_pes=4)
+
+
+def narrow() -> Hop:
+    return random_hop(20, 30, 60, 3, num_pes=4)
+
+
+def wide() -> Hop:
+    return random_hop(20, 6, 24, 30, num_pes=4)
+
+
+def odd() -> Hop:
+    return random_hop(20, 10, 40, 14, num_pes=4)
+
+
+HOPS = [hub, star, isolated, doubled_edges, one_edge, narrow, wide, odd]
+
+
+def require_exact(hop: Hop, design: KernelDesign, run: Run) -> None:
+    program = hop.program(design)
+    expected = aggregated(hop.indptr, hop.rows, hop.coefficients, hop.features)
+    assert np.array_equal(run.sums.view(np.uint32), expected.view(np.uint32))
+    assert run.cycles == cycles_of(program, design)[:4]
+    # Each row of a unique source is read once.
+    assert run.beats == len(hop.features) * design.beats(program.chunks)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("made", HOPS)
+def test_the_kernel_is_exact(made: Callable[[], Hop]) -> None:
+    hop = made()
+    require_exact(hop, SMALL, run_kernel(hop, hop.program(SMALL), SMALL))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "design",
+    [
+        KernelDesign(scatter_pes=1, lanes=3, window_rows=1, row_chunks=1, beat_chunks=1, bank_chunks=40),
+        KernelDesign(scatter_pes=2, lanes=1, window_rows=16, row_chunks=8, beat_chunks=8, bank_chunks=100),
+        KernelDesign(scatter_pes=8, lanes=2, window_rows=8, row_chunks=2, beat_chunks=1, bank_chunks=16),
+    ],
+    ids=["1 PE", "2 PEs", "8 PEs"],
+)
+def test_kernels_of_other_sizes_are_exact(design: KernelDesign) -> None:
+    hop = random_hop(15, 20, 40, 3, num_pes=design.scatter_pes)
+    require_exact(hop, design, run_kernel(hop, hop.program(design), design))
+
+
+def test_sums_do_not_depend_on_the_window_or_the_number_of_pes() -> None:
+    hop = random_hop(50, 40, 300, 10, num_pes=8)
+    expected = aggregated(hop.indptr, hop.rows, hop.coefficients, hop.features)
+    twin = np.zeros(expected.shape)
+    destinations = np.repeat(np.arange(hop.num_dst), np.diff(hop.indptr))
+    np.add.at(twin, destinations, hop.coefficients[:, None].astype(np.float64) * hop.features[hop.rows])
+    assert np.abs(expected - twin).max() < 1e-5
+    for n, window in ((1, 64), (2, 4), (8, 16)):
+        program = hop.program(KernelDesign(scatter_pes=n, window_rows=window))
+        sums = np.zeros_like(expected)
+        for word, edge in np.argwhere(program.destination >= 0):
+            if not program.is_drain[word]:
+                product = program.coefficient[word, edge] * hop.features[program.row[word, edge]]
+                sums[program.destination[word, edge]] += product
+        assert np.array_equal(sums, expected)
+
+
+MUTANTS = [
+    ("range(HAZARD - 1)", "range(HAZARD - 2)", narrow),
+    ("released < design.window_rows", "released <= design.window_rows", wide),
+    ("bank.valid & issue.adds", "bank.valid & ~issue.drains", wide),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("term", "instead", "made"), MUTANTS)
+def test_a_wrong_term_of_the_kernel_is_noticed(term: str, instead: str, made: Callable[[], Hop]) -> None:
+    # A chunk in a cycle, so that words wait long for their rows.
+    design = replace(SMALL, beat_chunks=1)
+    hop, kernel = made(), changed(aggregate, term, instead)["Aggregate"](design)
+    run = run_kernel(hop, hop.program(design), design, kernel)
+    expected = aggregated(hop.indptr, hop.rows, hop.coefficients, hop.features)
+    assert not np.array_equal(run.sums, expected)
+
+
+def test_words_wait_for_rows_and_for_sums() -> None:
+    for hop, waits in ((one_edge(), "rows"), (hub(), "hazard")):
+        found = cycles_of(hop.program(SMALL), SMALL)
+        assert getattr(found, waits) > 0
+
+
+def test_the_clock_of_a_full_sized_kernel() -> None:
+    """Of a mini-batch's hop, words are nearly full and hardly wait: the kernel takes as long as its edges."""
+    design = KernelDesign()
+    hop = random_hop(20_000, 1024, 10_240, 100, num_pes=design.scatter_pes)
+    program = hop.program(design)
+    cycles = cycles_of(program, design)
+    assert cycles.issue - cycles.rows - cycles.hazard == program.num_words * program.chunks
+    least = max(len(hop.rows) / 8 * program.chunks, len(hop.features) * design.beats(program.chunks))
+    assert cycles.issue < 1.15 * least
