@@ -1,5 +1,3 @@
-from itertools import pairwise
-
 import pytest
 import torch
 
@@ -13,17 +11,6 @@ TOPOLOGIES = odd_topologies()
 
 def edges_of(topology: Topology, bounds: tuple[int, ...]) -> list[int]:
     return topology.indptr[list(bounds)].diff().tolist()
-
-
-@pytest.mark.parametrize("balance", ["edges", "vertices"])
-@pytest.mark.parametrize("num_ranges", [1, 3, 64])
-@pytest.mark.parametrize("name", TOPOLOGIES)
-def test_ranges_hold_every_vertex_once(name: str, num_ranges: int, balance: str) -> None:
-    topology = TOPOLOGIES[name]
-    bounds = vertex_ranges(topology.indptr, num_ranges, balance)
-    assert len(bounds) == num_ranges + 1
-    assert (bounds[0], bounds[-1]) == (0, topology.num_dst)
-    assert all(first <= last for first, last in pairwise(bounds))
 
 
 @pytest.mark.parametrize("num_ranges", [2, 8])

@@ -35,7 +35,7 @@ from sagann.runtime.gather import ChunkedGather, compute_rows, divisors
 from sagann.runtime.moments import Groups, Moments
 from sagann.runtime.recorder import Recorder, recorded
 from sagann.runtime.streaming.epoch import Epoch, loss_of_rows
-from sagann.runtime.streaming.part import BlockExchange, WholeGraph
+from sagann.runtime.streaming.part import BlockExchange, NoExchange
 from sagann.runtime.streaming.tape import Tape
 from sagann.saga.batch_norms import too_few_rows
 
@@ -76,7 +76,7 @@ class Executor:
         exchange: BlockExchange | None = None,
     ) -> None:
         self.program, schedule, self.plan = planned
-        self.part, self.exchange = schedule.part, exchange or WholeGraph()
+        self.part, self.exchange = schedule.part, exchange or NoExchange()
         self._first_seed = self.part.rank * _SEEDS_OF_WORKER
         self.gradients = schedule.gradients
         self.chunks = chunks

@@ -63,7 +63,7 @@ class _NoSteps:
         """Nothing travels."""
 
 
-class WholeGraph:
+class NoExchange:
     """A graph in one process, which exchanges nothing (:class:`BlockExchange`)."""
 
     first_vertex = first_value = 0

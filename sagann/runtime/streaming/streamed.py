@@ -52,7 +52,7 @@ from sagann.runtime.streaming.features import (
     like_on,
     needs_gradient,
 )
-from sagann.runtime.streaming.part import BlockExchange, WholeGraph
+from sagann.runtime.streaming.part import BlockExchange, NoExchange
 from sagann.saga.shared_lock import MODELS
 from sagann.saga.side_effects import has_hooks
 from sagann.storage.mapped import positioned
@@ -125,7 +125,7 @@ class StreamedModel(nn.Module):
         require_places(model, hops, self._backend.device)
         self.hops = list(hops)
         self.bounds = tuple(bounds)
-        self._part, self._exchange = part or PartIntervals.of_graph(bounds), exchange or WholeGraph()
+        self._part, self._exchange = part or PartIntervals.of_graph(bounds), exchange or NoExchange()
         self.budget_bytes = budget_bytes
         self.trains = trains
         self.options = options

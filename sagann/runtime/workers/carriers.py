@@ -18,7 +18,7 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -31,8 +31,8 @@ Operation = tuple[Sequence[int], Callable[[], Sequence[Any]]]
 (``torch.distributed.Work``)."""
 
 
-class Carrier(Protocol):
-    """Brings tensors of one kind of device to other workers."""
+class HostCarrier:
+    """Brings tensors from host to host, by the process group of all workers."""
 
     def operations(
         self, sends: Mapping[int, Tensor], receives: Mapping[int, Tensor], tag: int
@@ -45,18 +45,6 @@ class Carrier(Protocol):
             tag: number of the transfer; on devices 0.
         """
 
-    def abort(self) -> None:
-        """End what travels at once, without the other workers, which may be gone."""
-
-
-class HostCarrier:
-    """Brings tensors from host to host, by the process group of all workers."""
-
-    def operations(
-        self, sends: Mapping[int, Tensor], receives: Mapping[int, Tensor], tag: int
-    ) -> Sequence[Operation]:
-        """See :class:`Carrier`."""
-
         def operation(start: Callable[..., Any], tensor: Tensor, rank: int) -> Operation:
             return (rank,), lambda: (start(tensor, rank, tag=tag),)
 
@@ -66,10 +54,10 @@ class HostCarrier:
         ]
 
     def abort(self) -> None:
-        """Do nothing: gloo waits for nobody as it ends."""
+        """End what travels at once, without the other workers, which may be gone. gloo waits for nobody as it ends."""
 
 
-class DeviceCarrier:
+class DeviceCarrier(HostCarrier):
     """Brings tensors from device to device.
 
     Args:
@@ -78,15 +66,13 @@ class DeviceCarrier:
 
     def __init__(self, group: Any) -> None:
         self._group = group
-        self._host = HostCarrier()
 
     def operations(
         self, sends: Mapping[int, Tensor], receives: Mapping[int, Tensor], tag: int
     ) -> Sequence[Operation]:
-        """See :class:`Carrier`."""
         peers = sorted(sends.keys() | receives.keys())
         begun = torch.zeros(1, dtype=torch.uint8)
-        signals = self._host.operations(
+        signals = super().operations(
             dict.fromkeys(peers, begun), {rank: torch.empty_like(begun) for rank in peers}, tag
         )
         # As bytes: NCCL does not know every type.
@@ -98,7 +84,7 @@ class DeviceCarrier:
         return [*signals, (peers, lambda: (_Started(together),))]
 
     def abort(self) -> None:
-        """End the operations on the device. Ending them regularly would wait for all workers of the machine."""
+        # Ending them regularly would wait for all workers of the machine.
         dist.distributed_c10d._abort_process_group(self._group)
 
 

@@ -31,7 +31,7 @@ from sagann.errors import InputError, SagannError, WorkerError, first_line
 from sagann.graph.large_arrays import empty_array
 from sagann.partition import vertex_ranges
 from sagann.runtime.team import START_TIMEOUT_S, Team
-from sagann.runtime.workers.carriers import Carrier, HostCarrier, Operation, connected_devices
+from sagann.runtime.workers.carriers import HostCarrier, Operation, connected_devices
 from sagann.runtime.workers.meeting import meet
 from sagann.runtime.workers.stopwatch import Stopwatch
 
@@ -58,7 +58,7 @@ class Workers(Team):
         "Bytes that this worker has sent to the others."
         self.stopwatch = Stopwatch()
         "Measures this worker's own computing while it trains."
-        self._carriers: dict[str, Carrier] = {"cpu": HostCarrier()}
+        self._carriers: dict[str, HostCarrier] = {"cpu": HostCarrier()}
         "What carries tensors, by the type of their device."
 
     @property

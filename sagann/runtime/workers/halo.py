@@ -127,27 +127,6 @@ class Halo:
             "exchanging rows of the halo",
         )
 
-    def give_back(self, grad: Tensor) -> Callable[[Tensor], None]:
-        """Begin to send the gradient of the halo's rows [num_halo, ...] to their owners.
-
-        Returns:
-            A function that waits for what others send, and adds it in place to the gradient of own rows [num_own, ...], in the order
-            of the ranks.
-        """
-        grad = grad.contiguous()
-        found = {rank: grad.new_empty(len(self.sent[rank]), *grad.shape[1:]) for rank in self.received}
-        finish = self.workers.begin(
-            {rank: grad[here] for rank, here in self.received.items()}, found, "exchanging gradients of the halo"
-        )
-
-        def add_to(own: Tensor) -> None:
-            finish()
-            # A worker asks for a row once, so each addition has one summand per row.
-            for rank, rows in found.items():
-                own.index_add_(0, self.sent[rank], rows)
-
-        return add_to
-
 
 class RowsOfHalo:
     """Rows of the halo on their way; see :class:`sagann.graph.remote.RowsUnderWay`.
@@ -173,8 +152,26 @@ class RowsOfHalo:
         return {name: rows for name, (rows, _) in coming.items()}
 
     def give_back(self, grad: Tensor) -> Callable[[Tensor], None]:
-        """Begin to send the gradient of the halo's rows [num_halo or more, ...] to their owners."""
-        return self._halo.give_back(grad[: self._halo.num_src - self._halo.num_own])
+        """Begin to send the gradient of the halo's rows [num_halo or more, ...] to their owners.
+
+        Returns:
+            A function that waits for what others send, and adds it in place to the gradient of own rows [num_own, ...], in the order
+            of the ranks.
+        """
+        halo = self._halo
+        grad = grad[: halo.num_src - halo.num_own].contiguous()
+        found = {rank: grad.new_empty(len(halo.sent[rank]), *grad.shape[1:]) for rank in halo.received}
+        finish = halo.workers.begin(
+            {rank: grad[here] for rank, here in halo.received.items()}, found, "exchanging gradients of the halo"
+        )
+
+        def add_to(own: Tensor) -> None:
+            finish()
+            # A worker asks for a row once, so each addition has one summand per row.
+            for rank, rows in found.items():
+                own.index_add_(0, halo.sent[rank], rows)
+
+        return add_to
 
     def end(self) -> None:
         """Say that all gradients have been given back."""

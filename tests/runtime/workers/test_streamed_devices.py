@@ -44,8 +44,10 @@ def devices(monkeypatch: pytest.MonkeyPatch) -> list[LateStreams]:
     return found
 
 
-@pytest.mark.parametrize("on_disk", [False, True])
-@pytest.mark.parametrize("name", ["several", "jumping", "empty parts, batch norms of edges"])
+@pytest.mark.parametrize(
+    ("name", "on_disk"),
+    [("several", False), ("several", True), ("jumping", False), ("empty parts, batch norms of edges", True)],
+)
 def test_numbers_are_those_of_one_process(
     devices: list[LateStreams], name: str, on_disk: bool, tmp_path: Path
 ) -> None:
