@@ -77,9 +77,8 @@ class HybridEpochs(SampledEpochs):
         assert config.devices is not None
         _require_shareable(predictor.model, prepared)
         self._config = config
-        if config.hot is not None or config.memory is not None:
-            config = replace(config, cache="static")
-        super().__init__(predictor, prepared, config, say=say, minibatches=minibatches)
+        tiered = replace(config, cache="static") if config.has_tiers else config
+        super().__init__(predictor, prepared, tiered, say=say, minibatches=minibatches)
         self._model_file = None if model_config is None else class_in_file(model_config.model)
         self._say = say
         self.devices = Devices.parse(config.devices, where="TrainConfig.devices")

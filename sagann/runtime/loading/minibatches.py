@@ -208,7 +208,7 @@ class MiniBatches(Batches[MiniBatch]):
             return self._with_answers(batch)
         if announcement:
             assert isinstance(self._features, AnnouncedFeatures)
-            rows = read_announced(self._features, *announcement, len(batch.src_ids))
+            rows = read_announced(self._features, announcement[0], len(batch.src_ids))
         else:
             rows = read_rows(self._features, batch.src_ids)
         return with_changes(self._with_answers(batch), features=rows)
