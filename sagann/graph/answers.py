@@ -169,13 +169,8 @@ class Answers:
 
     def mapped(self, change: Callable[[Tensor], Tensor], *, count: int | None = None) -> Answers:
         """The same answers with every array replaced by the result of ``change``, which may have another number of rows."""
-        return replace(
-            self,
-            count=self.count if count is None else count,
-            labels=None if self.labels is None else change(self.labels),
-            targets=None if self.targets is None else change(self.targets),
-            splits={name: change(mask) for name, mask in self.splits.items()},
-        )
+        moved = {name: mapped_arrays(getattr(self, name), change) for name in ("labels", "targets", "splits")}
+        return replace(self, count=self.count if count is None else count, **moved)
 
     def known(self, mask: Tensor | None = None) -> Tensor:
         """The units, of a mask bool [count], whose answer is known: int64 [n]. Graphs with targets need no label."""
@@ -273,6 +268,13 @@ class Answers:
                     f"{int((mask & (labels < 0)).sum())} in all (in {where})",
                     hint=f"Leave {self.units} of unknown label out of every split.",
                 )
+
+
+def mapped_arrays(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """A tensor, a mapping of tensors, or None, with every tensor replaced by the result of ``change``."""
+    if isinstance(value, Mapping):
+        return {name: change(each) for name, each in value.items()}
+    return None if value is None else change(value)
 
 
 def answers_in(labels: Tensor | None, targets: Tensor | None) -> Tensor:

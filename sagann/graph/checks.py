@@ -158,14 +158,12 @@ def require_distinct(ids: Tensor, count: int | None = None, *, where: str, unit:
         )
 
 
-def check_offsets(
-    offsets: Tensor, end: int, what: str, *, where: str, error: type[InputError] = InputError
-) -> None:
+def check_offsets(offsets: Tensor, end: int, what: str, *, where: str) -> None:
     """Check that offsets start at 0, never decrease, and end at ``end``; ``what`` names them in the plural."""
     hint = "Pass offsets that start at 0, never decrease, and end at the number of entries."
     if offsets[0] != 0 or offsets[-1] != end:
         value = f"from {int(offsets[0])} to {int(offsets[-1])}, expected 0 to {end}"
-        raise error(f"{what} have the wrong ends: {value} (in {where})", hint=hint)
+        raise InputError(f"{what} have the wrong ends: {value} (in {where})", hint=hint)
     for part in slices(len(offsets) - 1):
         here = offsets[part.start : part.stop + 1]
         # Compared, not subtracted: the difference of large offsets overflows.
@@ -173,7 +171,7 @@ def check_offsets(
         if at is not None:
             at += part.start
             value = f"{int(offsets[at])} then {int(offsets[at + 1])} at position {at}"
-            raise error(f"{what} decrease: {value} (in {where})", hint=hint)
+            raise InputError(f"{what} decrease: {value} (in {where})", hint=hint)
 
 
 NOT_A_NUMBER = "Replace NaN and infinite values, with torch.nan_to_num for example."

@@ -6,6 +6,8 @@ rows at once calls :func:`tensor_of`. Code that walks over the rows reads one ra
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -16,7 +18,7 @@ from sagann.graph.large_arrays import empty_array
 from sagann.graph.rows import csr_slice, is_sparse, pick_rows, take_rows
 
 _AT_ONCE_BYTES = 64 << 20
-"Largest number of bytes of rows that are read from a store at a time, unless a single row is larger."
+"Largest number of bytes of rows in a piece, unless a single row is larger."
 
 
 @runtime_checkable
@@ -142,6 +144,14 @@ def read_slice(store: FeatureStore, start: int, stop: int) -> Tensor:
     return _checked(store, store.slice(start, stop), stop - start)
 
 
+def read_pieces(store: FeatureStore) -> Iterator[tuple[slice, Tensor]]:
+    """All rows in pieces of bounded size, each with its range; checked as by :func:`read_slice`."""
+    step = max(1, _AT_ONCE_BYTES // max(1, math.prod(store.row_shape) * store.dtype.itemsize))
+    for start in range(0, store.num_rows, step):
+        part = slice(start, min(start + step, store.num_rows))
+        yield part, read_slice(store, part.start, part.stop)
+
+
 def read_rows(store: FeatureStore, ids: Tensor) -> Tensor:
     """:meth:`FeatureStore.rows`, with the check of :func:`read_slice`."""
     return _checked(store, store.rows(ids), len(ids))
@@ -167,10 +177,7 @@ def tensor_of(features: Features) -> Tensor:
     """The features as one tensor; the rows of a store are read slab by slab into a tensor of :func:`empty_array`."""
     if isinstance(features, Tensor):
         return features
-    num_rows, width = features.num_rows, features.row_shape
-    whole = empty_array((num_rows, *width), features.dtype, torch.device("cpu"))
-    step = max(1, _AT_ONCE_BYTES // max(1, whole[:1].nbytes))
-    for start in range(0, num_rows, step):
-        stop = min(start + step, num_rows)
-        whole[start:stop] = read_slice(features, start, stop)
+    whole = empty_array((features.num_rows, *features.row_shape), features.dtype, torch.device("cpu"))
+    for part, rows in read_pieces(features):
+        whole[part] = rows
     return whole

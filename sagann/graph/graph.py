@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from sagann.errors import InputError, require_type
-from sagann.graph.answers import Answers, require_rows
-from sagann.graph.checks import wrong_form
+from sagann.graph.answers import PREFIXES, Answers, mapped_arrays, require_rows
+from sagann.graph.checks import Unit, wrong_form
 from sagann.graph.constant import declare_constant
 from sagann.graph.feature_store import Features, FeatureStore, TensorRows, feature_store, tensor_of
 from sagann.graph.measured_links import MeasuredLinks
@@ -148,28 +148,18 @@ class Graph:
     @property
     def vertices(self) -> Answers:
         """Labels, targets and splits of the vertices."""
-        return Answers(
-            unit="vertex",
-            count=self.num_vertices,
-            owner=self.name,
-            labels=self.labels,
-            num_classes=self.num_classes,
-            targets=self.targets,
-            splits=self.splits,
-        )
+        return self._answers_of("vertex", self.num_vertices)
 
     @property
     def graphs(self) -> Answers:
         """Labels, targets and splits of the graphs in this one."""
-        return Answers(
-            unit="graph",
-            count=0 if self.graph_ptr is None else self.num_graphs,
-            owner=self.name,
-            labels=self.graph_labels,
-            num_classes=self.num_graph_classes,
-            targets=self.graph_targets,
-            splits=self.graph_splits,
-        )
+        return self._answers_of("graph", 0 if self.graph_ptr is None else self.num_graphs)
+
+    def _answers_of(self, unit: Unit, count: int) -> Answers:
+        prefix = PREFIXES[unit]
+        arrays = {name: getattr(self, prefix + name) for name in ("labels", "targets", "splits")}
+        num_classes = getattr(self, f"num_{prefix}classes")
+        return Answers(unit=unit, count=count, owner=self.name, num_classes=num_classes, **arrays)
 
     @property
     def all_answers(self) -> tuple[Answers, ...]:
@@ -251,7 +241,7 @@ class Graph:
             features=features,
             **self.vertices.mapped(move).fields(),
             **self.graphs.mapped(move).fields(),
-            graph_ptr=None if self.graph_ptr is None else move(self.graph_ptr),
+            graph_ptr=mapped_arrays(self.graph_ptr, move),
             links=None if self.links is None else self.links.mapped(move),
         )
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from sagann.errors import InputError, require_type
-from sagann.graph.answers import Answers
+from sagann.graph.answers import Answers, mapped_arrays
 from sagann.graph.checks import check_ids, check_types, numbered, wrong_form
 
 
@@ -90,14 +90,8 @@ class MeasuredLinks:
 
     def mapped(self, move: Callable[[Tensor], Tensor]) -> MeasuredLinks:
         """The same links with every array replaced by the result of ``move``, for example a copy on a device."""
-        return replace(
-            self,
-            src=move(self.src),
-            dst=move(self.dst),
-            negatives=move(self.negatives),
-            types=None if self.types is None else move(self.types),
-            splits={name: move(mask) for name, mask in self.splits.items()},
-        )
+        names = ("src", "dst", "negatives", "types", "splits")
+        return replace(self, **{name: mapped_arrays(getattr(self, name), move) for name in names})
 
     def check(self, num_vertices: int, num_edge_types: int, *, where: str) -> None:
         """Refuse an end that is no vertex, and a type that is none of the graph's; ``where`` names the links, for the error."""

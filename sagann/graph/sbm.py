@@ -198,13 +198,6 @@ def _fill_pairs(
 
 
 @compiled()
-def _draw(running: Any, begin: int, end: int, point: float) -> int:
+def _draw(running: Any, begin: int, end: int, point: float) -> Any:
     """The position in [begin, end) whose piece of the running sum holds ``point``."""
-    low, high = begin, end - 1
-    while low < high:
-        middle = (low + high) // 2
-        if running[middle + 1] > point:
-            high = middle
-        else:
-            low = middle + 1
-    return low
+    return begin + np.searchsorted(running[begin + 1 : end], point, side="right")

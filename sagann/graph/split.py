@@ -34,7 +34,7 @@ def random_split(graph: Graph, *, train: float = 0.6, val: float = 0.2, seed: in
         InputError: no labels, or shares that are negative or exceed 1 together.
     """
     require_shares(train, val, where="random_split")
-    return graph.with_splits(_masks(graph.num_vertices, *_shares(_known(graph, graph.vertices), train, val, seed)))
+    return _with_splits(graph, *_shares(_known(graph, graph.vertices), train, val, seed))
 
 
 def random_graph_split(graph: Graph, *, train: float = 0.8, val: float = 0.1, seed: int) -> Graph:

@@ -40,17 +40,7 @@ def subgraph(graph: Graph, vertices: Tensor) -> Graph:
     require_distinct(vertices, graph.num_vertices, where=f"vertices of graph '{graph.name}'")
     require_no_links(graph, "vertices are chosen or renumbered")
     topology = graph.topology
-    new_id = torch.full((graph.num_vertices,), -1, dtype=topology.indices.dtype, device=topology.device)
-    new_id[vertices] = torch.arange(len(vertices), dtype=new_id.dtype, device=topology.device)
-
-    offsets, edges = gather_ranges(topology.indptr, vertices)
-    indices = new_id[topology.indices[edges].long()]
-    keep = indices >= 0
-    edges, indices, indptr = edges[keep], indices[keep], offsets_of(keep)[offsets]
-    # Imported here: Numba takes longer to import than all else of `import sagann` together.
-    from sagann.graph.row_sort import sort_rows
-
-    sort_rows(indptr, indices, edges)
+    indptr, indices, edges = edges_among(topology, vertices, new_ids(topology, vertices))
     return replace(
         graph,
         **fields_of_graphs(graph, vertices),
@@ -65,6 +55,26 @@ def subgraph(graph: Graph, vertices: Tensor) -> Graph:
         **graph.vertices.mapped(lambda rows: rows[vertices], count=len(vertices)).fields(),
         original_ids=None,
     )
+
+
+def new_ids(topology: Topology, vertices: Tensor) -> Tensor:
+    """The place of each vertex among the chosen ones; -1 for the others."""
+    ids = torch.full((topology.num_dst,), -1, dtype=topology.indices.dtype, device=topology.device)
+    ids[vertices] = torch.arange(len(vertices), dtype=ids.dtype, device=topology.device)
+    return ids
+
+
+def edges_among(topology: Topology, vertices: Tensor, ids: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The in-edges of ``vertices`` from vertices with new ids: offsets, sources by new id, which ascend, and old ids of the edges."""
+    # Imported here: Numba takes longer to import than all else of `import sagann` together.
+    from sagann.graph.row_sort import sort_rows
+
+    offsets, edges = gather_ranges(topology.indptr, vertices)
+    indices = ids[topology.indices[edges].long()]
+    keep = indices >= 0
+    edges, indices, indptr = edges[keep], indices[keep], offsets_of(keep)[offsets]
+    sort_rows(indptr, indices, edges)
+    return indptr, indices, edges
 
 
 def _rows_of(features: Features, vertices: Tensor) -> Tensor:

@@ -17,10 +17,9 @@ from sagann.graph.checks import (
     first_true,
     numbered,
     require_distinct,
-    slices,
     wrong_form,
 )
-from sagann.graph.feature_store import feature_store, read_slice
+from sagann.graph.feature_store import feature_store, read_pieces
 from sagann.graph.graph import Graph
 from sagann.graph.large_arrays import slabs
 from sagann.graph.rows import is_sparse
@@ -40,7 +39,8 @@ def validate_graph(graph: Graph) -> None:
     validate_graphs(graph)
     _check_edge_data(graph)
     _check_features(graph)
-    _check_original_ids(graph)
+    if graph.original_ids is not None:
+        require_distinct(graph.original_ids, graph.num_vertices, where=_name(graph, "original_ids"))
     validate_labels(graph)
 
 
@@ -77,11 +77,6 @@ def validate_graphs(graph: Graph) -> None:
         )
     if ptr is not None:
         _check_no_crossing(graph, ptr)
-
-
-def _check_original_ids(graph: Graph) -> None:
-    if graph.original_ids is not None:
-        require_distinct(graph.original_ids, graph.num_vertices, where=_name(graph, "original_ids"))
 
 
 def _check_no_crossing(graph: Graph, ptr: Tensor) -> None:
@@ -148,10 +143,8 @@ def _check_features(graph: Graph) -> None:
             f"torch.sparse_csr (in {where})",
             hint="Convert them with .to_sparse_csr(), or .to_dense().",
         )
-    for part in slices(store.num_rows, store.row_shape[0]):
-        check_finite(
-            read_slice(store, part.start, part.stop), "feature", where=numbered(where, "vertex", part.start)
-        )
+    for part, rows in read_pieces(store):
+        check_finite(rows, "feature", where=numbered(where, "vertex", part.start))
 
 
 def _check_sparse_features(features: Tensor, name: str) -> None:

@@ -6,17 +6,12 @@ memory. A file whose checksums were compared as its graph was checked has those 
 
 from __future__ import annotations
 
-import math
-
 from torch import Tensor
 
-from sagann.graph.feature_store import Features, feature_store, read_slice
+from sagann.graph.feature_store import Features, feature_store, read_pieces
 from sagann.graph.rows import flat_bytes
 from sagann.graph.versions import version_of
 from sagann.storage.npy import PartChecksums, map_of
-
-_AT_ONCE_BYTES = 64 << 20
-"Largest number of bytes that are read from a feature store at a time, unless a single row is larger."
 
 
 def array_checksums(array: Features, *, as_stated: bool = False) -> tuple[int, ...]:
@@ -28,10 +23,7 @@ def array_checksums(array: Features, *, as_stated: bool = False) -> tuple[int, .
         known = map_of(array)
         if known is not None and array.nbytes == known.spec.data_bytes and (known.is_checked or as_stated):
             return known.spec.crc32
-    store, found = feature_store(array), PartChecksums()
-    row_bytes = math.prod(store.row_shape) * array.dtype.itemsize
-    step = max(1, _AT_ONCE_BYTES // max(1, row_bytes))
-    for start in range(0, store.num_rows, step):
-        rows = read_slice(store, start, min(start + step, store.num_rows))
+    found = PartChecksums()
+    for _, rows in read_pieces(feature_store(array)):
         found.add(flat_bytes(rows.cpu()).data)
     return found.parts

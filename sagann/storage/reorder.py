@@ -9,10 +9,9 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from sagann.graph import Graph, Topology
-from sagann.graph.row_sort import sort_rows
+from sagann.graph import Graph
 from sagann.graph.rows import gather_ranges, take_rows
-from sagann.graph.subgraph import check_order, fields_of_graphs
+from sagann.graph.subgraph import check_order, edges_among, fields_of_graphs, new_ids
 from sagann.storage.dataset import manifest_of, tensors_of
 from sagann.storage.folder import new_folder
 from sagann.storage.manifest import Manifest, write_manifest
@@ -53,20 +52,18 @@ def save_reordered(
 
 def _arrays(graph: Graph, order: Tensor) -> Iterator[tuple[str, Tensor, Iterable[Tensor]]]:
     """Yield for each array its name, the old array (for dtype and row shape), and the new rows in pieces."""
-    topology = graph.topology
-    number = torch.empty(graph.num_vertices, dtype=topology.indices.dtype)
-    number[order] = torch.arange(graph.num_vertices, dtype=number.dtype)
-    tensors = tensors_of(graph)
+    topology, ids, tensors = graph.topology, new_ids(graph.topology, order), tensors_of(graph)
     for name, tensor in tensors.items():
         if name in ("indptr", "features_indptr"):
             yield name, tensor, [tensor[:1], tensor.diff()[order].cumsum(0).to(tensor.dtype)]
-        elif name == "indices":
-            yield name, tensor, (sources for sources, _ in _in_edges(topology, order, number, tensor))
-        elif name.startswith("edge_"):
+        elif name == "indices" or name.startswith("edge_"):
             # The sources are sorted again for each array, because the order of all edges would take too much memory.
-            yield name, tensor, _picked(tensor, _in_edges(topology, order, number, tensor))
+            pieces = (edges_among(topology, piece, ids) for piece in _pieces(tensor, topology.indptr, order))
+            yield name, tensor, (indices if name == "indices" else tensor[edges] for _, indices, edges in pieces)
         elif name in ("features_indices", "features_values"):
-            yield name, tensor, _picked(tensor, _ranges(tensor, tensors["features_indptr"], order))
+            indptr = tensors["features_indptr"]
+            places = (gather_ranges(indptr, piece)[1] for piece in _pieces(tensor, indptr, order))
+            yield name, tensor, map(tensor.__getitem__, places)
         elif name.startswith("graph_"):
             yield name, tensor, [tensor]
         else:
@@ -76,26 +73,13 @@ def _arrays(graph: Graph, order: Tensor) -> Iterator[tuple[str, Tensor, Iterable
         yield "original_ids", order, [order]
 
 
-def _picked(tensor: Tensor, pieces: Iterable[tuple[Tensor, Tensor]]) -> Iterator[Tensor]:
-    for _, at in pieces:
-        yield tensor[at]
-
-
-def _in_edges(topology: Topology, order: Tensor, number: Tensor, tensor: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield, for a piece of the new order at a time, the in-edges' sources (new ids, ascending) and old edge ids."""
-    for offsets, edges in _ranges(tensor, topology.indptr, order):
-        sources = number[topology.indices[edges].long()]
-        sort_rows(offsets, sources, edges)
-        yield sources, edges
-
-
-def _ranges(tensor: Tensor, indptr: Tensor, order: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield, for a piece of the new order at a time, new offsets and old positions of the edges or entries."""
-    # Per edge, memory holds a row of the array, two 64-bit positions, and the old and the new id of the source.
-    most = max(1, _AT_ONCE_BYTES // (24 + tensor[:1].nbytes))
+def _pieces(tensor: Tensor, indptr: Tensor, order: Tensor) -> Iterator[Tensor]:
+    """Cut the new order into pieces whose edges or entries, with a row of the array each, take little memory."""
+    # Per edge, memory holds a row of the array, three 64-bit positions, and the old and the new id of the source.
+    most = max(1, _AT_ONCE_BYTES // (32 + tensor[:1].nbytes))
     ends = (indptr[1:] - indptr[:-1])[order].cumsum(0)
     first = done = 0
     while first < len(order):
         last = max(first + 1, int(torch.searchsorted(ends, done + most, right=True)))
-        yield gather_ranges(indptr, order[first:last])
+        yield order[first:last]
         first, done = last, int(ends[last - 1])

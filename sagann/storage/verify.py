@@ -26,20 +26,15 @@ def check_graph(graph: Graph) -> None:
         InputError: a value is wrong; the message names the first offending vertex or edge.
     """
     require_own_threads()
-    _check(graph, meanwhile=lambda: validate_graph(graph))
+    check_files(graph, meanwhile=lambda: validate_graph(graph))
 
 
-def check_files(graph: Graph) -> None:
-    """Check the files that a graph was opened from, and no value: for whoever copies them.
+def check_files(graph: Graph, *, meanwhile: Callable[[], None] = lambda: None) -> None:
+    """Compare the checksums of the files that a graph was opened from, unless they were compared before; do something else ``meanwhile``.
 
     Raises:
         DatasetError: a file is damaged; the message names the file and the damaged part.
     """
-    _check(graph, meanwhile=lambda: None)
-
-
-def _check(graph: Graph, *, meanwhile: Callable[[], None]) -> None:
-    """Compare the checksums of files that have not been compared yet, and do something else ``meanwhile``."""
     found = dict.fromkeys(map_of(array) for _, array in named_arrays(graph) if isinstance(array, torch.Tensor))
     maps = [each for each in found if each is not None and each.verify and not each.is_checked]
     # The values take the other cores.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import zlib
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ import torch
 from sagann.errors import DatasetError, InputError
 from sagann.graph import validate_graph
 from sagann.graph.feature_store import TensorRows
-from sagann.storage import array_checksums as module, npy, open_graph, save_graph
+from sagann.storage import npy, open_graph, save_graph
 from sagann.storage.array_checksums import array_checksums
 from sagann.storage.verify import check_graph
 from tests.storage.conftest import make_graph
@@ -137,7 +138,7 @@ def test_a_part_of_a_verified_array_has_its_own(features: torch.Tensor) -> None:
 
 def test_a_store_is_read_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(npy, "CHECKSUM_BYTES", 40)
-    monkeypatch.setattr(module, "_AT_ONCE_BYTES", 24)
+    monkeypatch.setattr(import_module("sagann.graph.feature_store"), "_AT_ONCE_BYTES", 24)
     rows = torch.arange(21.0).reshape(7, 3)
     content = rows.numpy().tobytes()
     expected = tuple(zlib.crc32(content[first : first + 40]) for first in range(0, len(content), 40))
