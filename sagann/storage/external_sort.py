@@ -28,7 +28,7 @@ from sagann.import_config import Progress
 from sagann.jit import compiled
 from sagann.storage.edge_source import Dtype
 from sagann.storage.edge_spool import EdgeRun, EdgeSpool, Histogram, empty_edges
-from sagann.storage.merge import MergeRules, drop_mirrored, merge_pairs, merge_with_data
+from sagann.storage.merge import MIRROR, drop_mirrored, merge_pairs, merge_with_data
 from sagann.storage.npy import ArraySpec, NpyWriter, dtype_name
 from sagann.storage.rows import Array
 
@@ -64,17 +64,12 @@ class ExternalSort:
         self._num_written = 0
         self._num_sorted = 0
         self._num_edges = spool.num_edges * (2 if spool.mirrors else 1)
-        names = tuple(spool.columns)
         # Mirror images are marked only if there is edge data: without edge data, an edge and a mirror image are equal.
-        self._mark_mirrors = spool.mirrors and bool(names)
-        data = [*spool.columns.values()] + ([np.dtype("uint8")] if self._mark_mirrors else [])
+        self._mark_mirrors = spool.mirrors and bool(spool.columns)
+        data = {**spool.columns, **({MIRROR: np.dtype("uint8")} if self._mark_mirrors else {})}
+        self._names = tuple(data)
         ids = np.dtype("int32" if num_vertices <= 2**31 - 1 else "int64")
-        self._columns: tuple[Dtype, ...] = (ids, ids, *data)
-        self._rules = MergeRules(
-            weight=names.index("weight") if "weight" in names else None,
-            edge_type=names.index("type") if "type" in names else None,
-            mirror=len(data) - 1 if self._mark_mirrors else None,
-        )
+        self._columns: tuple[Dtype, ...] = (ids, ids, *data.values())
         record_bytes = sum(column.itemsize for column in self._columns)
         if not self._merge:
             # An edge is in memory as it is read, in the counting sort, and after the sort.
@@ -143,9 +138,9 @@ class ExternalSort:
             offsets, src = merge_pairs(src, dst, first, stop - first, self._num_vertices)
             data: list[Array] = []
         elif self._merge:
-            src, dst, data = merge_with_data(columns[0], columns[1], columns[2:], self._rules)
+            src, dst, merged = merge_with_data(columns[0], columns[1], self._named(columns))
             columns.clear()
-            src, dst, data = drop_mirrored(src, dst, data, self._rules)
+            src, dst, data = drop_mirrored(src, dst, merged)
             offsets = np.searchsorted(dst, np.arange(first, stop + 1))
         else:
             columns[1] -= columns[1].dtype.type(first)
@@ -179,12 +174,16 @@ class ExternalSort:
         merged = empty_edges(self._columns, 0)
         for block in blocks:
             joined = [np.concatenate(pair) for pair in zip(merged, block, strict=True)]
-            src, dst, data = merge_with_data(joined[0], joined[1], joined[2:], self._rules)
-            merged = [src, dst, *data]
+            src, dst, data = merge_with_data(joined[0], joined[1], self._named(joined))
+            merged = [src, dst, *data.values()]
             self._tell_sorted(len(block[0]))
-        src, dst, data = drop_mirrored(merged[0], merged[1], merged[2:], self._rules)
-        self._append_edges(src, data)
+        src, _, kept = drop_mirrored(merged[0], merged[1], self._named(merged))
+        self._append_edges(src, kept)
         return len(src)
+
+    def _named(self, columns: Sequence[Array]) -> dict[str, Array]:
+        """The edge data of columns, by name."""
+        return dict(zip(self._names, columns[2:], strict=True))
 
     def _sort_in_edges(self, blocks: Iterator[list[Array]]) -> int:
         """Sort each block of one destination's edges by source, append the edges, and return their number."""

@@ -7,8 +7,7 @@ has an equal edge.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -16,17 +15,8 @@ from sagann.errors import DatasetError
 from sagann.graph.checks import first_of_equals
 from sagann.storage.rows import Array
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class MergeRules:
-    """Columns of edge data with a special rule; None for a column that the edges do not have."""
-
-    weight: int | None = None
-    "Index of the column of weights, which are summed."
-    edge_type: int | None = None
-    "Index of the column of types: edges of different types are not merged."
-    mirror: int | None = None
-    "Index of the column that is 1 for mirror images, else 0."
+MIRROR = "is mirror"
+"Name of the column that is 1 for mirror images, else 0; no edge data has this name."
 
 
 def merge_pairs(src: Array, dst: Array, first_dst: int, num_dst: int, num_vertices: int) -> tuple[Array, Array]:
@@ -50,38 +40,29 @@ def merge_pairs(src: Array, dst: Array, first_dst: int, num_dst: int, num_vertic
     return offsets, keys.astype(src.dtype)
 
 
-def merge_with_data(
-    src: Array, dst: Array, data: Sequence[Array], rules: MergeRules
-) -> tuple[Array, Array, list[Array]]:
-    """Merge multi-edges with edge data. An edge and an equal mirror image both stay, for :func:`drop_mirrored`.
+def merge_with_data(src: Array, dst: Array, data: Mapping[str, Array]) -> tuple[Array, Array, dict[str, Array]]:
+    """Merge multi-edges with edge data by name. An edge and an equal mirror image both stay, for :func:`drop_mirrored`.
 
     Returns sources, destinations and edge data, ascending by destination, source and type; a mirror image comes after
     the equal edge.
     """
-    keys: list[Array] = [src, dst]
-    for column in (rules.edge_type, rules.mirror):
-        if column is not None:
-            keys.insert(0, data[column])
+    keys = [data[name] for name in (MIRROR, "type") if name in data] + [src, dst]
     order = np.lexsort(keys)
     first = first_of_equals([key[order] for key in keys])
     starts = np.flatnonzero(first)
     kept = order[starts]
-    merged = [column[kept] for column in data]
-    if rules.weight is not None and len(starts):
+    merged = {name: column[kept] for name, column in data.items()}
+    if "weight" in data and len(starts):
         with np.errstate(over="ignore"):
-            sums = np.add.reduceat(data[rules.weight][order], starts, axis=0)
-        _refuse_overflow(sums, src[kept], dst[kept])
-        merged[rules.weight] = sums
+            merged["weight"] = np.add.reduceat(data["weight"][order], starts, axis=0)
+        _refuse_overflow(merged["weight"], src[kept], dst[kept])
     return src[kept], dst[kept], merged
 
 
-def drop_mirrored(
-    src: Array, dst: Array, data: Sequence[Array], rules: MergeRules
-) -> tuple[Array, Array, list[Array]]:
+def drop_mirrored(src: Array, dst: Array, data: Mapping[str, Array]) -> tuple[Array, Array, list[Array]]:
     """Drop each mirror image that has an equal edge, from the result of :func:`merge_with_data`."""
-    keys = [src, dst] + ([data[rules.edge_type]] if rules.edge_type is not None else [])
-    first = first_of_equals(keys)
-    return src[first], dst[first], [column[first] for column in data]
+    first = first_of_equals([src, dst] + [data[name] for name in data if name == "type"])
+    return src[first], dst[first], [column[first] for column in data.values()]
 
 
 def _refuse_overflow(sums: Array, src: Array, dst: Array) -> None:
