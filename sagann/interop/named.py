@@ -17,7 +17,7 @@ from sagann.did_you_mean import did_you_mean
 from sagann.errors import DatasetError, InputError, listed, require_type, shown
 from sagann.graph import Graph
 from sagann.interop.ogb import read_ogb
-from sagann.interop.planetoid import FOLDERS, PUBLISHED, fetch_planetoid, is_planetoid, read_planetoid
+from sagann.interop.planetoid import FOLDERS, PUBLISHED, fetch_planetoid, read_planetoid
 from sagann.interop.pyg import Task
 from sagann.interop.pyg_file import read_pyg
 from sagann.storage.dataset import open_graph
@@ -143,10 +143,10 @@ def _opened(path: Path, name: str, split: int | str | None, task: Task) -> Graph
         if (path / "raw").is_dir() and ((path / "split").is_dir() or _plain(path.name).startswith("ogbn_")):
             _refuse_foreign(path, "of OGB", split if isinstance(split, int) else None, task)
             return read_ogb(path, split=None if split is None else str(split))
-        plain = _plain(path.name)
-        if not (path / "processed").is_dir() and is_planetoid(path, plain):
+        published = None if (path / "processed").is_dir() else read_planetoid(path, _plain(path.name))
+        if published is not None:
             _refuse_foreign(path, "that has one split", split, task)
-            return replace(read_planetoid(path, plain), name=path.name)
+            return replace(published, name=path.name)
         _refuse_foreign(path, "of PyG", split if isinstance(split, str) else None, "auto")
         column = None if split is None else int(split)
         return replace(read_pyg(_file_of_pyg(path, name), split=column, task=task), name=path.name)

@@ -84,29 +84,19 @@ def fetch_planetoid(name: str, folder: Path) -> None:
         write_whole(path, content)
 
 
-def is_planetoid(folder: Path, name: str) -> bool:
-    """Whether a folder holds the published files of a dataset, and so no others of their names."""
-    files = _files(folder, name)
-    return bool(files) and all(
-        path.is_file() and _digest(path.read_bytes()) == digest for path, digest in files.items()
-    )
-
-
-def read_planetoid(folder: Path, name: str) -> Graph:
-    """Read a dataset of which :func:`is_planetoid` holds: the graph that PyG makes of it, with -1 for the label of a vertex that has none.
+def read_planetoid(folder: Path, name: str) -> Graph | None:
+    """Read a dataset: the graph that PyG makes of it, with -1 for the label of a vertex that has none.
 
     Args:
         folder: the dataset's folder.
-        name: 'cora' or 'citeseer'.
+        name: of the dataset; 'cora' or 'citeseer' can be read.
+    Returns:
+        the graph; None where the folder does not hold the published files, of which nothing is unpickled then.
     """
-    content = []
-    for path, digest in _files(folder, name).items():
-        content.append(path.read_bytes())
-        if _digest(content[-1]) != digest:
-            raise DatasetError(
-                f"not the published file: SHA-256 {_digest(content[-1])}, expected {digest} (in {path})",
-                hint="Remove it; load_dataset fetches it again.",
-            )
+    files = _files(folder, name)
+    content = [path.read_bytes() for path in files if path.is_file()]
+    if not files or [_digest(each) for each in content] != [*files.values()]:
+        return None
     return _graph_of(dict(zip(PUBLISHED[name], content, strict=True)))
 
 

@@ -326,15 +326,12 @@ def changed(found: str) -> LayerError:
 
 
 def _tensors(value: Any) -> list[Tensor]:
-    return [
-        each for each in (value if isinstance(value, (tuple, list)) else [value]) if isinstance(each, torch.Tensor)
-    ]
+    return [each for each in pytree.tree_leaves(value) if isinstance(each, Tensor)]
 
 
 def _num_rows(conv: nn.Module, given: Mapping[str, Any]) -> int:
     """The largest number of rows among named arguments."""
-    rows = (each for value in given.values() for each in (value if isinstance(value, (tuple, list)) else [value]))
-    return max(each.shape[row_dim(conv, each)] for each in rows if isinstance(each, Tensor))
+    return max(each.shape[row_dim(conv, each)] for each in _tensors(dict(given)))
 
 
 def _takes_pairs(conv: nn.Module) -> bool:

@@ -27,8 +27,11 @@ class _Attention(SagaLayer):
 
     accumulator = "softmax"
 
-    def __init__(self, head_dim: int, *, num_heads: int, concat: bool, attention_dropout: float) -> None:
+    def __init__(
+        self, in_dim: int, head_dim: int, *, num_heads: int, concat: bool, attention_dropout: float
+    ) -> None:
         super().__init__()
+        require_widths(self, in_dim=in_dim, head_dim=head_dim)
         require_counts(self, of="heads", hint="Leave num_heads out for one head.", num_heads=num_heads)
         require_share(self, attention_dropout=attention_dropout)
         self.num_heads, self.head_dim, self.concat = num_heads, head_dim, concat
@@ -86,15 +89,17 @@ class GAT(_Attention):
         negative_slope: float = 0.2,
         attention_dropout: float = 0.0,
     ) -> None:
-        super().__init__(head_dim, num_heads=num_heads, concat=concat, attention_dropout=attention_dropout)
-        require_widths(self, in_dim=in_dim, head_dim=head_dim)
+        super().__init__(in_dim, head_dim, num_heads=num_heads, concat=concat, attention_dropout=attention_dropout)
         self.negative_slope = negative_slope
-        self.project = glorot_linear(in_dim, num_heads * head_dim, bias=False)
-        self.attend_src = nn.Parameter(torch.empty(num_heads, head_dim))
-        self.attend_dst = nn.Parameter(torch.empty(num_heads, head_dim))
+        self._make_maps(in_dim)
+        self.bias = nn.Parameter(torch.zeros(self.out_dim))
+
+    def _make_maps(self, in_dim: int) -> None:
+        self.project = glorot_linear(in_dim, self.num_heads * self.head_dim, bias=False)
+        self.attend_src = nn.Parameter(torch.empty(self.num_heads, self.head_dim))
+        self.attend_dst = nn.Parameter(torch.empty(self.num_heads, self.head_dim))
         nn.init.xavier_uniform_(self.attend_src)
         nn.init.xavier_uniform_(self.attend_dst)
-        self.bias = nn.Parameter(torch.zeros(self.out_dim))
 
     @staticmethod
     def prepare(graph: Graph) -> Graph:
@@ -113,47 +118,25 @@ class GAT(_Attention):
         return self.joined(accum) + self.bias
 
 
-class GATv2(_Attention):
+class GATv2(GAT):
     r"""Attention whose scores depend on both ends together: GAT's LeakyReLU comes before the product with the attention vector.
 
     .. math::
         s_{vu} = a^T \mathrm{LeakyReLU}(W_s h_v + W_d h_u), \qquad
         h_u' = \sum_{v \to u} \mathrm{softmax}_v(s_{vu})\, W_s h_v + b
 
-    over the graph with self-loops. :math:`W_s` and :math:`W_d` have biases. The result is [num_dst, num_heads * head_dim], or
-    [num_dst, head_dim] where heads are averaged. The same as PyG's ``GATv2Conv``.
+    over the graph with self-loops. :math:`W_s` and :math:`W_d` have biases. Arguments and result are those of :class:`GAT`. The same as PyG's
+    ``GATv2Conv``.
 
-    Args:
-        in_dim: features per vertex.
-        head_dim: outputs per vertex and head.
-        num_heads: number of heads.
-        concat: concatenate the heads' outputs; false averages them.
-        negative_slope: slope of the LeakyReLU below 0.
-        attention_dropout: probability of dropping a coefficient.
     References:
         Brody et al., How Attentive are Graph Attention Networks?, ICLR 2022, Eq. 7.
     """
 
-    prepare = staticmethod(GAT.prepare)
-
-    def __init__(
-        self,
-        in_dim: int,
-        head_dim: int,
-        *,
-        num_heads: int = 1,
-        concat: bool = True,
-        negative_slope: float = 0.2,
-        attention_dropout: float = 0.0,
-    ) -> None:
-        super().__init__(head_dim, num_heads=num_heads, concat=concat, attention_dropout=attention_dropout)
-        require_widths(self, in_dim=in_dim, head_dim=head_dim)
-        self.negative_slope = negative_slope
-        self.of_src = glorot_linear(in_dim, num_heads * head_dim)
-        self.of_dst = glorot_linear(in_dim, num_heads * head_dim)
-        self.attend = nn.Parameter(torch.empty(num_heads, head_dim))
+    def _make_maps(self, in_dim: int) -> None:
+        self.of_src = glorot_linear(in_dim, self.num_heads * self.head_dim)
+        self.of_dst = glorot_linear(in_dim, self.num_heads * self.head_dim)
+        self.attend = nn.Parameter(torch.empty(self.num_heads, self.head_dim))
         nn.init.xavier_uniform_(self.attend)
-        self.bias = nn.Parameter(torch.zeros(self.out_dim))
 
     def apply_edge(self, edge: Edge) -> tuple[Tensor, Tensor]:
         """Scores [num_edges, H] and values [num_edges, H, D]."""
@@ -161,9 +144,6 @@ class GATv2(_Attention):
         mixed = value + self.per_head(self.of_dst(edge.dst))
         score = (F.leaky_relu(mixed, self.negative_slope) * self.attend).sum(-1)
         return score, self.dropped(value, score)
-
-    def apply_vertex(self, vertex: Tensor, accum: Tensor) -> Tensor:
-        return self.joined(accum) + self.bias
 
 
 class TransformerConv(_Attention):
@@ -196,8 +176,7 @@ class TransformerConv(_Attention):
         concat: bool = True,
         attention_dropout: float = 0.0,
     ) -> None:
-        super().__init__(head_dim, num_heads=num_heads, concat=concat, attention_dropout=attention_dropout)
-        require_widths(self, in_dim=in_dim, head_dim=head_dim)
+        super().__init__(in_dim, head_dim, num_heads=num_heads, concat=concat, attention_dropout=attention_dropout)
         self.query, self.key, self.value = (glorot_linear(in_dim, num_heads * head_dim) for _ in range(3))
         self.own = glorot_linear(in_dim, self.out_dim)
 

@@ -11,7 +11,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from sagann.graph import Graph, Topology
+from sagann.graph import Topology
 from sagann.kernels.row_dropout import dropout
 from sagann.nn.layer_widths import require_share
 from sagann.nn.layers import GCN
@@ -71,6 +71,7 @@ class Propagated(nn.Module):
         Wu et al., Simplifying Graph Convolutional Networks, ICML 2019, Eq. 8; Gasteiger et al., Predict then Propagate, ICLR
         2019, Eq. 4, without dropout of the features and of edges.
     Example:
+        >>> from sagann.graph import Graph
         >>> model = Propagated(nn.Linear(4, 3), None, hops=2, teleport=0.0)
         >>> graph = Graph(
         ...     topology=Topology.from_coo(src=torch.tensor([0, 1]), dst=torch.tensor([1, 2]), num_src=3),
@@ -83,6 +84,7 @@ class Propagated(nn.Module):
 
     takes_sparse_features: ClassVar[bool] = True
     "The features of a graph may be ``torch.sparse_csr``: the encoder alone reads them."
+    prepare = staticmethod(GCN.prepare)
 
     def __init__(
         self,
@@ -99,11 +101,6 @@ class Propagated(nn.Module):
         self.bias = nn.Parameter(torch.zeros(bias_dim)) if bias_dim else None
         self.propagation = Propagation(teleport)
         self.num_hops, self.dropout = hops, dropout
-
-    @staticmethod
-    def prepare(graph: Graph) -> Graph:
-        """Add self-loops and symmetric degree weights, as :meth:`GCN.prepare` does."""
-        return GCN.prepare(graph)
 
     def forward(self, hops: Sequence[Topology], x: Tensor | None) -> Tensor:
         rows = self.encoder(x)

@@ -141,19 +141,17 @@ class GINE(SagaLayer):
         """
         topology = graph.topology
         attributes = topology.edge_data.get("attr")
+        types = topology.edge_data.get("type")
         dtype = torch.float32 if graph.features is None else graph.features.dtype
-        if attributes is not None:
-            if attributes.ndim == 2 and attributes.dtype == dtype:
-                return graph
-            made = empty_array((topology.num_edges, graph.edge_dim), dtype, topology.device)
-            for _, edges in slabs(topology.indptr):
-                made[edges] = attributes[edges].reshape(-1, graph.edge_dim).to(dtype)
-            return graph.with_topology(topology.with_edge_data(attr=made))
+        if attributes is not None and attributes.ndim == 2 and attributes.dtype == dtype:
+            return graph
         width = GINE.edge_dim_of(graph)
         made = empty_array((topology.num_edges, width), dtype, topology.device)
-        types = topology.edge_data.get("type")
         for _, edges in slabs(topology.indptr):
-            made[edges] = 1 if types is None else F.one_hot(types[edges].long(), width).to(dtype)
+            if attributes is not None:
+                made[edges] = attributes[edges].reshape(-1, width).to(dtype)
+            else:
+                made[edges] = 1 if types is None else F.one_hot(types[edges].long(), width).to(dtype)
         return graph.with_topology(topology.with_edge_data(attr=made))
 
     def apply_edge(self, edge: Edge) -> Tensor:

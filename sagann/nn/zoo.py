@@ -165,7 +165,7 @@ def _attention(
     return _stack(config, graph, layer, activation)
 
 
-def _leaky(kind: type[GAT | GATv2]) -> Callable[..., GNN]:
+def _leaky(kind: type[GAT]) -> Callable[..., GNN]:
     def build(
         config: ModelConfig,
         graph: Graph,

@@ -147,13 +147,6 @@ class Degrees(pyg.MessagePassing):
 STREAMED: dict[str, tuple[Callable[[], nn.Module], tuple[str, ...]]] = {
     "transformer": (lambda: Attributed(pyg.TransformerConv(WIDTH, CLASSES, edge_dim=EDGE_DIM)), ("attr",)),
     "encoded": (lambda: Encoded(pyg.GINEConv(mlp())), ("attr",)),
-    "pna": (
-        lambda: pyg.PNA(
-            WIDTH, WIDTH, 1, CLASSES, aggregators=["mean", "std"], scalers=["linear"], deg=torch.arange(9)
-        ),
-        (),
-    ),
-    "appnp": (lambda: Plain(pyg.APPNP(K=2, alpha=0.1)), ()),
     "degrees": (Degrees, ()),
     "batch norm": (lambda: pyg.GraphSAGE(WIDTH, WIDTH, 2, CLASSES, norm="batch", jk="cat"), ()),
 }
