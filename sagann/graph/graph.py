@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -26,7 +25,7 @@ from sagann.graph.topology import Topology
 from sagann.ranges import require_integer
 
 NAMES = ("graph_names", "feature_names", "class_names", "edge_type_names")
-"Fields of a graph, and of what it is made of, that hold names."
+"Fields of a graph that hold names."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -255,11 +254,6 @@ class Graph:
             f"Graph(num_vertices={self.num_vertices}, num_edges={self.num_edges}, "
             f"num_features={self.num_features}, num_classes={self.num_classes}{targets}{several}{of_graphs}{links})"
         )
-
-
-def names_of(source: Any) -> dict[str, Any]:
-    """The fields NAMES of a graph, or of an object with the same fields."""
-    return {name: getattr(source, name) for name in NAMES}
 
 
 def named_arrays(graph: Graph) -> Iterator[tuple[str, Features]]:

@@ -18,13 +18,13 @@ from sagann.free_space import require_memory
 from sagann.graph.checks import check_labels, numbered
 from sagann.import_config import ImportOptions
 from sagann.storage.edge_list import table_edges
-from sagann.storage.edge_source import Edges, edges_of_array
+from sagann.storage.edge_source import Edges, edges_of_array, with_data
 from sagann.storage.import_source import ImportSource
 from sagann.storage.importer import import_dataset
 from sagann.storage.json_fields import as_integer
 from sagann.storage.manifest import SAFE_NAME
 from sagann.storage.regular_file import reading
-from sagann.storage.rows import FLOATS, Array, Rows, array_rows, as_labels, map_array, masks_of
+from sagann.storage.rows import Array, Rows, array_rows, as_edge_data, as_labels, map_array, masks_of, open_rows
 from sagann.storage.tables import CsvTable
 from sagann.storage.vertex_files import open_array
 
@@ -80,7 +80,7 @@ def _source(body: Mapping[str, Any], folder: Path, num_classes: int | None) -> I
         edges=_edges(edges[0], features, folder),
         arrays={**_features(features, folder), **answers},
         num_vertices=num_vertices,
-        num_classes=stated,
+        stated={"num_classes": stated},
     )
 
 
@@ -127,23 +127,17 @@ def _edges(item: Mapping[str, Any], features: list[Mapping[str, Any]], folder: P
                 raise ValueError(
                     f"edge feature {shown(name)} has a name not made of letters, digits and underscores"
                 )
-            array = map_array(file)
-            if array.dtype.kind not in "fiu" or array.ndim == 0:
-                raise ValueError(f"edge feature '{name}' is not an array of numbers")
-            if name == "type" and (array.dtype.kind == "f" or array.ndim != 1):
-                raise ValueError(f"edge feature 'type' is {array.dtype} {list(array.shape)}, expected integers [E]")
-            dtype = "int64" if name == "type" else array.dtype.name
-            data[name] = array_rows(array, str(file), dtype if dtype in ("int32", "int64", *FLOATS) else "float32")
+            data[name] = as_edge_data(open_rows(file), name)
     path = _file(item, folder, ("csv", "numpy"))
     if path.suffix != ".npy":
         table = CsvTable(path, header=False)
         if len(table.names) < 2:
             raise ValueError(f"{path.name} has one column, expected source and destination separated by a comma")
-        return Edges(ends=table_edges(table, table.names[:2]), num_edges=table.estimate_rows(), data=data)
+        return with_data(table_edges(table, table.names[:2]), table.estimate_rows(), data)
     array = map_array(path)
     if array.ndim != 2 or array.shape[0] != 2 or array.dtype.kind not in "iu":
         raise ValueError(f"{path.name} is {array.dtype} {list(array.shape)}, expected integers [2, num_edges]")
-    return Edges(ends=edges_of_array(array, str(path)), num_edges=array.shape[1], data=data)
+    return with_data(edges_of_array(array, str(path)), array.shape[1], data)
 
 
 def _features(features: list[Mapping[str, Any]], folder: Path) -> dict[str, Rows]:

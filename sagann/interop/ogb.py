@@ -23,13 +23,13 @@ from sagann.errors import DatasetError
 from sagann.graph import Graph
 from sagann.import_config import ImportOptions
 from sagann.storage.edge_list import table_edges
-from sagann.storage.edge_source import EdgeChunk, Edges
+from sagann.storage.edge_source import EdgeChunk, with_data
 from sagann.storage.import_source import ImportSource
 from sagann.storage.importer import graph_of, import_dataset
 from sagann.storage.json_fields import as_integer
 from sagann.storage.npz import NpzArchive
 from sagann.storage.npz_graph import npz_edges
-from sagann.storage.rows import Rows, as_features, as_labels, as_vector, masks_of
+from sagann.storage.rows import Rows, as_edge_data, as_features, as_labels, as_vector, masks_of
 from sagann.storage.tables import CsvTable
 from sagann.storage.vertex_files import table_array, table_rows
 
@@ -99,12 +99,9 @@ def _csv_fields(raw: Path) -> dict[str, Any]:
     edge_features = table("edge-feat.csv")
     edges = CsvTable(_require(raw, "edge.csv"), header=False)
     num_edges = _one_number(_require(raw, "num-edge-list.csv"), "num_edges")
+    data = {} if edge_features is None else {"feat": table_array(edge_features, "features")}
     return {
-        "edges": Edges(
-            ends=_ends(edges, num_edges),
-            num_edges=num_edges,
-            data={} if edge_features is None else {"feat": table_array(edge_features, "features")},
-        ),
+        "edges": with_data(_ends(edges, num_edges), num_edges, data),
         "arrays": {name: table_array(found, name) for name, found in tables.items() if found is not None},
         "num_vertices": _one_number(_require(raw, "num-node-list.csv"), "num_vertices"),
     }
@@ -127,7 +124,7 @@ def _archive_fields(raw: Path, stack: ExitStack) -> dict[str, Any]:
             arrays["labels"] = as_labels(archive.rows(name))
     edge_data = {}
     if "edge_feat" in data.members and data.members["edge_feat"].dtype.kind == "f":
-        edge_data["feat"] = replace(data.rows("edge_feat"), store_as="float32")
+        edge_data["feat"] = as_edge_data(replace(data.rows("edge_feat"), store_as="float32"), "feat")
     return {
         "edges": npz_edges(data, edge_data),
         "arrays": arrays,

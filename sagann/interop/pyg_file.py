@@ -13,7 +13,6 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,15 +22,15 @@ from torch import Tensor
 
 from sagann.errors import DatasetError, shown
 from sagann.graph import Graph
-from sagann.graph.checks import first_true, form_of
+from sagann.graph.checks import Unit, first_true, form_of
 from sagann.import_config import ImportOptions
 from sagann.interop.pyg import Attributes, Task
 from sagann.interop.torch_file import Saved, read_torch_file
 from sagann.ranges import RANGES
-from sagann.storage.edge_source import EdgeChunk, Edges, edges_of_array
+from sagann.storage.edge_source import EdgeChunk, edges_of_array, with_data
 from sagann.storage.import_source import ImportSource
 from sagann.storage.importer import graph_of, import_dataset
-from sagann.storage.rows import FLOATS, Array, Rows, array_rows, as_features, as_labels, as_targets
+from sagann.storage.rows import Array, Rows, array_rows, as_edge_data, as_features, as_labels, as_targets
 
 _ALLOWED = {
     f"torch_geometric.data.{name}": Saved
@@ -120,14 +119,15 @@ def _source(path: Path, split: int | None, task: Task) -> tuple[ImportSource, st
     def rows(name: str, tensor: Tensor, store_as: str = "") -> Rows:
         return array_rows(_array(tensor), attributes.where(name), store_as)
 
-    data = {}
-    for name, tensor in attributes.edge_data(num_edges).items():
-        kept = rows(f"edge_{name}", tensor)
-        kind = kept.dtype.name if kept.dtype.name in ("int32", "int64", *FLOATS) else "float32"
-        data[name] = replace(kept, store_as="int64" if name == "type" else kind)
+    data = {
+        name: as_edge_data(rows(f"edge_{name}", tensor), name)
+        for name, tensor in attributes.edge_data(num_edges).items()
+    }
     arrays = {} if x is None else {"features": as_features(rows("x", x))}
     for key, tensor in attributes.answers().items():
-        arrays[key] = (as_targets if key.endswith("targets") else as_labels)(rows("y", tensor))
+        unit: Unit = "graph" if key == "graph_targets" else "vertex"
+        given = rows("y", tensor)
+        arrays[key] = as_labels(given) if key.endswith("labels") else as_targets(given, unit)
     for name, mask in attributes.splits().items():
         arrays[f"split_{name}"] = rows(f"{name}_mask", mask, "bool")
     if attributes.graph_ptr is not None:
@@ -135,7 +135,7 @@ def _source(path: Path, split: int | None, task: Task) -> tuple[ImportSource, st
     source = ImportSource(
         name=path.stem,
         description=f"PyG file {path.name}",
-        edges=Edges(ends=_ends(attributes, edge_ptr), num_edges=num_edges, data=data),
+        edges=with_data(_ends(attributes, edge_ptr), num_edges, data),
         arrays=arrays,
         num_vertices=attributes.num_vertices,
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,10 +11,19 @@ from sagann.errors import InputError
 from sagann.graph import Graph
 from sagann.graph.checks import wrong_form
 from sagann.interop.pyg import left_out_of
-from sagann.storage.edge_source import EdgeChunk, Edges
+from sagann.storage.edge_source import EdgeChunk, with_data
 from sagann.storage.import_source import ImportSource
 from sagann.storage.importer import graph_of
-from sagann.storage.rows import Array, Rows, array_rows, as_features, as_labels, as_targets, sparse_arrays
+from sagann.storage.rows import (
+    Array,
+    Rows,
+    array_rows,
+    as_edge_data,
+    as_features,
+    as_labels,
+    as_targets,
+    sparse_arrays,
+)
 
 if TYPE_CHECKING:
     from scipy.sparse import sparray, spmatrix
@@ -63,7 +71,7 @@ def from_scipy(
     if weighted is None and (coo.data != 1).any():
         said = left_out_of("adjacency", {"values": f"{coo.data.dtype} {list(coo.data.shape)}"})
         warnings.warn(f"{said} weighted=True keeps them as weights.", stacklevel=2)
-    data = {"weight": _numbers(coo.data, "adjacency")} if weighted else {}
+    data = {"weight": as_edge_data(_numbers(coo.data, "adjacency"), "weight")} if weighted else {}
     ends = iter([EdgeChunk(src=src, dst=dst, file="adjacency")])
     if labels is not None and np.asarray(labels).dtype.kind == "f":
         expected = "integers [N], or 0 and 1 [N, C]"
@@ -78,9 +86,9 @@ def from_scipy(
         ImportSource(
             name=name,
             description="from_scipy",
-            edges=Edges(ends=ends, num_edges=len(src), data=data),
+            edges=with_data(ends, len(src), data),
             arrays=arrays,
-            num_features=num_features,
+            stated={"num_features": num_features},
             num_vertices=num_vertices,
         )
     )
@@ -88,8 +96,7 @@ def from_scipy(
 
 def _features(features: Any) -> tuple[dict[str, Rows], int]:
     if not hasattr(features, "tocsr"):
-        rows = as_features(_numbers(np.asarray(features), "features"))
-        return {"features": replace(rows, store_as="float32")}, 0
+        return {"features": as_features(_numbers(np.asarray(features), "features"))}, 0
     csr, num_columns = features.tocsr(), features.shape[1]
     parts = (_numbers(part, "features") for part in (csr.indptr, csr.indices, csr.data))
     return sparse_arrays(*parts, num_columns=num_columns), num_columns

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +72,7 @@ def open_graph(path: str | os.PathLike[str], *, verify: bool = True) -> Graph:
     folder = _folder(path)
     manifest = read_manifest(folder)
     tensors = map_arrays(folder, manifest.arrays, verify=verify)
-    return graph_of_arrays(topology_of_arrays(tensors), tensors, {name: getattr(manifest, name) for name in STATED})
+    return graph_of_arrays(tensors, manifest.stated)
 
 
 def map_arrays(folder: Path, arrays: Mapping[str, ArraySpec], *, verify: bool = True) -> dict[str, Tensor]:
@@ -81,19 +80,20 @@ def map_arrays(folder: Path, arrays: Mapping[str, ArraySpec], *, verify: bool = 
     return {name: map_npy(folder / f"{name}.npy", spec, verify=verify) for name, spec in arrays.items()}
 
 
-def topology_of_arrays(tensors: Mapping[str, Tensor]) -> Topology:
-    """The topology of arrays with the names of their files, without checks."""
-    return Topology(
-        indptr=tensors["indptr"],
-        indices=tensors["indices"],
-        num_src=len(tensors["indptr"]) - 1,
-        edge_data={name.removeprefix("edge_"): rows for name, rows in tensors.items() if name.startswith("edge_")},
-        validate=False,
-    )
-
-
-def graph_of_arrays(topology: Topology, tensors: Mapping[str, Tensor], stated: Mapping[str, Any]) -> Graph:
-    """A graph of a topology, of arrays with the names of their files, and of values for STATED; without checks."""
+def graph_of_arrays(
+    tensors: Mapping[str, Tensor], stated: Mapping[str, Any], topology: Topology | None = None
+) -> Graph:
+    """A graph of arrays with the names of their files, and of values for STATED, without checks; ``topology`` takes the place of its arrays."""
+    if topology is None:
+        topology = Topology(
+            indptr=tensors["indptr"],
+            indices=tensors["indices"],
+            num_src=len(tensors["indptr"]) - 1,
+            edge_data={
+                name.removeprefix("edge_"): rows for name, rows in tensors.items() if name.startswith("edge_")
+            },
+            validate=False,
+        )
     given: dict[str, Any] = dict(stated)
     num_features, given["features"] = given.pop("num_features"), tensors.get("features")
     if "features_indptr" in tensors:
@@ -129,7 +129,10 @@ def dataset_info(path: str | os.PathLike[str]) -> dict[str, Any]:
     """
     manifest = read_manifest(_folder(path))
     num_rows = {name: spec.shape[0] for name, spec in manifest.arrays.items()}
-    return asdict(manifest) | {
+    return {
+        **manifest.stated,
+        "edges": manifest.edges,
+        "source": manifest.source,
         "num_vertices": num_rows["indptr"] - 1,
         "num_edges": num_rows["indices"],
         "num_graphs": num_rows.get("graph_ptr", 2) - 1,
@@ -174,4 +177,4 @@ def tensors_of(graph: Graph) -> dict[str, Tensor]:
 
 def manifest_of(graph: Graph, arrays: Mapping[str, ArraySpec]) -> Manifest:
     """The manifest of a graph; ``arrays`` describes the array files that were written."""
-    return Manifest(**{name: getattr(graph, name) for name in STATED}, source="save_graph", arrays=arrays)
+    return Manifest(stated={name: getattr(graph, name) for name in STATED}, source="save_graph", arrays=arrays)

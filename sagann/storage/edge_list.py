@@ -10,10 +10,12 @@ from typing import TypeAlias
 import numpy as np
 
 from sagann.errors import DatasetError, listed
+from sagann.graph.checks import numbered
 from sagann.import_config import EdgeListFormat, ImportOptions
 from sagann.storage.edge_source import EdgeChunk, Edges
 from sagann.storage.import_source import ImportSource
 from sagann.storage.importer import import_dataset
+from sagann.storage.rows import checked_edge_data
 from sagann.storage.tables import (
     CSV_SUFFIXES,
     PARQUET_SUFFIXES,
@@ -28,6 +30,8 @@ from sagann.storage.vertex_files import open_array
 
 PathLike: TypeAlias = str | os.PathLike[str]
 
+_STORED = {"weight": "float32", "type": "int32"}
+"How edge data of a table is stored."
 _SUFFIXES = {None: CSV_SUFFIXES + PARQUET_SUFFIXES, "csv": CSV_SUFFIXES, "parquet": PARQUET_SUFFIXES}
 
 
@@ -81,7 +85,7 @@ def import_edge_list(
             description=f"edge list {files[0].name}" + (f" and {len(files) - 1} more" if len(files) > 1 else ""),
             edges=edges,
             arrays=arrays,
-            feature_names=arrays["features"].names if "features" in arrays else (),
+            stated={"feature_names": arrays["features"].names} if "features" in arrays else {},
         ),
         out,
         options,
@@ -155,15 +159,12 @@ class _Tables:
     def edges(self, *, may_be_empty: bool) -> Edges:
         """The edges in the order of the files. Their number is exact for Parquet, estimated for plain CSV, unknown for compressed CSV."""
         counts = [table.estimate_rows() for table in self.tables]
-        columns: dict[str, np.dtype] = {}
-        if self._form.weight is not None:
-            columns["weight"] = np.dtype("float32")
-        if self._form.edge_type is not None:
-            columns["type"] = np.dtype("int32")
+        wanted = {"weight": self._form.weight, "type": self._form.edge_type}
+        columns = {name: np.dtype(_STORED[name]) for name, column in wanted.items() if column is not None}
         return Edges(
-            ends=self._chunks([*columns], may_be_empty=may_be_empty),
+            chunks=self._chunks([*columns], may_be_empty=may_be_empty),
             num_edges=None if None in counts else sum(count or 0 for count in counts),
-            data_in_chunks=columns,
+            columns=columns,
         )
 
     def _chunks(self, data: Sequence[str], *, may_be_empty: bool) -> Iterator[EdgeChunk]:
@@ -208,9 +209,13 @@ class _Tables:
 
 
 def table_edges(table: Table, columns: Sequence[str], data: Sequence[str] = ()) -> Iterator[EdgeChunk]:
-    """The edges of a table: columns of sources, destinations, and edge data of the names ``data``."""
+    """The edges of a table: columns of sources, destinations, and edge data of the names ``data``, some of 'weight' and 'type'."""
     dtypes = ["int64", "int64", *("float32" if name == "weight" else "int64" for name in data)]
     for batch in table.batches(columns, dtypes):
         src, dst, *rows = batch.columns
-        found = dict(zip(data, rows, strict=True))
+        where = numbered(str(table.path), "row", batch.first_row)
+        found = {
+            name: checked_edge_data(values, name, _STORED[name], where=where)
+            for name, values in zip(data, rows, strict=True)
+        }
         yield EdgeChunk(src=src, dst=dst, data=found, file=str(table.path), first_row=batch.first_row)

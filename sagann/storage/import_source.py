@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 from sagann.errors import DatasetError, InputError
 from sagann.storage.edge_source import Edges
@@ -30,25 +31,12 @@ class ImportSource:
     "Whether the graph is undirected and each edge is stored once, so that its reverse must be added."
     arrays: Mapping[str, Rows] = field(default_factory=dict)
     """Arrays of vertices and of graphs, by the names of their files in a dataset: features, labels, split_train, graph_ptr, graph_targets and
-    so on. The columns of sparse features are below ``num_features``."""
-    num_features: int = 0
-    "Number of columns of sparse features; else 0."
-    graph_names: tuple[str, ...] = ()
-    "Names of the graphs, or empty."
-    class_names: tuple[str, ...] = ()
-    "Names of the classes, or empty."
-    edge_type_names: tuple[str, ...] = ()
-    "Names of the edge types, or empty."
-    feature_names: tuple[str, ...] = ()
-    "Names of the features, or empty."
+    so on."""
     num_vertices: int | None = None
     "Number of vertices; None where the source does not state it."
-    num_classes: int | None = None
-    "Number of classes; None where the source does not state it."
-    num_graph_classes: int | None = None
-    "Number of classes of graphs; None where the source does not state it."
-    num_edge_types: int | None = None
-    "Number of edge types; None where the source does not state it."
+    stated: Mapping[str, Any] = field(default_factory=dict)
+    """Names, and numbers of classes and so on, by their names in a manifest (:data:`sagann.storage.manifest.STATED`). No label or type exceeds a
+    number; what is missing, or None, is counted."""
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
@@ -23,16 +23,16 @@ from torch import Tensor
 from sagann.errors import DatasetError
 from sagann.free_space import require_memory
 from sagann.graph import Graph, Topology, symmetrise, validate_graph
-from sagann.graph.checks import UNITS, Where, check_columns, check_labels, unknown_target
-from sagann.graph.graph import names_of
+from sagann.graph.checks import UNITS, Where, check_ids, check_labels, numbered
+from sagann.graph.graph import NAMES
 from sagann.import_config import ImportOptions
-from sagann.storage.dataset import graph_of_arrays, manifest_of, map_arrays, topology_of_arrays
-from sagann.storage.edge_source import CheckedEdges
+from sagann.storage.dataset import graph_of_arrays, manifest_of, map_arrays
+from sagann.storage.edge_source import EdgeChunk
 from sagann.storage.folder import new_folder
 from sagann.storage.import_source import READING, WRITING, ImportSource, naming
-from sagann.storage.manifest import EdgeTreatment, write_manifest
+from sagann.storage.manifest import STATED, write_manifest
 from sagann.storage.npy import NpyWriter
-from sagann.storage.rows import Array, Rows, as_stored, in_order_of_ids
+from sagann.storage.rows import Array, Rows, in_order_of_ids
 
 if TYPE_CHECKING:
     from sagann.storage.edge_spool import EdgeSpool
@@ -42,6 +42,8 @@ _COUNTS = {"feature_names": "num_features", "class_names": "num_classes", "edge_
 _UNITS = dict([*UNITS.items(), ("entry", "entries")])
 # Arrays that have no row for each vertex or graph.
 _ENTRIES = ("graph_ptr", "features_indices", "features_values")
+# Ids that are larger than so many times the number of edges (plus 2^20) are refused: they are probably hashes.
+_MOST_VERTICES_PER_EDGE = 64
 # Per vertex of a graph in memory: the offset of its in-edges, and their number while edges are sorted.
 _VERTEX_BYTES = 16
 
@@ -63,9 +65,8 @@ def import_dataset(source: ImportSource, out: str | os.PathLike[str], options: I
         def open_array(name: str, dtype: str, row_shape: tuple[int, ...] = ()) -> NpyWriter:
             return NpyWriter(folder / f"{name}.npy", dtype, row_shape)
 
-        arrays = _Arrays(source, options, open_array)
-        edges = CheckedEdges(source.edges, arrays.num_vertices, arrays.rows_of)
-        spool, num_vertices = _spool(folder, edges, options, mirrors=mirrors)
+        reader = _Reader(source, options, open_array)
+        spool, num_vertices = _spool(folder, reader, options, mirrors=mirrors)
         sort = ExternalSort(
             spool,
             num_vertices=num_vertices,
@@ -74,21 +75,21 @@ def import_dataset(source: ImportSource, out: str | os.PathLike[str], options: I
             open_array=open_array,
             progress=options.progress,
         )
-        written = {**arrays.written, **sort.run()}
-        stated = arrays.stated(options.name or source.name, edges.largest_type)
+        written = {**reader.written, **sort.run()}
+        stated = reader.stated()
         tensors = map_arrays(folder, written)
-        treatment = EdgeTreatment(
-            symmetrised=mirrors,
-            coalesced=options.coalesce or mirrors,
-            self_loops_dropped=options.drop_self_loops,
-        )
+        treatment = {
+            "symmetrised": mirrors,
+            "coalesced": options.coalesce or mirrors,
+            "self_loops_dropped": options.drop_self_loops,
+        }
         with naming(source):
-            graph = graph_of_arrays(topology_of_arrays(tensors), tensors, stated)
+            graph = graph_of_arrays(tensors, stated)
             for names, count in _COUNTS.items():
                 # A graph drops names that do not fit.
-                if getattr(graph, names) != getattr(source, names):
+                if getattr(graph, names) != stated[names]:
                     raise DatasetError(
-                        f"names do not fit: {len(getattr(source, names))} {names}, but {count} is "
+                        f"names do not fit: {len(stated[names])} {names}, but {count} is "
                         f"{getattr(graph, count)} (in graph '{graph.name}')",
                         hint="Give as many names, or none.",
                     )
@@ -99,17 +100,15 @@ def import_dataset(source: ImportSource, out: str | os.PathLike[str], options: I
 
 def graph_of(source: ImportSource) -> Graph:
     """Read a source into memory, and check every value; the errors are those of an import."""
-    arrays = _Arrays(source, ImportOptions(), _MemoryArray)
+    reader = _Reader(source, ImportOptions(), _MemoryArray)
     src, dst = _MemoryArray("src", "int64"), _MemoryArray("dst", "int64")
     data = {name: _MemoryArray(name, form.base.name, form.shape) for name, form in source.edges.columns.items()}
-    edges = CheckedEdges(source.edges, arrays.num_vertices, arrays.rows_of)
-    for chunk in edges:
+    for chunk in reader.edges():
         src.append(chunk.src)
         dst.append(chunk.dst)
         for name, rows in chunk.data.items():
             data[name].append(rows)
-    num_vertices = edges.count_vertices(source.description)
-    stated = arrays.stated(source.name, edges.largest_type)
+    num_vertices = reader.count_vertices(source.description)
     require_memory(
         num_vertices * _VERTEX_BYTES,
         where=f"{source.description}, {num_vertices} vertices",
@@ -122,61 +121,79 @@ def graph_of(source: ImportSource) -> Graph:
             num_src=num_vertices,
             edge_data={name: rows.finish() for name, rows in data.items()},
         )
-        graph = graph_of_arrays(topology, arrays.written, stated)
+        graph = graph_of_arrays(reader.written, reader.stated(), topology)
         if source.undirected_once:
             graph = symmetrise(graph)
         validate_graph(graph)
     return graph
 
 
-class _Arrays:
-    """Write the arrays of vertices and of graphs, and find the numbers of vertices and classes.
+class _Reader:
+    """Read a source once: write the arrays of vertices and of graphs, then give the edges, and find the numbers that a graph states.
 
     ``open_array`` makes the writer of an array from its name, dtype and row shape: an NpyWriter, or an object with the same
-    methods. ``written`` holds the result of each writer's ``finish``, by the name of the array. ``rows_of`` names the file whose rows were
-    counted for the number of vertices, if that is not stated.
+    methods. ``written`` holds the result of each writer's ``finish``, by the name of the array. ``num_read`` is the number of edges so far.
     """
 
     def __init__(self, source: ImportSource, options: ImportOptions, open_array: Callable[..., Any]) -> None:
-        self._source, self._options, self._open = source, options, open_array
-        self.rows_of = ""
-        self.num_vertices = options.num_vertices if options.num_vertices is not None else source.num_vertices
-        num_classes = options.num_classes if options.num_classes is not None else source.num_classes
-        self._num_classes = {"labels": num_classes, "graph_labels": source.num_graph_classes}
-        self._largest_label = {"labels": -1, "graph_labels": -1}
+        self.source, self._options, self._open = source, options, open_array
+        self._rows_of = ""
+        "File whose rows were counted for the number of vertices, if that is not stated."
+        self._num_vertices = options.num_vertices if options.num_vertices is not None else source.num_vertices
+        self._stated = {**source.stated, "name": options.name or source.name}
+        if options.num_classes is not None:
+            self._stated["num_classes"] = options.num_classes
         graph_ptr = source.arrays.get("graph_ptr")
         self._num_graphs = None if graph_ptr is None else graph_ptr.shape[0] - 1
+        self._largest_id = self._largest_type = -1
+        self.num_read = 0
         self.written: dict[str, Any] = {}
         for name, rows in source.arrays.items():
             self._write(name, rows)
 
-    def stated(self, name: str, largest_type: int) -> dict[str, Any]:
-        """What the graph states beside its arrays."""
-        return {
-            "name": name,
-            "num_features": self._source.num_features,
-            "num_classes": self._count_classes("labels"),
-            "num_graph_classes": self._count_classes("graph_labels"),
-            "num_edge_types": count_types(self._source, largest_type),
-            **names_of(self._source),
-        }
+    def edges(self) -> Iterator[EdgeChunk]:
+        """The edges, with their ids checked."""
+        for chunk in self.source.edges.chunks:
+            where = numbered(chunk.file, "row", chunk.first_row)
+            for side, ids in (("source", chunk.src), ("destination", chunk.dst)):
+                check_ids(ids, self._num_vertices, side, where=where, rows_of=self._rows_of, error=DatasetError)
+                self._largest_id = max(self._largest_id, int(ids.max(initial=-1)))
+            if "type" in chunk.data:
+                self._largest_type = max(self._largest_type, int(chunk.data["type"].max(initial=-1)))
+            self.num_read += len(chunk.src)
+            yield chunk
 
-    def _count_classes(self, name: str) -> int:
-        if (stated := self._num_classes[name]) is not None:
-            return stated
-        labels = self._source.arrays.get(name)
-        return labels.row_shape[0] if labels is not None and labels.row_shape else self._largest_label[name] + 1
+    def count_vertices(self, where: str) -> int:
+        """Number of vertices as it is known, or one more than the largest id. Refuse ids that do not count from 0, such as hashes."""
+        if self._num_vertices is not None:
+            return self._num_vertices
+        if self._largest_id + 1 > _MOST_VERTICES_PER_EDGE * self.num_read + 2**20:
+            raise DatasetError(
+                f"vertex ids are not numbered from 0: the largest is {self._largest_id}, with {self.num_read} edges (in {where})",
+                hint="Number the vertices from 0 without gaps (pandas.factorize does), or state num_vertices "
+                "(--num-vertices) if there are so many.",
+            )
+        return self._largest_id + 1
+
+    def stated(self) -> dict[str, Any]:
+        """What the graph states beside its arrays. It counts classes that nothing states; types of edges that are dropped count too."""
+        stated = {name: self._stated.get(name) or (() if name in NAMES else 0) for name in STATED}
+        if "type" not in self.source.edges.columns:
+            stated["num_edge_types"] = 0
+        elif self._stated.get("num_edge_types") is None:
+            stated["num_edge_types"] = self._largest_type + 1
+        return stated
 
     def _write(self, name: str, source: Rows) -> None:
         unit = "entry" if name in _ENTRIES else "graph" if name.startswith("graph_") else "vertex"
-        units, total = _UNITS[unit], {"vertex": self.num_vertices, "graph": self._num_graphs}.get(unit)
+        units, total = _UNITS[unit], {"vertex": self._num_vertices, "graph": self._num_graphs}.get(unit)
         # Offsets are one more than the rows that they are of.
         num_more, stage = int(name == "features_indptr"), f"{WRITING}{name.removesuffix('_indptr')}"
+        if name.endswith("labels"):
+            num_classes = self._stated.get(f"num_{name.removesuffix('labels')}classes")
+            source = source.mapped(partial(_checked_labels, num_classes))
         with self._open(name, source.store_as, source.row_shape) as writer:
-            checked = source.mapped(
-                partial(self._checked, name, source, unit), unit="entry" if unit == "entry" else "row"
-            )
-            for rows in in_order_of_ids(checked.chunks(), source.file):
+            for rows in in_order_of_ids(source.chunks(), source.file):
                 writer.append(rows)
                 self._options.progress(writer.num_rows - num_more, total, units, stage)
             self.written[name] = writer.finish()
@@ -185,27 +202,13 @@ class _Arrays:
         elif unit == "vertex":
             self._agree(writer.num_rows - num_more, source.file)
 
-    def _checked(self, name: str, source: Rows, unit: str, rows: Array, where: Where) -> Array:
-        match name.removeprefix("graph_"):
-            case "features" | "features_values":
-                return as_stored(rows, source.store_as, "feature", where=where)
-            case "features_indices":
-                check_columns(rows, self._source.num_features, where=where, error=DatasetError)
-            case "targets":
-                return as_stored(rows, source.store_as, "target", where=where, hint=unknown_target(unit))
-            case "labels":
-                check_labels(rows, self._num_classes[name], where=where, error=DatasetError)
-                if rows.ndim == 1:
-                    self._largest_label[name] = max(self._largest_label[name], int(rows.max(initial=-1)))
-        return rows
-
     def _agree(self, num_rows: int, file: str) -> None:
-        if self.num_vertices is None:
-            self.num_vertices, self.rows_of = num_rows, file
-        elif num_rows != self.num_vertices:
+        if self._num_vertices is None:
+            self._num_vertices, self._rows_of = num_rows, file
+        elif num_rows != self._num_vertices:
             raise DatasetError(
-                f"number of vertices is not clear: {num_rows} rows, but {self.rows_of or 'num_vertices'} says "
-                f"{self.num_vertices} (in {file})",
+                f"number of vertices is not clear: {num_rows} rows, but {self._rows_of or 'num_vertices'} says "
+                f"{self._num_vertices} (in {file})",
                 hint="Provide one row for each vertex, or state the right number of vertices.",
             )
 
@@ -218,11 +221,16 @@ class _Arrays:
             )
 
 
-def _spool(folder: Path, edges: CheckedEdges, options: ImportOptions, *, mirrors: bool) -> tuple[EdgeSpool, int]:
+def _checked_labels(num_classes: int | None, labels: Array, where: Where) -> Array:
+    check_labels(labels, num_classes, where=where, error=DatasetError)
+    return labels
+
+
+def _spool(folder: Path, reader: _Reader, options: ImportOptions, *, mirrors: bool) -> tuple[EdgeSpool, int]:
     """Spool the edges; return the spool and the number of vertices."""
     from sagann.storage.edge_spool import EdgeSpool
 
-    columns, num_edges = edges.source.columns, edges.source.num_edges
+    columns, num_edges = reader.source.edges.columns, reader.source.edges.num_edges
     # An estimate: ids that need 8 bytes are rare, so each id counts 4 bytes.
     record_bytes = 8 + sum(column.itemsize for column in columns.values())
     copies = 2 if mirrors else 1
@@ -235,28 +243,14 @@ def _spool(folder: Path, edges: CheckedEdges, options: ImportOptions, *, mirrors
         mirrors=mirrors,
         block_edges=max(1024, min(2**22, options.memory_bytes // (8 * record_bytes))),
     )
-    for chunk in edges:
+    for chunk in reader.edges():
         spool.add(chunk)
         # Self-loops that are dropped were read as well, and their vertices and types exist.
-        options.progress(edges.num_read, num_edges, "edges", READING)
-    num_vertices = edges.count_vertices(str(folder.parent))
+        options.progress(reader.num_read, num_edges, "edges", READING)
+    num_vertices = reader.count_vertices(str(folder.parent))
     spool.finish(num_vertices)
     _check_space(folder, 8 * num_vertices + spool.num_edges * copies * record_bytes)
     return spool, num_vertices
-
-
-def count_types(source: ImportSource, largest_type: int) -> int:
-    """Number of edge types: the stated one, which no type may exceed, or one more than the largest type."""
-    if "type" not in source.edges.columns:
-        return 0
-    found, stated = largest_type + 1, source.num_edge_types
-    if stated is not None and found > stated:
-        raise DatasetError(
-            f"edge type out of range: {largest_type}, but there are {stated} types, numbered from 0 (in "
-            f"{source.name})",
-            hint="State the right number of edge types.",
-        )
-    return found if stated is None else stated
 
 
 class _MemoryArray(AbstractContextManager["_MemoryArray"]):

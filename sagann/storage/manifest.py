@@ -25,44 +25,18 @@ SAFE_NAME = re.compile(r"[A-Za-z0-9_]{1,64}")
 "Pattern of the names that may become part of a file name."
 STATED = ("name", "num_features", "num_classes", "num_graph_classes", "num_edge_types", *NAMES)
 "Fields and properties of a graph that the manifest has under the same name."
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class EdgeTreatment:
-    """Changes that an import made to the edges of its source."""
-
-    symmetrised: bool = False
-    "Whether every edge got its reverse and multi-edges were merged."
-    coalesced: bool = False
-    "Whether multi-edges were merged."
-    self_loops_dropped: bool = False
-    "Whether edges v -> v were left out."
+EDGE_CHANGES = ("symmetrised", "coalesced", "self_loops_dropped")
+"""What an import may do to the edges of its source: add the reverse of each and merge multi-edges; merge multi-edges; leave out edges v -> v."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Manifest:
     """Description of a dataset, without the data of its arrays."""
 
-    name: str
-    "Name of the graph."
-    num_features: int = 0
-    "Number of features per vertex; 0 without features."
-    num_classes: int = 0
-    "Number of classes; 0 without labels."
-    num_graph_classes: int = 0
-    "Number of classes of graphs; 0 without labels of graphs."
-    num_edge_types: int = 0
-    "Number of edge types; 0 without types."
-    graph_names: tuple[str, ...] = ()
-    "Names of the graphs, or empty."
-    feature_names: tuple[str, ...] = ()
-    "Names of the features, or empty."
-    class_names: tuple[str, ...] = ()
-    "Names of the classes, or empty."
-    edge_type_names: tuple[str, ...] = ()
-    "Names of the edge types, or empty."
-    edges: EdgeTreatment = field(default_factory=EdgeTreatment)
-    "Changes that the import made to the edges of the source."
+    stated: Mapping[str, Any]
+    "What the graph states, by the names STATED."
+    edges: Mapping[str, bool] = field(default_factory=lambda: dict.fromkeys(EDGE_CHANGES, False))
+    "Which of EDGE_CHANGES the import made."
     source: str = ""
     "Origin of the data, in words."
     arrays: Mapping[str, ArraySpec]
@@ -71,7 +45,8 @@ class Manifest:
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
     """Write the manifest, after all arrays are written and synced."""
-    body = {"format": FORMAT, "version": VERSION, **asdict(manifest)}
+    fields = asdict(manifest)
+    body = {"format": FORMAT, "version": VERSION, **fields.pop("stated"), **fields}
     body["manifest_crc32"] = self_checksum(body)
     write_whole(folder / MANIFEST_FILE, json.dumps(body, indent=1).encode())
 
@@ -99,12 +74,9 @@ def read_manifest(folder: Path) -> Manifest:
     if body.pop("manifest_crc32", None) != self_checksum({"format": FORMAT, "version": VERSION, **body}):
         raise _refused(path, "its checksum does not agree with its content")
     # Lists were tuples when they were written.
-    values: dict[str, Any] = {
-        name: tuple(value) if isinstance(value, list) else value for name, value in body.items()
-    }
-    values["edges"] = EdgeTreatment(**body["edges"])
-    values["arrays"] = {name: ArraySpec.from_json(item) for name, item in body["arrays"].items()}
-    return Manifest(**values)
+    stated = {name: tuple(body[name]) if name in NAMES else body[name] for name in STATED}
+    arrays = {name: ArraySpec.from_json(item) for name, item in body["arrays"].items()}
+    return Manifest(stated=stated, edges=body["edges"], source=body["source"], arrays=arrays)
 
 
 def self_checksum(body: Mapping[str, Any]) -> int:

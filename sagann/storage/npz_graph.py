@@ -19,6 +19,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,20 +30,29 @@ from sagann.graph import SPLIT_NAMES, Graph
 from sagann.graph.checks import wrong_form
 from sagann.import_config import ImportOptions
 from sagann.ranges import RANGES
-from sagann.storage.edge_source import CHUNK_EDGES, EdgeChunk, Edges
+from sagann.storage.edge_source import CHUNK_EDGES, EdgeChunk, Edges, with_data
 from sagann.storage.import_source import ImportSource
 from sagann.storage.importer import graph_of, import_dataset
 from sagann.storage.json_fields import as_flag, as_integer, as_mapping, as_text, as_texts
 from sagann.storage.npz import NpzArchive
-from sagann.storage.rows import Array, Rows, as_features, as_labels, as_targets, as_vector, sparse_arrays
+from sagann.storage.rows import (
+    Array,
+    Rows,
+    as_edge_data,
+    as_features,
+    as_labels,
+    as_targets,
+    as_vector,
+    sparse_arrays,
+)
 
 _SPARSE = ("features_indptr", "features_indices", "features_data", "features_shape")
 _EDGE_DATA = {
-    "edge_weight": ("fiub", "float32"),
-    "edge_type": ("iu", "int32"),
-    "edge_split": ("iu", "int32"),
+    "weight": ("fiub", "float32"),
+    "type": ("iu", "int32"),
+    "split": ("iu", "int32"),
 }
-"Kinds in which arrays of edge data may be, and how they are stored."
+"By the name of edge data: kinds in which its array may be, and how it is stored."
 _ANSWERS = {
     "labels": ("labels", as_labels),
     "targets": ("targets", as_targets),
@@ -53,9 +63,10 @@ _ARRAYS: Mapping[str, tuple[str, Callable[[Rows], Rows]]] = {
     **_ANSWERS,
     "graph_ptr": ("graph_ptr", lambda rows: as_vector(rows, "iu", "int64")),
     **{f"graph_{name}": (f"graph_{array}", form) for name, (array, form) in _ANSWERS.items()},
+    "graph_targets": ("graph_targets", partial(as_targets, unit="graph")),
 }
 "By the name of an array of vertices or graphs in an archive: its name in a dataset, and what checks its form."
-_READ = {"edge_index", *_EDGE_DATA, *_SPARSE, *_ARRAYS}
+_READ = {"edge_index", *(f"edge_{name}" for name in _EDGE_DATA), *_SPARSE, *_ARRAYS}
 "The arrays that are read, where they are there."
 _HINT = "Save the arrays in the form that docs/data.md describes."
 
@@ -113,10 +124,12 @@ def arrays_left_out(source: str | os.PathLike[str]) -> list[str]:
 
 
 def _source(archive: NpzArchive) -> ImportSource:
+    described = describe_npz(archive.path)
+    num_types = described["stated"].get("num_edge_types")
     data = {
-        name.removeprefix("edge_"): as_vector(archive.rows(name), *form)
-        for name, form in _EDGE_DATA.items()
-        if name in archive.members
+        kind: as_edge_data(as_vector(archive.rows(f"edge_{kind}"), *form), kind, num_types)
+        for kind, form in _EDGE_DATA.items()
+        if f"edge_{kind}" in archive.members
     }
     edges = npz_edges(archive, data)
     sparse, num_features = ({}, 0) if "features" in archive.members else _sparse_features(archive)
@@ -125,16 +138,15 @@ def _source(archive: NpzArchive) -> ImportSource:
         description=f"archive {archive.path.name}",
         edges=edges,
         arrays={**sparse, **found},
-        num_features=num_features,
-        **describe_npz(archive.path),
+        **{**described, "stated": {**described["stated"], "num_features": num_features}},
     )
 
 
 def describe_npz(path: Path) -> dict[str, Any]:
-    """Fields of an ImportSource from the description beside an archive; without a description, only the name."""
+    """Fields of an ImportSource from the description beside an archive; without a description, the name and nothing stated."""
     described = path.with_suffix(".json")
     if not described.exists():
-        return {"name": path.stem}
+        return {"name": path.stem, "stated": {}}
     try:
         body = as_mapping(json.loads(described.read_bytes()))
         directed = as_flag(body.get("directed", True))
@@ -142,14 +154,16 @@ def describe_npz(path: Path) -> dict[str, Any]:
         return {
             "name": as_text(body.get("name", path.stem)),
             "undirected_once": not directed and "both" not in as_text(body.get("edges_stored", "both directions")),
-            # The number of names, unless a count is stated beside them.
-            "num_classes": _count(body, "num_classes", class_names),
-            "num_edge_types": _count(body, "num_edge_types", edge_type_names),
-            "num_graph_classes": _count(body, "num_graph_classes", ()),
             "num_vertices": as_integer(body["num_nodes"], "num_vertices") if "num_nodes" in body else None,
-            "class_names": class_names,
-            "edge_type_names": edge_type_names,
-            "graph_names": as_texts(body.get("graph_names", [])),
+            "stated": {
+                # The number of names, unless a count is stated beside them.
+                "num_classes": _count(body, "num_classes", class_names),
+                "num_edge_types": _count(body, "num_edge_types", edge_type_names),
+                "num_graph_classes": _count(body, "num_graph_classes", ()),
+                "class_names": class_names,
+                "edge_type_names": edge_type_names,
+                "graph_names": as_texts(body.get("graph_names", [])),
+            },
         }
     except (OSError, ValueError, TypeError) as error:
         raise DatasetError(
@@ -183,7 +197,7 @@ def npz_edges(archive: NpzArchive, data: dict[str, Rows]) -> Edges:
     if member.dtype.kind not in "iu":
         where = f"{archive.path}, array 'edge_index'"
         raise wrong_form(member, "integers [2, E]", where=where, hint=_HINT, error=DatasetError)
-    return Edges(ends=_ends(archive), num_edges=member.shape[1], data=data)
+    return with_data(_ends(archive), member.shape[1], data)
 
 
 def _ends(archive: NpzArchive) -> Iterator[EdgeChunk]:

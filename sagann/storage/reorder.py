@@ -47,7 +47,7 @@ def save_reordered(
             for name, tensor, pieces in _arrays(found, order)
         }
         known = manifest_of(found, arrays) if manifest is None else replace(manifest, arrays=arrays)
-        write_manifest(folder, replace(known, graph_names=found.graph_names))
+        write_manifest(folder, replace(known, stated={**known.stated, "graph_names": found.graph_names}))
 
 
 def _arrays(graph: Graph, order: Tensor) -> Iterator[tuple[str, Tensor, Iterable[Tensor]]]:

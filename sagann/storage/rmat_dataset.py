@@ -81,10 +81,10 @@ def write_rmat(
     source = ImportSource(
         name=f"rmat-{num_vertices}-{num_edges}",
         description=f"R-MAT, seed {seed}",
-        edges=Edges(ends=_edges(num_vertices, num_edges, seed, quadrants), num_edges=num_edges),
+        edges=Edges(chunks=_edges(num_vertices, num_edges, seed, quadrants), num_edges=num_edges),
         arrays=arrays,
         num_vertices=num_vertices,
-        num_classes=num_classes or None,
+        stated={"num_classes": num_classes or None},
     )
     import_dataset(source, path, options or ImportOptions())
 

@@ -1,7 +1,8 @@
 """Arrays with one row per vertex, graph or edge on their way into a dataset: read and checked in chunks of rows.
 
 :class:`Rows` is what an importer makes of an array in memory, in a file or in an archive, and of columns of a table. :func:`as_features`,
-:func:`as_labels`, :func:`as_targets` and :func:`as_vector` say what the rows are: they check the form, and choose how the rows are stored.
+:func:`as_labels`, :func:`as_targets`, :func:`as_edge_data` and :func:`as_vector` say what the rows are: they check the form at once, choose how the
+rows are stored, and check the values as they are read.
 """
 
 from __future__ import annotations
@@ -18,12 +19,16 @@ from sagann.errors import DatasetError
 from sagann.free_space import require_memory
 from sagann.graph.checks import (
     NOT_A_NUMBER,
+    Unit,
     Where,
+    check_columns,
     check_ids,
     check_labels,
+    check_types,
     first_true,
     not_finite,
     numbered,
+    unknown_target,
     wrong_form,
 )
 from sagann.graph.widths import id_dtype
@@ -63,7 +68,7 @@ class Rows:
     chunks: Callable[[], Iterator[RowChunk]]
     "Function that reads the rows, in order."
     store_as: str = ""
-    "Name of the torch dtype to store."
+    "Name of the torch dtype to store; empty where it is not chosen yet."
     names: tuple[str, ...] = ()
     "Names that the file gives the columns, or empty."
 
@@ -117,11 +122,46 @@ def _refused(rows: Rows, expected: str) -> Exception:
     return wrong_form(rows, expected, where=rows.file, hint=hint, error=DatasetError)
 
 
+def _finite(rows: Rows, store_as: str, what: str, *, unit: str = "row", hint: str = NOT_A_NUMBER) -> Rows:
+    """Numbers that are cast to the dtype to store, and are finite there; ``what`` is the subject of the error."""
+
+    def checked(values: Array, where: Where) -> Array:
+        return as_stored(values, store_as, what, where=where, hint=hint)
+
+    return replace(rows.mapped(checked, unit=unit), store_as=store_as)
+
+
 def as_features(rows: Rows) -> Rows:
     """Features [N, F], stored as they are if they are floating point, else as float32."""
     if len(rows.shape) != 2 or rows.dtype.kind not in "fiub":
         raise _refused(rows, "numbers [num_vertices, num_features]")
-    return replace(rows, store_as=rows.dtype.name if rows.dtype.name in FLOATS else "float32")
+    kept = rows.dtype.name if rows.dtype.name in FLOATS else "float32"
+    return _finite(rows, rows.store_as or kept, "feature")
+
+
+def as_edge_data(rows: Rows, name: str, num_types: int | None = None) -> Rows:
+    """Edge data [E, ...], stored as integers of 32 or 64 bits or floating point; 'type' is integers [E] below ``num_types``."""
+    is_type = name == "type"
+    if is_type and (len(rows.shape) != 1 or rows.dtype.kind not in "iu"):
+        raise _refused(rows, "integers [E]")
+    if not rows.shape or rows.dtype.kind not in "fiub":
+        raise _refused(rows, "numbers [E, ...]")
+    kept = rows.dtype.name if rows.dtype.name in ("int32", "int64", *FLOATS) else "float32"
+    store_as = rows.store_as or ("int64" if is_type else kept)
+
+    def checked(values: Array, where: Where) -> Array:
+        return checked_edge_data(values, name, store_as, num_types, where=where)
+
+    return replace(rows.mapped(checked), store_as=store_as)
+
+
+def checked_edge_data(
+    values: Array, name: str, store_as: str, num_types: int | None = None, *, where: Where
+) -> Array:
+    """Values of edge data, cast to the dtype to store; 'type' has an upper limit, and floating point is finite."""
+    if name == "type":
+        check_types(values, num_types, where=where, error=DatasetError)
+    return as_stored(values, store_as, f"edge data '{name}'", where=where)
 
 
 def as_labels(rows: Rows) -> Rows:
@@ -160,14 +200,14 @@ def _classes(values: Array, where: Where) -> Array:
     return found.astype(np.int64)
 
 
-def as_targets(rows: Rows) -> Rows:
-    """Targets of a regression, [N] or [N, 1], or [N, T], stored as float32."""
+def as_targets(rows: Rows, unit: Unit = "vertex") -> Rows:
+    """Targets of a regression, [N] or [N, 1], or [N, T], stored as float32; ``unit`` has one each."""
     if len(rows.shape) not in (1, 2) or 0 in rows.row_shape or rows.dtype.kind not in "iuf":
         raise _refused(rows, "numbers [num_vertices], or [num_vertices, num_targets]")
+    finite = _finite(rows, "float32", "target", hint=unknown_target(unit))
     if rows.row_shape != (1,):
-        return replace(rows, store_as="float32")
-    column = rows.mapped(lambda values, _: values.reshape(len(values)))
-    return replace(column, shape=rows.shape[:1], store_as="float32")
+        return finite
+    return replace(finite.mapped(lambda values, _: values.reshape(len(values))), shape=rows.shape[:1])
 
 
 _KINDS = {"b": "booleans", "iu": "integers", "fiub": "numbers"}
@@ -183,10 +223,15 @@ def as_vector(rows: Rows, kinds: str, store_as: str) -> Rows:
 def sparse_arrays(offsets: Rows, columns: Rows, values: Rows, *, num_columns: int) -> dict[str, Rows]:
     """Sparse features in CSR order, as arrays of a dataset: float32 values, and the narrowest integers that hold offsets and columns."""
     ids = dtype_name(id_dtype(max(columns.shape[0], num_columns)))
+
+    def checked(values: Array, where: Where) -> Array:
+        check_columns(values, num_columns, where=where, error=DatasetError)
+        return values
+
     return {
         "features_indptr": replace(offsets, store_as=ids),
-        "features_indices": replace(columns, store_as=ids),
-        "features_values": replace(values, store_as="float32"),
+        "features_indices": replace(columns.mapped(checked, unit="entry"), store_as=ids),
+        "features_values": _finite(values, "float32", "feature", unit="entry"),
     }
 
 

@@ -117,7 +117,7 @@ def test_bad_labels_are_named(tmp_path: Path, file: str, content: list[Any], mes
 def test_edge_types_are_integers(tmp_path: Path, types: list[Any], form: str) -> None:
     folder = folder_with(tmp_path, METADATA.replace("name: weight", "name: type"))
     np.save(folder / "w.npy", np.array(types))
-    with pytest.raises(DatasetError, match=rf"edge feature 'type' is {form}, expected integers \[E\]"):
+    with pytest.raises(DatasetError, match=rf"{form}, expected integers \[E\] .*w\.npy"):
         imported(folder)
 
 

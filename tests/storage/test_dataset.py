@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,49 +19,39 @@ from sagann.storage import check_dataset, dataset_info, load_graph, open_graph, 
 from tests.storage.conftest import assert_same_graph, make_graph
 
 
-@pytest.mark.parametrize("features", ["dense", "csr", "none"])
-@pytest.mark.parametrize("labels", ["single", "multi", "none"])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_saved_graph_opens_equal(tmp_path: Path, features: str, labels: str, dtype: torch.dtype) -> None:
-    graph = make_graph(features=features, labels=labels, dtype=dtype)
-    save_graph(graph, tmp_path / "g")
-    assert_same_graph(open_graph(tmp_path / "g"), graph)
-    check_dataset(tmp_path / "g")
+def of_graphs(**answers: Any) -> Graph:
+    """A graph with no answers but these, of the graphs in it."""
+    split = {"val": torch.tensor([True, False])}
+    none = {"graph_labels": None, "num_graph_classes": 0, "graph_splits": split}
+    return replace(make_graph(labels="none"), **{**none, **answers})
 
 
-@pytest.mark.parametrize(("labels", "shape"), [("single", (7,)), ("none", (7, 3))])
-def test_targets_are_kept_beside_labels_and_instead_of_them(
-    tmp_path: Path, labels: str, shape: tuple[int, ...]
-) -> None:
-    graph = replace(make_graph(labels=labels), targets=torch.randn(shape))
-    save_graph(graph, tmp_path / "g")
-    assert_same_graph(open_graph(tmp_path / "g"), graph)
-    check_dataset(tmp_path / "g")
-
-
-@pytest.mark.parametrize(("labels", "shape"), [("none", (2,)), ("single", (2, 3)), ("multi", (2,))])
-def test_answers_of_graphs_are_kept(tmp_path: Path, labels: str, shape: tuple[int, ...]) -> None:
-    of_graphs = {
-        "single": torch.tensor([-1, 4]),
-        "multi": torch.tensor([[0, 1, 1, 0, 0], [0, 0, 0, 0, 1]], dtype=torch.uint8),
-        "none": None,
-    }
-    graph = replace(
-        make_graph(labels="none"),
-        graph_labels=of_graphs[labels],
-        num_graph_classes=0 if labels == "none" else 5,
-        graph_targets=torch.randn(shape),
-        graph_splits={"val": torch.tensor([True, False])},
-    )
-    save_graph(graph, tmp_path / "g")
-    assert_same_graph(open_graph(tmp_path / "g"), graph)
-    check_dataset(tmp_path / "g")
-
-
-@pytest.mark.parametrize("num_vertices", [0, 3])
-def test_graph_without_edges_opens_equal(tmp_path: Path, num_vertices: int) -> None:
+def without_edges(num_vertices: int) -> Graph:
     none = torch.empty(0, dtype=torch.int64)
-    graph = Graph(topology=Topology.from_coo(src=none, dst=none, num_src=num_vertices))
+    return Graph(topology=Topology.from_coo(src=none, dst=none, num_src=num_vertices))
+
+
+SETS = torch.tensor([[0, 1, 1, 0, 0], [0, 0, 0, 0, 1]], dtype=torch.uint8)
+GRAPHS: dict[str, Callable[[], Graph]] = {
+    **{
+        f"{features} {labels} {dtype}": partial(make_graph, features=features, labels=labels, dtype=dtype)
+        for features in ("dense", "csr", "none")
+        for labels in ("single", "multi", "none")
+        for dtype in (torch.float32, torch.bfloat16)
+    },
+    "targets beside labels": lambda: replace(make_graph(), targets=torch.randn(7)),
+    "targets alone": lambda: replace(make_graph(labels="none"), targets=torch.randn(7, 3)),
+    "targets of graphs": lambda: of_graphs(graph_targets=torch.randn(2)),
+    "labels of graphs": lambda: of_graphs(graph_labels=torch.tensor([-1, 4]), graph_targets=torch.randn(2, 3)),
+    "several labels of graphs": lambda: of_graphs(graph_labels=SETS, num_graph_classes=5),
+    "no edges": lambda: without_edges(3),
+    "no vertices": lambda: without_edges(0),
+}
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_a_saved_graph_opens_equal(tmp_path: Path, name: str) -> None:
+    graph = GRAPHS[name]()
     save_graph(graph, tmp_path / "g")
     assert_same_graph(open_graph(tmp_path / "g"), graph)
     check_dataset(tmp_path / "g")

@@ -44,6 +44,7 @@ class ArrayEdges:
     def columns(self) -> Mapping[str, Dtype]:
         return {name: np.dtype((rows.dtype, rows.shape[1:])) for name, rows in self.data.items()}
 
+    @property
     def chunks(self) -> Iterator[EdgeChunk]:
         for begin in range(0, len(self.src), self.chunk_edges):
             part = slice(begin, begin + self.chunk_edges)
