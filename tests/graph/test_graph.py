@@ -110,24 +110,18 @@ def test_copies_and_pickles_are_the_same_graph(again):
     [
         (
             {"topology": Topology.from_coo(src=torch.tensor([2]), dst=torch.tensor([0]), num_src=3, num_dst=1)},
-            "a graph needs a square topology: 3 sources, 1 destinations (in graph 'graph'). "
-            "Use the same ids for sources and destinations.",
+            "a graph needs a square topology: 3 sources, 1 destinations",
         ),
-        (
-            {"features": torch.zeros(2, 5), "name": "toy"},
-            "features and vertices differ in number: 2 rows, 3 vertices (in graph 'toy'). Pass one row per vertex.",
-        ),
+        ({"features": torch.zeros(2, 5), "name": "toy"}, "features and .*: 2 rows, 3 vertices .in graph 'toy'"),
         (
             {"splits": {"val": torch.tensor([0, 2])}},
-            "split_val and vertices differ in number: 2 rows, 3 vertices (in graph 'graph'). Pass a mask of all vertices, not vertex "
-            "ids: mask = torch.zeros(3, dtype=torch.bool); mask[ids] = True.",
+            r"split_val and .*: 2 rows, 3 vertices .*mask = torch.zeros\(3, ",
         ),
     ],
 )
 def test_sizes_that_do_not_fit_are_refused(changes, message):
-    with pytest.raises(InputError) as error:
+    with pytest.raises(InputError, match=message):
         example(**changes)
-    assert str(error.value) == message
 
 
 @pytest.mark.parametrize(

@@ -92,22 +92,14 @@ def test_a_graph_with_features_labels_and_splits():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (
-            lambda: rmat_edges(5, 5, seed=0, first=3, count=3),
-            "edge range outside the graph: 3 edges from 3, but there are 5 (in rmat_edges). "
-            "Ask for a range within 0 to num_edges.",
-        ),
-        (
-            lambda: Quadrants(a=0.9),
-            "quadrant probabilities do not add up: 0.9, 0.19, 0.19, 0.05, expected each at least 0, and a sum of 1 "
-            "(in Quadrants). Scale them so that they add up to 1.",
-        ),
+        (lambda: rmat_edges(5, 5, seed=0, first=3, count=3), "3 edges from 3, but there are 5"),
+        (lambda: rmat_edges(0, 5, seed=0), "edges need vertices: 0 vertices, 5 edges"),
+        (lambda: Quadrants(a=0.9), r"do not add up: 0\.9, 0\.19, 0\.19, 0\.05, expected each .* a sum of 1"),
     ],
 )
 def test_impossible_graphs_are_refused(make, message):
-    with pytest.raises(InputError) as error:
+    with pytest.raises(InputError, match=message):
         make()
-    assert str(error.value) == message
 
 
 PARAMETERS = {
@@ -193,15 +185,12 @@ def test_tiny_and_dense_graphs():
         ({"homophily": 1.5}, "1.5, expected from 0 to 1", "homophily"),
         ({"average_degree": 4000}, "4000, expected from 0 to num_vertices - 1", "average_degree"),
         ({"degree_exponent": 2.0}, "2, expected above 2", "degree_exponent"),
-        ({"feature_noise": float("nan")}, "nan, expected from 0 to 1e+36", "feature_noise"),
+        ({"feature_noise": float("nan")}, r"nan, expected from 0 to 1e\+36", "feature_noise"),
     ],
 )
 def test_parameters_out_of_range_are_refused(changes, value, name):
-    with pytest.raises(InputError) as error:
+    with pytest.raises(InputError, match=rf"out of range: {value} \(in {name} of sbm_graph\)"):
         make(**changes)
-    assert str(error.value) == (
-        f"parameter of the block model out of range: {value} (in {name} of sbm_graph). Pass a value in the range."
-    )
 
 
 def test_the_demo_looks_like_pubmed_and_takes_less_than_a_second():

@@ -114,54 +114,40 @@ def unlabelled():
     return Graph(topology=make_graph([], 2).topology, name="bare")
 
 
+WITH_TARGETS = replace(unlabelled(), graph_ptr=torch.tensor([0, 2]), graph_targets=torch.zeros(1))
+
+
 @pytest.mark.parametrize(
     ("split", "message"),
     [
         (
             lambda: random_split(labelled([0, 1]), train=0.8, val=0.3, seed=0),
-            "shares of a split do not fit: train 0.8 and val 0.3, expected each at least 0, and a sum of at most 1 "
-            "(in random_split). Lower one of the shares; the rest is for testing.",
+            r"train 0\.8 and val 0\.3, .*random_split\)",
         ),
         (
-            lambda: random_split(
-                replace(unlabelled(), graph_ptr=torch.tensor([0, 2]), graph_targets=torch.zeros(1)), seed=0
-            ),
-            "vertices without answers cannot be split: 1 target per graph (in graph 'bare'). Use random_graph_split.",
+            lambda: random_split(WITH_TARGETS, seed=0),
+            r"1 target per graph \(in graph 'bare'\). Use random_graph_split",
         ),
-        (
-            lambda: random_graph_split(unlabelled(), seed=0),
-            "graphs without answers cannot be split: neither labels nor targets (in graph 'bare'). "
-            "Give the graph labels or targets first.",
-        ),
+        (lambda: random_graph_split(unlabelled(), seed=0), r"graphs without answers .* neither labels nor targets"),
         (
             lambda: per_class_split(labelled([0, 0, 1]), train=1, val=1, seed=0),
-            "a class has too few vertices to split: 1 labelled vertices, train 1 and val 1 are needed "
-            "(in class 1 of graph 'graph'). Lower the number per class, or use random_split.",
+            r"1 labelled vertices, train 1 and val 1 are needed \(in class 1 of graph 'graph'\)",
         ),
         (
             lambda: planetoid_split(labelled([0, 0, 1, 1]), train=1, val=1, test=2, seed=0),
-            "too few labelled vertices to split: 2 are left after training, but val 1 and test 2 are needed "
-            "(in graph 'graph'). Lower val or test, or use random_split.",
+            r"2 are left after training, but val 1 and test 2 are needed",
         ),
-        (
-            lambda: graph_split(labelled([0, 1]), train=[0]),
-            "a single graph cannot be split by graphs: no graph_ptr (in graph 'graph'). "
-            "Use random_split or per_class_split.",
-        ),
-        (
-            lambda: graph_split(several(), train=["DE", "ES"]),
-            "unknown graph: 'ES', known are DE, FR, RU (in graph 'graph'). Name one of the known graphs.",
-        ),
+        (lambda: graph_split(labelled([0, 1]), train=[0]), r"cannot be split by graphs: no graph_ptr"),
+        (lambda: graph_split(several(), train=["DE", "ES"]), r"unknown graph: 'ES', known are DE, FR, RU"),
         (
             lambda: graph_split(several(), train=["DE"], test=[0]),
-            "a graph stands twice in a split: 0 (in graph 'graph'). Name every graph once.",
+            r"stands twice in a split: 0 .*Name every graph once",
         ),
     ],
 )
 def test_impossible_splits_are_refused(split, message):
-    with pytest.raises(InputError) as error:
+    with pytest.raises(InputError, match=message):
         split()
-    assert str(error.value) == message
 
 
 def test_planetoid_split_takes_the_numbers_asked_for():
@@ -308,14 +294,10 @@ def test_edges_that_were_overwritten_are_refused() -> None:
     ("given_to", "message"),
     [
         ({"topology": None}, "edge_split, topology"),
-        (
-            {"train": 0.8, "val": 0.3},
-            "train 0.8 and val 0.3, expected each at least 0, and a sum of at most 1 (in edge_split)",
-        ),
-        ({"train": float("nan")}, "train nan and val 0.05"),
+        ({"train": 0.8, "val": 0.3}, r"train 0\.8 and val 0\.3, .* a sum of at most 1 \(in edge_split\)"),
+        ({"train": float("nan")}, r"train nan and val 0\.05"),
     ],
 )
 def test_wrong_arguments_are_named(given_to: dict[str, Any], message: str) -> None:
-    with pytest.raises(InputError) as error:
+    with pytest.raises(InputError, match=message):
         edge_split(**{"topology": random_topology(5, 10), "seed": 0, **given_to})
-    assert message in str(error.value)

@@ -92,43 +92,23 @@ def test_graphs_keep_their_answers():
 
 
 def test_mixed_graphs_are_refused():
-    with pytest.raises(InputError) as error:
+    with pytest.raises(InputError, match=r"mixed: the vertices of graph 2 are in 2 places .*or drop graph_ptr"):
         subgraph(two_graphs(), torch.tensor([4, 1, 2]))
-    assert str(error.value) == (
-        "vertices of several graphs are mixed: the vertices of graph 2 are in 2 places (in vertices of graph 'graph'). "
-        "Keep the vertices of each graph together, or drop graph_ptr first."
-    )
 
 
 @pytest.mark.parametrize(
     ("vertices", "message"),
     [
-        (
-            torch.tensor([0.0]),
-            "array has the wrong form: torch.float32 [1], expected torch.int64 [n] (in vertices of graph "
-            "'graph'). Pass ids with .to(torch.int64), or mask.nonzero().squeeze(1) for a mask.",
-        ),
-        (
-            torch.tensor([1, 5]),
-            "vertex id out of range: 5, but there are 3 vertices, numbered from 0 (in vertices of graph 'graph', "
-            "position 1). Number the vertices from 0 without gaps, or state the right number of vertices.",
-        ),
-        (
-            torch.tensor([2, 0, 2]),
-            "vertex repeated: 2 stands more than once (in vertices of graph 'graph'). Pass every id once, with ids.unique() for example.",
-        ),
+        (torch.tensor([0.0]), r"float32 \[1\], expected torch.int64 \[n\] \(in vertices of graph 'graph'\)"),
+        (torch.tensor([1, 5]), r"vertex id out of range: 5, but there are 3 vertices, .*'graph', position 1\)"),
+        (torch.tensor([2, 0, 2]), r"vertex repeated: 2 stands more than once .*ids.unique\(\)"),
     ],
 )
 def test_bad_vertices_are_refused(vertices, message):
-    with pytest.raises(InputError) as error:
+    with pytest.raises(InputError, match=message):
         subgraph(make_graph([(0, 1)], 3), vertices)
-    assert str(error.value) == message
 
 
 def test_an_order_that_is_no_permutation_is_refused():
-    with pytest.raises(InputError) as error:
+    with pytest.raises(InputError, match=r"not a permutation: 2 ids, 3 vertices \(in order of graph 'graph'\)"):
         relabel(make_graph([(0, 1)], 3), torch.tensor([0, 1]))
-    assert str(error.value) == (
-        "vertex order is not a permutation: 2 ids, 3 vertices (in order of graph 'graph'). "
-        "Pass every vertex once, or take a subgraph."
-    )

@@ -65,12 +65,10 @@ def test_edge_data_without_a_value_for_new_loops_may_be_left_out():
 
 def test_add_self_loops_refuses_edge_data_it_cannot_invent():
     graph = make_graph([(0, 1)], 2, year=torch.tensor([1999]))
-    with pytest.raises(InputError) as error:
+    with pytest.raises(
+        InputError, match=r"2 vertices without a self-loop \(in edge data 'year'.*fill=\{'year': 0\}"
+    ):
         add_self_loops(graph)
-    assert str(error.value) == (
-        "edge data has no value for new self-loops: 2 vertices without a self-loop (in edge data 'year' of graph "
-        "'graph'). Pass a value, fill={'year': 0}, or drop the edge data, leave_out=True."
-    )
 
 
 def test_a_type_that_does_not_fit_is_widened():
@@ -134,12 +132,8 @@ def test_inverse_edges_have_types_of_their_own(graph):
 
 
 def test_inverse_edges_of_an_untyped_graph_are_refused():
-    with pytest.raises(InputError) as error:
+    with pytest.raises(InputError, match=r"need edge types: num_edge_types 0 .*Use symmetrise"):
         add_inverse_edges(make_graph([(0, 1)], 2))
-    assert str(error.value) == (
-        "inverse edges need edge types: num_edge_types 0 (in graph 'graph'). "
-        "Use symmetrise for a graph without edge types."
-    )
 
 
 # PyG compiles parts of itself as TorchScript when it is imported, and torch warns of that.
@@ -191,20 +185,10 @@ def test_weights_that_cancel_give_zero():
 
 def test_a_negative_degree_is_refused():
     graph = make_graph([(0, 1), (1, 0)], 2, weight=torch.tensor([1.0, -2.5]))
-    with pytest.raises(InputError) as error:
+    with pytest.raises(InputError, match=r"weights into vertex 0 sum to -2\.5, at least 0 is needed .*Use 'row'"):
         normalise(graph, "symmetric")
-    assert str(error.value) == (
-        "symmetric normalisation of a negative degree: the weights into vertex 0 sum to -2.5, at least 0 is needed "
-        "(in graph 'graph'). Use 'row', or weights that are not negative."
-    )
-
-
-def test_an_unknown_normalisation_is_refused():
-    with pytest.raises(InputError) as error:
-        normalise(make_graph([], 1), "column")
-    assert str(error.value) == (
-        "unknown normalisation: 'column', expected one of symmetric, row (in normalise). Choose one of these."
-    )
+    with pytest.raises(InputError, match="unknown normalisation: 'column', expected one of symmetric, row"):
+        normalise(graph, "column")
 
 
 def graph_with(features: Tensor | None, num_vertices: int | None = None) -> Graph:
