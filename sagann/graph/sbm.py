@@ -198,6 +198,6 @@ def _fill_pairs(
 
 
 @compiled()
-def _draw(running: Any, begin: int, end: int, point: float) -> int:
+def _draw(running: Any, begin: int, end: int, point: float) -> Any:
     """The position in [begin, end) whose piece of the running sum holds ``point``."""
     return begin + np.searchsorted(running[begin + 1 : end], point, side="right")

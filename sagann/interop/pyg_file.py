@@ -22,7 +22,7 @@ from torch import Tensor
 
 from sagann.errors import DatasetError, shown
 from sagann.graph import Graph
-from sagann.graph.checks import first_true, form_of
+from sagann.graph.checks import Unit, first_true, form_of
 from sagann.import_config import ImportOptions
 from sagann.interop.pyg import Attributes, Task
 from sagann.interop.torch_file import Saved, read_torch_file
@@ -125,12 +125,9 @@ def _source(path: Path, split: int | None, task: Task) -> tuple[ImportSource, st
     }
     arrays = {} if x is None else {"features": as_features(rows("x", x))}
     for key, tensor in attributes.answers().items():
-        y = rows("y", tensor)
-        arrays[key] = (
-            as_labels(y)
-            if key.endswith("labels")
-            else as_targets(y, "graph" if key == "graph_targets" else "vertex")
-        )
+        unit: Unit = "graph" if key == "graph_targets" else "vertex"
+        given = rows("y", tensor)
+        arrays[key] = as_labels(given) if key.endswith("labels") else as_targets(given, unit)
     for name, mask in attributes.splits().items():
         arrays[f"split_{name}"] = rows(f"{name}_mask", mask, "bool")
     if attributes.graph_ptr is not None:
