@@ -29,7 +29,7 @@ def travelling(schedule: Iterable[Step]) -> list[Step]:
     # What comes before a step, by the step's number.
     begins, sends, ends = (defaultdict[int, list[Step]](list) for _ in range(3))
     # By number of an exchange, the blocks that it sends, by number of the step that completes them.
-    exchanges: dict[int, dict[int, list[Block]]] = {}
+    exchanges: dict[int, defaultdict[int, list[Block]]] = {}
     written: dict[Block, int] = {}
     for number, step in enumerate(steps):
         written |= dict.fromkeys(step.writes, number)

@@ -150,7 +150,8 @@ class Executor:
             "share_means_grad": self._share_means_grad,
             "means_grad": self._means_grad,
             "output_grad": self._output_grad,
-        } | self._exchanges.by_kind
+            **self._exchanges.by_kind,
+        }
         try:
             with POOL.limited(self.plan.budget_bytes):
                 for number, operation in self._operations:
