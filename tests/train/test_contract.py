@@ -132,6 +132,7 @@ def test_a_changed_array_is_the_first_difference(name, graph):
 
 
 @pytest.mark.parametrize("form", ["dense", "half", "sparse", "none"])
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta")
 def test_a_graph_is_the_same_in_memory_and_in_a_dataset(tmp_path, form):
     graph = community_graph()
     features = {"half": graph.features.bfloat16(), "sparse": graph.features.relu().to_sparse_csr(), "none": None}
