@@ -12,6 +12,7 @@ import argparse
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from statistics import median
 
 import torch
@@ -59,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         f"{graph.num_vertices:,} vertices, {graph.num_edges:,} edges, {options.features} features.\n"
     )
     bench = Bench(predictor, predictor.prepare(graph), options)
-    for text in (*balanced(bench), *slowed(bench)):
+    for text in chain(balanced(bench), slowed(bench)):
         print(text, flush=True)
 
 

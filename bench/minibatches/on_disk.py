@@ -20,7 +20,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from bench.pages import command_line, head, mebibytes, parser_of, row
+from bench.pages import command_line, figure, head, mebibytes, parser_of, row
 from bench.size.limit import Ended, Limit, drop_cached
 from bench.workers import ROOT, THREAD_VARIABLES
 from sagann.byte_size import format_bytes, parse_bytes
@@ -158,12 +158,13 @@ def forecasts_of(epochs: Sequence[dict[str, float]]) -> list[str]:
     """A row for each epoch of sagann, and what was foretold of it just before."""
     rows = [head(FORECAST_COLUMNS)]
     for number, epoch in enumerate(epochs):
+        # Where all rows are hot, no bytes are cold.
         seconds, num_bytes, cold = (
-            epoch[f"forecast_{name}"] / epoch[measured]
+            epoch[f"forecast_{name}"] / epoch[measured] if epoch[measured] else None
             for name, measured in (("s", "seconds"), ("bytes", "bytes"), ("cold_bytes", "cold_bytes"))
         )
-        measured = [f"{epoch['forecast_s']:.1f}", f"{epoch['seconds']:.1f}"]
-        rows.append(row([number + 1, *measured, f"{seconds:.2f}", f"{num_bytes:.3f}", f"{cold:.3f}"]))
+        both_s = [f"{epoch['forecast_s']:.1f}", f"{epoch['seconds']:.1f}"]
+        rows.append(row([number + 1, *both_s, figure(seconds), figure(num_bytes, ".3f"), figure(cold, ".3f")]))
     near = median(epoch["forecast_s"] / epoch["seconds"] for epoch in epochs)
     return [*rows, "", f"Median of forecast / measured: {near:.2f}."]
 
