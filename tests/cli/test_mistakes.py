@@ -44,7 +44,7 @@ MISTAKES = [
     ("plan demo --show step", "Did you mean 'steps'?"),
     ("data import a b --undirected", "Possible options: --symmetrise)"),
     ("data import roads.csv new --format paquet", "Did you mean 'parquet'?"),
-    ("data import roads.csv new --weight kn", "Did you mean 'km'?"),
+    ("data import roads.csv new --weight kmm", "Did you mean 'km'?"),
     ("data reorder demo new --by mettis", "Did you mean 'metis'?"),
     ("data reorder a b --order degree", "Possible options: --by)"),
     ("data score demo --score vipp", "Did you mean 'vip'?"),
@@ -230,7 +230,8 @@ def test_a_mistake_is_named_and_nothing_is_done(
 
     def files() -> dict[Path, float]:
         places = (folder, blocks, trained)
-        return {path: path.stat().st_mtime for place in places for path in (place, *place.rglob("*"))}
+        found = (path for place in places for path in place.rglob("*"))
+        return {path: path.stat().st_mtime if path.is_file() else 0.0 for path in found}
 
     before = files()
     outcome = invoke(*shlex.split(line.replace("BLOCKS", str(blocks)).replace("RUN", str(trained))))
