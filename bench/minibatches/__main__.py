@@ -61,7 +61,7 @@ def contestants_of(options: argparse.Namespace) -> dict[str, dict[str, Any]]:
             found[f"sagann:{name}"] = {"ahead": ahead[name], "sampling_threads": 1}
         found |= {f"sagann:hot {hot}": {"hot": hot, "ahead": 4, "sampling_threads": 1} for hot in options.hot}
         for workers in (0, 2):
-            found[f"pyg:{f'{workers} workers' if workers else 'loader'}"] = {
+            found["pyg:workers" if workers else "pyg:loader"] = {
                 "workers": workers,
                 "is_resident": False,
             }

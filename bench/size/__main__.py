@@ -20,7 +20,7 @@ from pathlib import Path
 
 from bench.pages import command_line, parser_of
 from bench.size.contest import UNLIMITED, Result, Task, run_peer, run_plan, run_sagann, write_first_weights
-from bench.size.report import HEADER, NOTES, checked, plan_lines, row_of, verdict
+from bench.size.report import HEADER, NOTES, checked, plan_lines, row_of, trains, verdict
 from sagann.byte_size import parse_bytes
 from sagann.runtime.processor import processor_name
 
@@ -56,7 +56,7 @@ def main(given: Sequence[str] | None = None) -> int:
         # What those said who failed otherwise than by being killed.
         if result.ended.outcome not in ("ok", "killed"):
             print(f"{result.name}: {result.ended.errors.strip()}", file=sys.stderr)
-    return 0 if agreed and all(each.ended.outcome == "ok" for each in ours) else 1
+    return 0 if agreed and trains(ours) else 1
 
 
 def _peers(task: Task, arguments: argparse.Namespace, *, show: bool = False) -> list[Result]:

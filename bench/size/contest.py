@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -64,6 +65,8 @@ class Result:
 def run_sagann(task: Task) -> list[Result]:
     """``sagann train`` within its budget, by one process or by several workers: what became of each."""
     run = task.work / "run"
+    # The losses of a run before are not this one's.
+    shutil.rmtree(run, ignore_errors=True)
     options = {
         "--epochs": task.epochs,
         "--lr": task.lr,

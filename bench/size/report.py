@@ -51,7 +51,7 @@ def checked(results: Sequence[Result]) -> tuple[bool, str]:
     first, *others = results
     differences = {}
     for other in others:
-        same_length = len(other.losses) == len(first.losses) > 0
+        same_length = other.ended.outcome == "ok" and len(other.losses) == len(first.losses) > 0
         pairs = zip(other.losses, first.losses, strict=False)
         differences[other.name] = max(abs(a - b) / abs(b) for a, b in pairs) if same_length else float("inf")
     text = ", ".join(f"{name} {difference:.1e}" for name, difference in differences.items())
@@ -60,14 +60,18 @@ def checked(results: Sequence[Result]) -> tuple[bool, str]:
     return agreed, f"losses of {first.name} {losses}; the others' differ by at most {text}, relative."
 
 
+def trains(ours: Sequence[Result]) -> bool:
+    """Whether all processes end well, and the loss falls."""
+    losses = ours[0].losses
+    return all(each.ended.outcome == "ok" for each in ours) and len(losses) > 1 and losses[-1] < losses[0]
+
+
 def verdict(ours: Sequence[Result], others: Sequence[Result]) -> str:
     """In a sentence."""
-    losses = ours[0].losses
-    lives = all(each.ended.outcome == "ok" for each in ours) and len(losses) > 1 and losses[-1] < losses[0]
     killed = [other.name for other in others if other.ended.outcome == "killed"]
     peers = (
         f"; killed: {', '.join(killed) or 'nobody'} of {', '.join(other.name for other in others)}"
         if others
         else ""
     )
-    return f"sagann {'trains, and its loss falls' if lives else 'does not train'}{peers}."
+    return f"sagann {'trains, and its loss falls' if trains(ours) else 'does not train'}{peers}."

@@ -55,6 +55,8 @@ def lower(stage: fx.GraphModule, inputs: Mapping[str, tuple[Side, Tensor]], gath
     except NotFusedError:
         raise
     except Exception as error:
+        if error is mode.own_error:
+            raise
         raise NotFusedError(f"it cannot be traced: {in_one_line(error)}") from error
     values = [_row(low, value) for value in results]
     for message in gathering.reduced:
@@ -87,6 +89,8 @@ class _Translation(TorchDispatchMode):
         self.low = low
         self.line = ""
         "The user's line, for messages."
+        self.own_error: Exception | None = None
+        "What a translation raised that is no refusal."
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -103,7 +107,13 @@ class _Translation(TorchDispatchMode):
         out = func(*args, **kwargs)
         # Rules compute with numbers.
         with unset_fake_temporarily():
-            self.low.set_name(out, self._translated(func, out, args, kwargs))
+            try:
+                self.low.set_name(out, self._translated(func, out, args, kwargs))
+            except NotFusedError:
+                raise
+            except Exception as error:
+                self.own_error = error
+                raise
         return out
 
     def _translated(self, func: Any, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:

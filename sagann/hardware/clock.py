@@ -30,11 +30,14 @@ class Cycles(NamedTuple):
     hazard: int
     "Of these, cycles in which a word waits for sums alone, which are on their way to its accumulators."
     update: int
-    "From the first cycle to that in which the array has read its last row, inclusive. Without an array: that of the last drained chunk."
+    "From the first cycle to that in which the array has read its last row, inclusive; results follow after the delays of its pipelines. Without an array: that of the last drained chunk."
 
 
 def cycles_of(program: ScatterProgram, design: KernelDesign, *, tiles: int = 0) -> Cycles:
-    """The cycles that kernels of this design take for a program if external memory always has the next row.
+    """The cycles that kernels of this design take for a program.
+
+    Rows and words are there whenever a kernel takes them, and results are taken as they come. With the default design a word has 529 bits
+    and a result a tile of 512 bytes, so of rows of one chunk either may be more in a cycle than external memory gives.
 
     Args:
         tiles: of columns of the update kernel's result (:meth:`KernelDesign.tiles`); 0 for the aggregate kernel alone.
@@ -79,7 +82,7 @@ def _cycles(
             arrived += beats
             num_arrived += 1
         with_rows = max(free, arrived) if needs[word] else free
-        with_room = max(with_rows, read_before) if is_drain[word] else with_rows
+        with_room = max(with_rows, read_before) if is_drain[word] and feed else with_rows
         begin, before = with_room, word - 1
         while before >= 0 and begins[before] + hazard > with_room:
             if ((accessed[before] == accessed[word]) & (accessed[word] >= 0)).any():

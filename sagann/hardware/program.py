@@ -95,6 +95,10 @@ def scatter_program(
         )
     degrees = np.diff(indptr)
     destinations = np.repeat(np.arange(num_dst), degrees)
+    assert min(degrees, default=0) > 0, "a destination without edges has one of coefficient 0"
+    assert ((np.diff(rows) >= 0) | (np.diff(destinations) > 0)).all(), (
+        "edges of a destination are in the order of their rows"
+    )
     order = np.lexsort((rows, destinations % n))
     bank_ptr = np.searchsorted(destinations[order] % n, np.arange(n + 1))
     num_groups = -(-num_dst // n)

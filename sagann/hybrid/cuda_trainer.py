@@ -106,6 +106,8 @@ class CudaTrainer(Trainer):
         self._launched = None
         self._copies.withdraw()
 
+    close = begin
+
     @contextmanager
     def _naming(self, doing: str) -> Iterator[None]:
         """Inside the ``with`` block PyTorch's errors name the trainer and what it did."""

@@ -93,8 +93,8 @@ def serve(pipe: Connection, replica: bytes, layout: Layout, cores: tuple[int, ..
             if order.new_bytes:
                 pieces[order.piece] = received(pipe, order.new_bytes)
             try:
-                share = order.message.share_in(pieces[order.piece])
-                pipe.send(_trained(share, loss_of, parameters, gradients))
+                # No name holds the share while the next one is waited for.
+                pipe.send(_trained(order.message.share_in(pieces[order.piece]), loss_of, parameters, gradients))
             except BaseException as error:  # noqa: BLE001 - the other process must hear of it.
                 pipe.send(Answer(error=_said(error)))
 

@@ -142,3 +142,5 @@ class HostTrainer(Trainer):
 
     def begin(self) -> None:
         self._share = None
+
+    close = begin

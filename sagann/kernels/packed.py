@@ -108,8 +108,12 @@ def packed_bytes(parts: Iterable[int]) -> int:
 
 def _view(memory: Tensor, offset: int, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
     """A tensor in the storage of another one, from so many bytes after that one's first number on."""
+    assert offset + math.prod(shape) * dtype.itemsize <= memory.nbytes, (
+        f"{memory.nbytes} bytes are too few for {shape} of {dtype}"
+    )
     # One operator, where slices and views of types and shapes would be three.
-    first = (memory.storage_offset() * memory.itemsize + offset) // dtype.itemsize
+    first, rest = divmod(int(memory.storage_offset()) * memory.itemsize + offset, dtype.itemsize)
+    assert rest == 0, f"{dtype} begins at a multiple of its bytes"
     view: Tensor = torch.empty(0, dtype=dtype, device=memory.device)
     return view.set_(memory.untyped_storage(), first, shape)  # type: ignore[call-overload]
 

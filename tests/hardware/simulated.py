@@ -99,13 +99,17 @@ class Run(NamedTuple):
     "Beats of rows that were read."
 
 
-def _give(stream: Any, payloads: list[Any], *, after: int = 0) -> tuple[Any, list[int]]:
-    """What gives a stream its payloads, after some cycles; and the cycles that each one waited, which are known when it has ended."""
+def _give(
+    stream: Any, payloads: list[Any], *, after: int = 0, begun: list[bool] | None = None
+) -> tuple[Any, list[int]]:
+    """What gives a stream its payloads, after some cycles, or once a list is not empty; and the cycles that each one waited."""
     cycles: list[int] = []
 
     async def give(ctx: Any) -> None:
         if after:
             await ctx.tick().repeat(after)
+        while begun == []:
+            await ctx.tick()
         for payload in payloads:
             ctx.set(stream.payload, payload)
             ctx.set(stream.valid, 1)
@@ -135,18 +139,54 @@ def _simulate(circuit: Any, *benches: Any) -> None:
     simulator.run()
 
 
-def run_kernel(hop: Hop, program: ScatterProgram, design: KernelDesign, kernel: Aggregate | None = None) -> Run:
-    """Run a program in a kernel to which memory always gives the next row. Unused lanes of rows hold NaN."""
+def run_kernel(
+    hop: Hop,
+    program: ScatterProgram,
+    design: KernelDesign,
+    kernel: Aggregate | None = None,
+    *,
+    before: Hop | None = None,
+) -> Run:
+    """Run a program in a kernel to which memory always gives the next row, after that of another hop if there is one.
+
+    Unused lanes of rows hold NaN.
+    """
     kernel = kernel or Aggregate(design)
     lanes, chunks, n = design.lanes, program.chunks, design.scatter_pes
     sums = np.zeros((hop.num_dst + n, chunks * lanes), dtype=np.uint32)
-    give_rows, beats = _give(kernel.rows, _beats(hop, design, chunks, np.nan))
-    give_words, waited = _give(kernel.words, encoded(program, design))
+    begun: list[bool] = []
+    give_rows, beats = _give(kernel.rows, _beats(hop, design, chunks, np.nan), begun=begun)
+    give_words, waited = _give(kernel.words, encoded(program, design), begun=begun)
     stalls: list[int] = []
 
-    async def take(ctx: Any) -> None:
+    async def run_before(ctx: Any) -> None:
+        if before is not None:
+            other = before.program(design)
+            ctx.set(kernel.chunks, other.chunks)
+            ctx.set(kernel.room, 1)
+            rows, words = _beats(before, design, other.chunks, np.nan), encoded(other, design)
+            # Words wait for their rows, so a word is offered while rows are given.
+            ctx.set(kernel.rows.valid, 1)
+            ctx.set(kernel.words.valid, 1)
+            while words:
+                if rows:
+                    ctx.set(kernel.rows.payload, rows[0])
+                ctx.set(kernel.rows.valid, bool(rows))
+                ctx.set(kernel.words.payload, words[0])
+                *_, has_row, has_word = await ctx.tick().sample(kernel.rows.ready, kernel.words.ready)
+                rows, words = rows[has_row and bool(rows) :], words[has_word:]
+            ctx.set(kernel.words.valid, 0)
+            await ctx.tick().until(kernel.idle)
+            ctx.set(kernel.begins, 1)
+            await ctx.tick()
+            ctx.set(kernel.begins, 0)
         ctx.set(kernel.chunks, chunks)
         ctx.set(kernel.room, 1)
+        begun.append(True)
+
+    async def take(ctx: Any) -> None:
+        while not begun:
+            await ctx.tick()
         for first in program.destination[program.is_drain, 0]:
             for chunk in range(chunks):
                 drained = await ctx.tick().sample(kernel.drained.chunks).until(kernel.drained.valid)
@@ -154,7 +194,7 @@ def run_kernel(hop: Hop, program: ScatterProgram, design: KernelDesign, kernel: 
         await ctx.tick().until(kernel.idle)
         stalls.extend(ctx.get(each) for each in (kernel.row_stalls, kernel.room_stalls, kernel.hazard_stalls))
 
-    _simulate(kernel, take, give_rows, give_words)
+    _simulate(kernel, run_before, take, give_rows, give_words)
     found = sums.view(np.float32)[: hop.num_dst, : hop.features.shape[1]]
     return Run(found, (sum(waited), *stalls), len(beats))  # type: ignore[arg-type]
 

@@ -84,6 +84,12 @@ def test_kernels_of_other_sizes_are_exact(design: KernelDesign) -> None:
     require_exact(hop, design, run_kernel(hop, hop.program(design), design))
 
 
+@pytest.mark.slow
+def test_a_program_after_another_one_is_exact() -> None:
+    hop, before = odd(), wide()
+    require_exact(hop, SMALL, run_kernel(hop, hop.program(SMALL), SMALL, before=before))
+
+
 def test_sums_do_not_depend_on_the_window_or_the_number_of_pes() -> None:
     hop = random_hop(50, 40, 300, 10, num_pes=8)
     expected = aggregated(hop.indptr, hop.rows, hop.coefficients, hop.features)

@@ -10,9 +10,10 @@ import pytest
 
 from sagann.hardware import arithmetic
 from sagann.hardware.design import ADD_STAGES, MUL_STAGES
-from tests.hardware.simulated import changed, results_of
 
 float32 = pytest.importorskip("sagann.hardware.rtl.float32", reason="needs the extra 'hardware'")
+
+from tests.hardware.simulated import changed, results_of  # noqa: E402 - Amaranth may be missing.
 
 Array: TypeAlias = np.ndarray[Any, Any]
 Pairs: TypeAlias = tuple[Array, Array]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from amaranth.hdl import Array, Cat, Module, Mux, Signal, Value
+from amaranth.hdl import Array, Cat, Module, Mux, ResetInserter, Signal, Value
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
@@ -82,9 +82,10 @@ class Aggregate(wiring.Component):
         rows: beats of rows, in the order of their numbers; the last beat of a row may have unused chunks.
         words: of the program.
         drained: a chunk of each of n destinations in the cycles in which it is valid.
+        begins: a program begins after this cycle; the kernel is idle, and all words of the program before have been taken.
         room: whether what takes drained destinations has room for n more.
         begins_drain: n destinations are about to be drained.
-        idle: no sum is under way.
+        idle: no sum is under way; also while a word waits.
         row_stalls, room_stalls, hazard_stalls: cycles in which a word waited for rows, for room, or for sums that were under way.
     """
 
@@ -99,6 +100,7 @@ class Aggregate(wiring.Component):
                 "drained": Out(
                     wiring.Signature({"valid": Out(1), "chunks": Out(data.ArrayLayout(chunk, design.scatter_pes))})
                 ),
+                "begins": In(1),
                 "room": In(1),
                 "begins_drain": Out(1),
                 "idle": Out(1),
@@ -110,8 +112,10 @@ class Aggregate(wiring.Component):
 
     def elaborate(self, platform: object) -> Module:
         design, m = self._design, Module()
-        m.submodules.duplicator = duplicator = _Duplicator(design)
-        m.submodules.issue = issue = _Issue(design)
+        duplicator, issue = _Duplicator(design), _Issue(design)
+        # Rows and stalls are counted from the beginning of a program.
+        m.submodules.duplicator = ResetInserter(self.begins)(duplicator)
+        m.submodules.issue = ResetInserter(self.begins)(issue)
         m.d.comb += [duplicator.chunks.eq(self.chunks), duplicator.released.eq(issue.released)]
         m.d.comb += [issue.chunks.eq(self.chunks), issue.arrived.eq(duplicator.arrived)]
         wiring.connect(m, wiring.flipped(self.rows), duplicator.rows)

@@ -17,12 +17,13 @@ class Layer(wiring.Component):
     """Aggregates rows, and maps the sums by weights.
 
     Ports:
+        begins: a program begins, as for :class:`sagann.hardware.rtl.aggregate.Aggregate`.
         chunks, tiles, rectifies: of rows and of results; constant while a program runs.
         rows, words: as for :class:`sagann.hardware.rtl.aggregate.Aggregate`.
-        loads, load_row, load_address, load_values: weights, as for :class:`sagann.hardware.rtl.update.SystolicArray`.
+        loads, load_row, load_address, load_values: weights, as for :class:`sagann.hardware.rtl.update.SystolicArray`, while no program runs.
         loads_bias: ``load_values`` are the bias of tile ``load_address``.
-        result: tiles of rows; a row is the number of a destination among n that are drained together.
-        feeder_idle: the array has read all drained rows.
+        result: tiles of rows, which are taken as they come; a row is the number of a destination among n that are drained together.
+        feeder_idle: the array has read all rows that were drained so far.
         stalls: cycles in which a word waited for rows, for room before the array, or for sums.
     """
 
@@ -31,6 +32,7 @@ class Layer(wiring.Component):
         chunk, columns = data.ArrayLayout(32, design.lanes), data.ArrayLayout(32, design.array_columns)
         super().__init__(
             {
+                "begins": In(1),
                 "chunks": In(range(design.row_chunks + 1)),
                 "tiles": In(range(design.array_weights + 1)),
                 "rectifies": In(1),
@@ -59,6 +61,7 @@ class Layer(wiring.Component):
         tags = Cat(feeder.feeds, feeder.row, feeder.tile, feeder.first, feeder.last)
         late = delayed(m, tags, array.latency, resets=True)
         m.d.comb += [
+            aggregate.begins.eq(self.begins),
             aggregate.chunks.eq(self.chunks),
             aggregate.room.eq(feeder.room),
             feeder.chunks.eq(self.chunks),

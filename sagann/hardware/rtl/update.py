@@ -24,7 +24,7 @@ _TO_SUM = 1 + MUL_STAGES
 
 
 def result_layout(design: KernelDesign) -> dict[str, Any]:
-    """What comes out of the update kernel in a cycle: a tile of a row, and where a rectified value is positive."""
+    """What comes out of the update kernel in a cycle: a tile of a row, and where a value is not zero, so where a rectified one is positive."""
     return {
         "valid": Out(1),
         "row": Out(range(max(2, design.scatter_pes))),
@@ -130,9 +130,10 @@ class SystolicArray(wiring.Component):
 
     Ports:
         gradient: the mode; constant while the array is busy.
-        feeds, lanes, address: operands of a cycle, and which of the weights, or sums, they meet.
+        feeds, lanes, address: operands of a cycle, and which of the weights, or sums, they meet. In gradient mode those that meet one sum are
+            ``HAZARD`` cycles apart.
         grads, first: in gradient mode, the gradients of a tile of columns, and whether sums begin at zero.
-        loads, load_row, load_address, load_values: weights of an array row are written.
+        loads, load_row, load_address, load_values: weights of an array row are written, while nothing is fed.
         sums: of each column, ``latency`` cycles after the lanes.
     """
 

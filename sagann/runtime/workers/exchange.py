@@ -2,8 +2,8 @@
 
 The rows for one worker are one sequence, by ascending id, which either side cuts into intervals of its own. A message has the rows between two
 bounds of either side, so it is a range of one block at both ends: it is sent from where this block lies and received where that one will
-lie, in memory or in a file. When the first exchange of an epoch begins, the workers tell each other their bounds. Messages have
-numbers, so blocks go in any order, and several exchanges may be under way.
+lie, in memory or in a file: a disk that fails meanwhile shows as a connection that was lost. When an epoch is set up, the workers tell each
+other their bounds. Messages have numbers, so blocks go in any order, and several exchanges may be under way.
 """
 
 from __future__ import annotations
@@ -119,6 +119,8 @@ class HaloSteps:
         self._num_begun = 0
         self._under_way: dict[tuple[str, bool], tuple[int, list[Callable[..., None]]]] = {}
         "By exchange, the number of its first message, and functions that wait for its messages."
+        # Here all workers stand at the same place. The first exchange begins beside steps that wait for other workers as well.
+        self._agree()
 
     @property
     def by_kind(self) -> dict[str, Callable[[Step], None]]:
@@ -149,8 +151,6 @@ class HaloSteps:
 
     def _begin(self, step: Step) -> None:
         """Begin to receive blocks of a value, or of its gradient."""
-        if not self._num_begun:
-            self._agree()
         exchanged = _exchanged(step)
         self._num_begun += 1
         finishes: list[Callable[..., None]] = []
@@ -170,8 +170,9 @@ class HaloSteps:
     def _wait(self, step: Step) -> None:
         key = _exchanged(step).key
         _, finishes = self._under_way[key]
+        # In the order in which they come: a worker has its time for each message.
         while finishes:
-            finishes.pop()()
+            finishes.pop(0)()
         del self._under_way[key]
 
     def _collect_grad(self, step: Step) -> None:

@@ -104,11 +104,11 @@ class Workers(Team):
         """Begin what :meth:`transfer` does, and return a function that waits for the end. Tensors travel meanwhile.
 
         Until that function has returned, nobody writes to the tensors of ``sends``, and nobody reads those of ``receives``. All workers
-        begin their transfers of the same tag in the same order. ``timeout_s`` counts from the call of the function, which takes
-        another one. A wait in vain ends the connection.
+        begin their transfers of the same tag in the same order. The function takes its own
+        ``timeout_s``, which counts from its call; a wait that times out closes the connection.
 
         Args:
-            tag: number of the transfer, on processors, where those of several numbers begin in any order.
+            tag: transfers of tensors on the CPU with different tags may begin in any order; ignored on devices.
         Raises:
             WorkerError: a worker does not answer; raised here or by the function.
         """

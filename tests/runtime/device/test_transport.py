@@ -100,7 +100,8 @@ def test_what_was_stored_last_comes_back(tmp_path: Path) -> None:
     storing.store(block(2), {"one": piece(7), "more": piece(8)[:5]})
     # A load waits for the block to be written.
     assert storing.load(block(2), []).result()["more"].tolist() == [8] * 5
-    storing.stored()()
+    for number in range(4):
+        storing.await_store(block(number))
     found = [next(iter(host.get(block(number)).views().values())) for number in range(4)]
     assert [float(each[-1]) for each in found] == [0, 1, 7, 3]
     storing.close()
@@ -112,11 +113,9 @@ def test_rows_are_read_once_the_block_has_come(is_pinned: bool, tmp_path: Path) 
     host = RamHost(PinnedPool(streams)) if is_pinned else DiskHost(tmp_path)
     storing = transporting(streams, host)
     storing.store(block(0), {"": piece(3)})
-    # As a thread does that sends them to another worker.
-    storing.stored()()
-    rows = torch.empty(4)
-    host.get_rows(block(0), slice(2, 6), rows)
-    assert rows.tolist() == [3] * 4
+    # As before rows are sent to another worker.
+    storing.await_store(block(0))
+    assert host.view(block(0))[""][2:6].tolist() == [3] * 4
     storing.close()
 
 
@@ -132,7 +131,7 @@ def test_what_cannot_be_put_gives_its_memory_back(monkeypatch: pytest.MonkeyPatc
     with pytest.raises(OSError, match="the disk is full"):
         storing.load(block(1), []).result()
     with pytest.raises(OSError, match="the disk is full"):
-        storing.stored()()
+        storing.await_store(block(1))
     storing.close()
     assert can_take(storing._staging, 2 * PIECE_BYTES)
 

@@ -26,6 +26,13 @@ TOPOLOGIES = odd_topologies()
 WIDTH = 3
 
 
+class Residents(dict[Block, Tensor]):
+    """Blocks in the memory that computes, whose stores have ended."""
+
+    def await_store(self, block: Block) -> None:
+        pass
+
+
 class Streamed:
     """A worker's part, with values ``names`` of its own vertices."""
 
@@ -36,7 +43,7 @@ class Streamed:
         part = worker_part(graph, workers, opened=Graph(topology=topology))
         self.part: PartIntervals = cut(part.blocks, part, count)
         self.halo_ids, self.vertices = part.halo.part.halo, part.vertices
-        self.host, self.resident = host, {}
+        self.host, self.resident = host, Residents()
         forms = dict.fromkeys(names, Form(shape=(WIDTH,), dtype=torch.float64))
         self.steps = HaloSteps(part.blocks, self.part, forms, host, self.resident)
 
@@ -69,7 +76,7 @@ class Streamed:
         self.run("send_rows", exchanged._replace(sends=(block,), receives=()))
 
     def received(self, name: str) -> Tensor:
-        rows = [self.host.get(Block("value", name, interval))[""] for interval in self.part.halo]
+        rows = [self.host.view(Block("value", name, interval))[""] for interval in self.part.halo]
         return torch.cat([self.rows[name][:0], *rows])
 
 
@@ -95,7 +102,7 @@ def test_rows_of_the_halo_come_and_their_gradients_go_back(
         before = workers.sent_bytes
         streamed.run("begin_exchange", back)
         for block in back.sends:
-            host.put(block, {"": 2 * host.get(block._replace(kind="value"))[""]})
+            host.put(block, {"": 2 * host.view(block._replace(kind="value"))[""]})
             streamed.send(back, block)
         streamed.run("exchange_grad", back)
         assert workers.sent_bytes - before == len(streamed.halo_ids) * WIDTH * 8
@@ -105,7 +112,7 @@ def test_rows_of_the_halo_come_and_their_gradients_go_back(
             at = streamed.rows_at(interval)
             streamed.resident[grad] = torch.zeros(at.stop - at.start, WIDTH, dtype=torch.float64)
             returned = tuple(block for block in back.receives if block.interval == interval)
-            streamed.resident |= {block: host.get(block)[""] for block in returned}
+            streamed.resident |= {block: host.view(block)[""] for block in returned}
             streamed.run("collect_grad", reads=(grad, *returned), writes=(grad,))
             found.append(streamed.resident[grad])
         host.close()
