@@ -71,8 +71,9 @@ def edges_among(topology: Topology, vertices: Tensor, ids: Tensor) -> tuple[Tens
 
     offsets, edges = gather_ranges(topology.indptr, vertices)
     indices = ids[topology.indices[edges].long()]
-    keep = indices >= 0
-    edges, indices, indptr = edges[keep], indices[keep], offsets_of(keep)[offsets]
+    indptr, keep = offsets, indices >= 0
+    if not keep.all():
+        edges, indices, indptr = edges[keep], indices[keep], offsets_of(keep)[offsets]
     sort_rows(indptr, indices, edges)
     return indptr, indices, edges
 

@@ -14,10 +14,10 @@ def as_text(value: Any) -> str:
     return _of(value, str, "text")
 
 
-def as_integer(value: Any, name: str) -> int:
-    """An integer in the range of ``name``, a key of :data:`sagann.ranges.RANGES`."""
+def as_integer(value: Any, name: str, *, of: str | None = None) -> int:
+    """An integer in the range of ``name``, a key of :data:`sagann.ranges.RANGES`; ``of`` is its key, for the error, if that is another one."""
     if value not in RANGES[name]:
-        raise _unexpected(value, f"{RANGES[name]} for {name}")
+        raise _unexpected(value, f"{RANGES[name]} for {of or name}")
     return int(value)
 
 

@@ -18,9 +18,15 @@ def write_json(path: Path, value: Any) -> None:
     write_whole(path, (json.dumps(value, indent=2, allow_nan=False) + "\n").encode())
 
 
+def new_digest(content: bytes = b"") -> Any:
+    """BLAKE2b-128 of bytes, to which more may be added."""
+    return hashlib.blake2b(content, digest_size=16)
+
+
 def digest(content: bytes) -> str:
     """BLAKE2b-128, in hexadecimal."""
-    return hashlib.blake2b(content, digest_size=16).hexdigest()
+    found: str = new_digest(content).hexdigest()
+    return found
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from sagann.storage.durable import TEMPORARY_PREFIX, write_whole
 from sagann.train.atomic import disk_errors, remove_leftovers
 from sagann.train.plain_state import pack
 
-FORMAT = 2
+FORMAT = 3
 State: TypeAlias = Mapping[str, Any]
 """The state of a run at the end of an epoch, or between two batches of one: its ``epoch`` and ``batch``, and further values by the name of their
 part: numbers, texts, tensors, and plain containers of these (:mod:`sagann.train.plain_state`)."""

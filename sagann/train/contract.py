@@ -41,7 +41,11 @@ class Contract:
     def __post_init__(self) -> None:
         check_fields(self)
         # A list where it is read from a file.
-        object.__setattr__(self, "feature_names", as_texts([*self.feature_names]))
+        object.__setattr__(
+            self,
+            "feature_names",
+            as_texts([*self.feature_names] if isinstance(self.feature_names, tuple) else self.feature_names),
+        )
 
     @property
     def unit(self) -> Unit:

@@ -45,7 +45,7 @@ def chosen_device(name: str) -> str:
 def reproducible(enabled: bool, device: torch.device) -> Iterator[None]:
     """Inside the block, PyTorch allows only operators that give the same bits in every run on ``device``.
 
-    PyTorch has one state for all threads: threads take turns (:func:`own_turn`).
+    PyTorch has one state for all threads, so a process has one block at a time: runs in several threads take turns (:func:`own_turn`).
     """
     if not enabled:
         yield

@@ -13,6 +13,9 @@ from sagann.storage.json_fields import as_integer, as_mapping, as_text, as_texts
 from sagann.train.contract import Contract, require_names
 from sagann.train.losses import Loss
 
+MAPPINGS = ("model", "train", "contract", "versions", "identity")
+"Keys of run.json whose values are mappings."
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Run:
@@ -92,5 +95,5 @@ class Run:
             identity=identity,
             class_names=require_names(as_texts(values["class_names"]), contract.num_classes, where="class_names"),
             loss=loss,
-            automatic_bytes=None if budget is None else as_integer(budget, "bytes"),
+            automatic_bytes=None if budget is None else as_integer(budget, "bytes", of="automatic_memory_bytes"),
         )

@@ -20,6 +20,7 @@ A lock on the folder keeps two processes from training into it at once; the syst
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import json
 import os
 import shutil
@@ -32,12 +33,12 @@ import torch
 from torch import Tensor
 
 from sagann.errors import CheckpointError, InputError, in_one_line, shown
-from sagann.storage.durable import sync_folder, write_whole
-from sagann.train.atomic import digest, disk_errors, remove_leftovers, write_json
+from sagann.storage.durable import TEMPORARY_PREFIX, sync_folder
+from sagann.train.atomic import digest, disk_errors, new_digest, remove_leftovers, write_json
 from sagann.train.checkpoint import CheckpointFolder
 from sagann.train.plain_state import pack, unpack
 from sagann.train.reporter import EpochRecord
-from sagann.train.run import Run
+from sagann.train.run import MAPPINGS, Run
 
 FORMAT = 2
 RUNS = Path("runs")
@@ -173,10 +174,14 @@ class RunFolder:
                 hint="Open it with the version of sagann that wrote it.",
             )
         try:
+            if missing := [name for name in MAPPINGS if not isinstance(found.get(name), dict)]:
+                raise TypeError(f"{', '.join(missing)}: missing, or not a mapping")
             return Run.from_json(self.path, found)
         except (KeyError, TypeError, ValueError) as error:
+            # Of a refused field the hint would be of the options.
+            what = error.message if isinstance(error, InputError) else str(error)
             raise CheckpointError(
-                f"run.json is damaged: {type(error).__name__}: {error} (in {path})",
+                f"run.json is damaged: {type(error).__name__}: {what} (in {path})",
                 hint="Restore the file, or train again: --overwrite, or fit(overwrite=True).",
             ) from error
 
@@ -241,21 +246,36 @@ class RunFolder:
         Values of the state_dict that are no tensors (the extra state of a module) are the bytes of one tensor more.
         """
         # Imported here: only runs with a folder need it.
-        from safetensors.torch import save
+        from safetensors import SafetensorError
+        from safetensors.torch import save_file
 
-        # Parameters that share their memory, which safetensors refuses, are written as often as they are named.
-        tensors = {
-            name: value.detach().clone(memory_format=torch.contiguous_format)
-            for name, value in state.items()
-            if isinstance(value, Tensor)
-        }
+        tensors, written = dict[str, Tensor](), set[int]()
+        for name, value in state.items():
+            if isinstance(value, Tensor):
+                storage = value.untyped_storage()
+                is_alone = storage.nbytes() == value.nbytes and storage.data_ptr() not in written
+                written.add(storage.data_ptr())
+                # safetensors refuses tensors that share their memory: they are written as often as they are named.
+                value = value.detach() if is_alone else value.detach().clone()
+                tensors[name] = value.contiguous()
         extra = {name: value for name, value in state.items() if name not in tensors}
         if extra:
             tensors[_EXTRA_STATE] = torch.frombuffer(bytearray(pack(extra)), dtype=torch.uint8)
-        content = save(tensors)
+        aside = self.path / f"{TEMPORARY_PREFIX}{_WEIGHTS_FILE}"
         with disk_errors(self.path):
-            write_whole(self.path / _WEIGHTS_FILE, content)
-            write_json(self.path / _SUMMARY_FILE, {**summary, "weights_checksum": digest(content)})
+            aside.touch()
+            mode = aside.stat().st_mode
+            try:
+                save_file(tensors, aside)
+            except SafetensorError as error:
+                raise OSError(None, str(error), str(aside)) from error
+            # safetensors makes files that only their owner may read, whatever the umask.
+            aside.chmod(mode)
+            with aside.open("rb") as file:
+                os.fsync(file.fileno())
+                checksum = hashlib.file_digest(file, new_digest).hexdigest()
+            aside.replace(self.path / _WEIGHTS_FILE)
+            write_json(self.path / _SUMMARY_FILE, {**summary, "weights_checksum": checksum})
 
     def read_summary(self) -> dict[str, Any] | None:
         """Read metrics.json; None where the run has not ended."""
