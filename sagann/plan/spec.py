@@ -6,7 +6,8 @@
   and it has no all-reduce.
 - A step reads blocks in its device's memory: written, loaded or received before, and not dropped since.
 - A block that an exchange sends lies outside of the device, as it was written last, and is not written until the exchange has ended.
-  One that it receives lies outside afterwards. An exchange sends and receives exactly the blocks that it began with, and it ends.
+  One that it receives is written from the begin on, and lies outside after the end. An exchange sends and receives exactly the blocks that it
+  began with, and it ends.
 - A block is loaded only while it is not in memory and its last content lies outside. It is stored and sent while it is in
   memory. It is dropped, at the end at the latest. A received block is used.
 - Blocks and temporaries of a device never exceed the budget, nor the peak that the plan states.
@@ -289,6 +290,10 @@ class _Memory:
         if step.kind == "begin_exchange":
             self._require(key not in self.under_way, f"{found.value} travels already")
             self.under_way[key] = found, set()
+            # What is received is written from now on.
+            for block in found.receives:
+                self._touch(block, on_device=False, changes=True)
+            self.outside.difference_update(found.receives)
             return
         self._require(key in self.under_way, f"no exchange of {found.value} has begun")
         begun, sent = self.under_way[key]

@@ -176,7 +176,10 @@ class _Reader:
         return self._largest_id + 1
 
     def stated(self) -> dict[str, Any]:
-        """What the graph states beside its arrays. It counts classes that nothing states; types of edges that are dropped count too."""
+        """What the graph states beside its arrays: 0 classes where nothing states them, which ``Graph`` counts.
+
+        Types of edges that nothing states are counted here, with those of edges that are dropped.
+        """
         stated = {name: self._stated.get(name) or (() if name in NAMES else 0) for name in STATED}
         if "type" not in self.source.edges.columns:
             stated["num_edge_types"] = 0

@@ -117,8 +117,8 @@ class EpochSource(ABC):
             names={"loss", KINDS[kind].quick, *names},
         )
 
-    def report(self, epochs_left: int) -> dict[str, Any]:
-        """What the last epoch was trained with, as :attr:`sagann.train.EpochRecord.extra` has it. Called once an epoch; so many follow."""
+    def end_epoch(self, epochs_left: int) -> dict[str, Any]:
+        """What the epoch was trained with, as :attr:`sagann.train.EpochRecord.extra` has it. Vertices may move between workers now, for the epochs that are left."""
         found = {
             name: value for each in (self.traffic, self.work) if each for name, value in each.to_json().items()
         }

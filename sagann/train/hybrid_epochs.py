@@ -136,6 +136,7 @@ class HybridEpochs(SampledEpochs):
         self.has_shares = self.manager.load_state_dict(found)
 
     def open(self) -> None:
+        assert self.balancer is None, "workers and devices exclude each other"
         if not self.trainers:
             self.trainers = self._started()
 

@@ -27,7 +27,7 @@ def write_profile(folder: Path, runner: Runner, measured: Recorder, on_message: 
     graph = runner.prepared.graph
     assert graph.features is not None
     assert isinstance(runner, Streamed)
-    streamed, streaming = runner.streamed(), runner.budget
+    streamed, streaming = runner.streamed(), runner.streaming
     timelines: dict[str, Timeline] = {"measured": measured}
     title = f"{type(runner.model).__name__} on {graph.name}: budget {format_bytes(streaming.memory_bytes)}"
     try:

@@ -79,7 +79,7 @@ class TrainSession:
             self.tracker.update(epoch, metrics, self.model)
         step_scheduler(self.scheduler, self.tracker.monitored(metrics) if is_due else None)
         epochs_left = 0 if self.tracker.exhausted else self.config.epochs - epoch
-        extra = self.source.report(epochs_left)
+        extra = self.source.end_epoch(epochs_left)
         if self.config.sample is not None:
             extra["mteps"] = 1e-6 * trained.num_edges / max(trained.train_s, 1e-9)
         record = EpochRecord(

@@ -49,8 +49,9 @@ def require_no_work(folder: RunFolder) -> None:
 def continue_run(session: TrainSession, folder: RunFolder, run: Run, on_message: Callable[[str], None]) -> str:
     """Continue the run of a locked folder in a new session, and return the digest of the run's identity.
 
-    The session has the same model, graph and configuration, and has not trained yet. ``run`` is what
-    would start now: its options and its automatic budget replace those of the folder. The folder's history is cut back to the checkpoint. ``on_message`` is told of other versions and of damaged checkpoints.
+    The session has the same model, graph and configuration, and has not trained yet. ``run`` describes a run that would start
+    now; its options and automatic budget replace those in the folder. The folder's history is cut back to the checkpoint.
+    ``on_message`` is told of other versions and of damaged checkpoints.
     """
     if folder.has_work and not folder.exists:
         value = "nothing tells which model and graph its checkpoints and metrics belong to"

@@ -17,6 +17,7 @@ from sagann.free_space import disk_of, free_disk_bytes
 from sagann.graph.feature_store import Features
 from sagann.train.evaluating import evaluating
 from sagann.train.runner import Runner, unchanged
+from sagann.train.streaming import Streaming
 from sagann.train.trainable import require_one_graph
 
 if TYPE_CHECKING:
@@ -29,10 +30,11 @@ if TYPE_CHECKING:
 class Streamed(Runner):
     """A model by intervals, over a whole graph or a worker's part. The streamed model is made when it is first needed; all threads share it."""
 
+    streaming: Streaming
+
     def __init__(self, *given: Any, **options: Any) -> None:
         super().__init__(*given, **options)
         assert self.streaming is not None
-        self.budget = self.streaming
         self._kept: StreamedModel | None = None
         self._lock = threading.Lock()
 
@@ -52,11 +54,11 @@ class Streamed(Runner):
     def _made(self) -> StreamedModel:
         with ExitStack() as stack:
             with self.team.together("cutting the graph"):
-                streamed = self._stream(self.model, trains=self.budget.trains)
+                streamed = self._stream(self.model, trains=self.streaming.trains)
                 # Another worker may have failed.
                 stack.callback(streamed.close)
                 # What trains is planned before its first epoch.
-                evaluation = None if self.budget.trains else self._evaluation(streamed)
+                evaluation = None if self.streaming.trains else self._evaluation(streamed)
             if evaluation is not None:
                 self._require_room(evaluation)
             stack.pop_all()
@@ -69,7 +71,7 @@ class Streamed(Runner):
         from sagann.runtime.streaming.stream import stream, stream_part
 
         require_one_graph(self.model, self.prepared.graph)
-        graph, part, budget = self.prepared.graph, self.prepared.part, self.budget
+        graph, part, budget = self.prepared.graph, self.prepared.part, self.streaming
         within: dict[str, Any] = {"spill": budget.spill, "trains": trains, "device": self.device}
         try:
             if part is None:
@@ -103,7 +105,7 @@ class Streamed(Runner):
 
         Workers whose spill folders lie on one disk of one machine need room for all of them.
         """
-        spill, own, num_vertices = self.budget.spill, self.prepared.vertices, self.prepared.graph.num_vertices
+        spill, own, num_vertices = self.streaming.spill, self.prepared.vertices, self.prepared.graph.num_vertices
         if spill is None or self.device.type != "cpu":
             return
         # Imported here: most runs do not stream, and it loads Numba.
@@ -133,7 +135,7 @@ class Streamed(Runner):
         self.model.train()
         streamed, epoch = self.streamed(), None
         with self.team.together("planning"):
-            if self.budget.trains:
+            if self.streaming.trains:
                 epoch = streamed.plan(self._features, folded=self._head.folds)
                 self._check(epoch)
             evaluation = self._evaluation(streamed)

@@ -151,7 +151,7 @@ class Trainer:
         self._spill_dir = None if run_dir is None else Path(run_dir)
         self.run_dir = self._spill_dir if is_first else None
         self._reporter: Reporter = (reporter or LogReporter()) if is_first else SilentReporter()
-        self.say = self._reporter.on_message
+        self._say = self._reporter.on_message
         self._shows_progress = progress and reporter is None and is_first
         self.source: str = source or graph.name
         "Name of the data."
@@ -164,6 +164,7 @@ class Trainer:
             contract = Contract.of(self.graph)
             names = class_names or self.graph.class_names[: contract.num_classes]
             self.class_names = require_names(names, contract.num_classes, where="Trainer.class_names")
+            "Names of the classes; empty where classes are known by their numbers."
             self.monitor: str = resolve_monitor(self.config, contract, self.graph.answers.splits)
             "The metric that early stopping and the best weights go by, as 'val/accuracy'."
             self.weights: str = self.config.weights or ("best" if self.monitor.startswith("val/") else "last")
@@ -231,12 +232,12 @@ class Trainer:
 
     def _tell(self, text: str | None) -> None:
         if text:
-            self.say(text)
+            self._say(text)
 
     def _prepare(self) -> PreparedGraph:
         features, streaming = self.graph.features, self.predictor.streaming
         if self.config.sample is not None and streaming is None and not isinstance(features, Tensor | None):
-            self.say(
+            self._say(
                 f"All rows of the {type(features).__name__} are read into memory, where an evaluation takes them: mini-batches do not "
                 "read the store. With a memory budget (--memory, TrainConfig.memory) they do, and evaluations are streamed."
             )
@@ -247,25 +248,23 @@ class Trainer:
     def _stream_where_needed(self, folder: RunFolder | None, *, resume: bool) -> None:
         """Stream the model where a budget is stated, or where memory is too small for the run."""
         is_chosen = may_choose_budget(self.predictor, self.config)
-        known = (
-            folder.read_run().automatic_bytes
-            if is_chosen and folder is not None and folder.exists and resume
-            else None
-        )
+        known = None
+        if is_chosen and resume and folder is not None and folder.exists:
+            known = folder.read_run().automatic_bytes
         budget_bytes = automatic_budget(
             self.predictor,
             self.prepared.graph,
             self.config,
-            self.say,
+            self._say,
             known=known,
             in_files_bytes=self._in_files_bytes,
         )
         streaming = Streaming.of(self.config, self._spill_dir, device=self.device, automatic_bytes=budget_bytes)
         if streaming is not None:
-            streaming.warn(self.say)
+            streaming.warn(self._say)
         self.predictor.stream_within(streaming)
 
-    def session_of(self, predictor: Predictor, source: EpochSource) -> TrainSession:
+    def _session_of(self, predictor: Predictor, source: EpochSource) -> TrainSession:
         """A session that trains the model of ``predictor``, which may be a copy, on the steps of ``source``."""
         tracker = BestTracker(self.monitor, keep_weights=self.weights == "best", patience=self.config.patience)
         optimizer, scheduler = self._policies.made(predictor.model, maximise=tracker.maximise)
@@ -315,7 +314,7 @@ class Trainer:
                 if folder is not None:
                     run = run_of(self, session, folder.path)
                     if resume:
-                        digest = continue_run(session, folder, run, self.say)
+                        digest = continue_run(session, folder, run, self._say)
                     else:
                         digest = start_run(folder, run, overwrite=overwrite)
                     saver = Saver(session, folder, digest)
@@ -323,7 +322,7 @@ class Trainer:
                 continue_together(session)
             self._records = session.history
             unit = "batch" if session.source.num_batches > 1 else "epoch"
-            stack.enter_context(stop_on_interrupt(self.stop, self.say, after=unit))
+            stack.enter_context(stop_on_interrupt(self.stop, self._say, after=unit))
             reporters = [*([saver] if saver else []), *self._reporters(folder, session, stack)]
             for reporter in reporters:
                 reporter.on_start(info_of(self, session))
@@ -332,7 +331,7 @@ class Trainer:
                 # Imported here: most runs are not rehearsed, and it loads Numba.
                 from sagann.train.rehearsals import begin_as_foretold
 
-                begin_as_foretold(self, session.source)
+                begin_as_foretold(self, session.source, self._session_of, self._say)
             session.source.open()
             session.run(reporters, stops=self._all_stop)
             if saver is not None:
@@ -347,8 +346,10 @@ class Trainer:
         self.predictor.try_out(self.prepared)
         if self.config.sample is not None:
             require_seeds_apart(self.predictor, self.prepared.graph.to("cpu"), self.config.sample)
-        source = source_of(self.predictor, self.prepared, self.config, model_config=self.model_config, say=self.say)
-        return self.session_of(self.predictor, source)
+        source = source_of(
+            self.predictor, self.prepared, self.config, model_config=self.model_config, say=self._say
+        )
+        return self._session_of(self.predictor, source)
 
     def _reporters(self, folder: RunFolder | None, session: TrainSession, stack: ExitStack) -> list[Reporter]:
         """Everyone who is told how a session goes; what is to be closed at its end is put on ``stack``."""
@@ -410,7 +411,7 @@ class Trainer:
         from sagann.train.rehearsals import foretell
 
         with own_turn(self.team):
-            return foretell(self)
+            return foretell(self, self._session_of)
 
     def foretell_trainers(self) -> tuple[Prediction, Prediction | None]:
         """Foretell an epoch of the trainers of ``config.devices``, with the shares that they settle on in some ten seconds; and with one accelerator process more.
@@ -425,7 +426,7 @@ class Trainer:
         from sagann.train.rehearsals import foretell_trainers
 
         with own_turn(self.team):
-            return foretell_trainers(self)
+            return foretell_trainers(self, self._session_of)
 
     def _run_folder(self, resume: bool) -> RunFolder | None:
         if self.run_dir is not None:
@@ -436,7 +437,7 @@ class Trainer:
                 hint="Pass run_dir, when the run is started and when it is resumed.",
             )
         if self.config.tensorboard:
-            self.say("TensorBoard events are not written: the Trainer has no run folder.")
+            self._say("TensorBoard events are not written: the Trainer has no run folder.")
         return None
 
     def __repr__(self) -> str:
@@ -455,5 +456,5 @@ class Trainer:
         result = result_of(session, metrics, weights="last" if best is None else "best", run_dir=self.run_dir)
         if folder is not None and session.finished:
             folder.write_result(self.model.state_dict(), summary_of(self, result))
-            session.source.write_profile(folder.path, self.say)
+            session.source.write_profile(folder.path, self._say)
         return result

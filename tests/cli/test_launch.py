@@ -10,6 +10,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext, suppress
@@ -123,6 +124,26 @@ def test_a_killed_worker_ends_the_run_which_resumes(
         assert code == 0, err
     # Bit for bit: the same number of workers gives the same run.
     assert history(folder)[:EPOCHS] == history(together)
+
+
+@pytest.mark.thorough
+def test_torchrun_starts_the_same_run(together: Path, blocks: Path, tmp_path: Path) -> None:
+    torchrun = (
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--nproc-per-node=2",
+        "--master-port",
+        str(free_port()),
+    )
+    arguments = ("train", "--data", blocks, *OPTIONS, "--epochs", EPOCHS, "--out", tmp_path / "run")
+    command = [*torchrun, "-m", "sagann", *map(str, arguments)]
+    ended = subprocess.run(
+        command, capture_output=True, text=True, timeout=DEADLINE_S, env={**os.environ, **ENVIRONMENT}, check=False
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.count("Run saved in") == 1
+    assert history(tmp_path / "run") == history(together)
 
 
 def start_by_hand(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from dataclasses import replace
 from pathlib import Path
@@ -237,6 +238,9 @@ def test_a_mistake_is_named_and_nothing_is_done(
     outcome = invoke(*shlex.split(line.replace("BLOCKS", str(blocks)).replace("RUN", str(trained))))
     assert outcome.code == 2, outcome.err
     assert message in " ".join(outcome.err.split())
+    # A message has a hint, or shows the usage; that an argument is missing is all that there is to say.
+    shown = r"^Usage: |^Error: .+\n  hint: \S|^Error: Option '\S+' requires an argument"
+    assert re.search(shown, outcome.err, re.MULTILINE), outcome.err
     assert "Traceback" not in outcome.err
     assert outcome.out == ""
     assert files() == before

@@ -125,6 +125,10 @@ def test_a_load_of_what_comes_waits_for_the_end_of_the_exchange_and_what_is_sent
         ([MAKE, STORE, DROP, SEND, END], "no exchange of h has begun"),
         ([BEGIN, BEGIN], "h travels already"),
         ([BEGIN, MAKE, DROP, SEND, END], "is sent and does not lie outside"),
+        (
+            [BEGIN, MAKE, STORE, DROP, SEND, END, BEGIN, Move("load", value("h", 2), 8)],
+            "does not lie outside as it was written last",
+        ),
         ([BEGIN, MAKE, STORE, DROP, SEND, SEND], "is sent twice, or is not what the exchange began with"),
         ([BEGIN, MAKE, STORE, DROP, END], "ends before all is sent"),
         ([BEGIN, MAKE, STORE, SEND, MAKE, DROP, END], "is written while it travels"),

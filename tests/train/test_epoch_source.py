@@ -36,7 +36,7 @@ class Halves:
     def _loss(self, rows):
         return F.cross_entropy(self.model(self.graph.features[rows]), self.graph.labels[rows])
 
-    def report(self, epochs_left):
+    def end_epoch(self, epochs_left):
         return {}
 
     def logits(self):

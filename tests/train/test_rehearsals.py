@@ -55,14 +55,14 @@ def source_of(**options: Any) -> HybridEpochs:
 def test_a_run_begins_with_the_shares_of_its_rehearsal(monkeypatch: pytest.MonkeyPatch) -> None:
     foretold(monkeypatch)
     source, said = source_of(), list[str]()
-    rehearsals.begin_as_foretold(SimpleNamespace(say=said.append), source)  # type: ignore[arg-type]
+    rehearsals.begin_as_foretold(SimpleNamespace(), source, pytest.fail, said.append)  # type: ignore[arg-type]
     assert source.manager.assignment.seeds == {HOST: 3, ACCELERATOR: 9}
     assert said[0] == "Rehearsing host, accelerator0, to begin with the best shares ..."
     assert said[1].startswith("Of 12 seeds, host gets 3, accelerator0 gets 9: an iteration is expected at 9 ms.")
 
 
 def test_a_batch_with_fewer_seeds_than_trainers_is_not_rehearsed() -> None:
-    rehearsals.begin_as_foretold(SimpleNamespace(), source_of(batch_size=1))  # type: ignore[arg-type]
+    rehearsals.begin_as_foretold(SimpleNamespace(), source_of(batch_size=1), pytest.fail, pytest.fail)  # type: ignore[arg-type]
 
 
 def test_a_resumed_run_goes_on_with_its_shares_and_without_a_rehearsal(

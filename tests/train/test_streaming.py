@@ -6,6 +6,7 @@ import json
 import re
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -105,7 +106,8 @@ def test_workers_on_one_disk_need_room_for_all_of_them(monkeypatch: pytest.Monke
     streaming = Streaming.of(TrainConfig(memory=TIGHT), tmp_path, device=CPU)
     model = build_model(MODEL, graph)
     predictor = Predictor(model, Contract.of(graph), device=CPU, streaming=streaming)
-    runner = predictor.runner(predictor.prepare(graph))
+    prepared = predictor.prepare(graph)
+    runner = predictor.runner(prepared)
     free_bytes = [0]
     monkeypatch.setattr("sagann.train.streamed.free_disk_bytes", lambda folder: free_bytes[0])
 
@@ -123,7 +125,14 @@ def test_workers_on_one_disk_need_room_for_all_of_them(monkeypatch: pytest.Monke
         runner.try_out()
         return int(found[1])
 
-    assert needed_bytes(Together()) == 2 * needed_bytes(SOLO) + 1
+    alone = needed_bytes(SOLO)
+    assert needed_bytes(Together()) == 2 * alone + 1
+    # A worker computes the rows of its part, and gathers those of all vertices. A row of the result has three numbers.
+    runner.prepared = replace(
+        prepared,
+        part=SimpleNamespace(vertices=slice(0, 400), topology=graph.topology, features=prepared.graph.features),  # type: ignore[arg-type]
+    )
+    assert needed_bytes(SOLO) == alone + (400 + 600 - 600) * 12
     predictor.release()
 
 

@@ -28,10 +28,14 @@ _UNITS = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "bytes"))
 
 
 def write_trace(path: Path, timelines: Mapping[str, Timeline]) -> None:
-    """Write timelines, by name, in Chrome's format for traces, each as a process with a thread for each lane."""
+    """Write timelines, by name, in Chrome's format for traces, each as a process with a thread for each lane that has spans.
+
+    A span of no seconds is an instant.
+    """
     events: list[dict[str, Any]] = []
     for number, (name, timeline) in enumerate(timelines.items()):
-        lanes = list(dict.fromkeys([*LANES, *(span.lane for span in timeline.spans)]))
+        used = dict.fromkeys(span.lane for span in timeline.spans)
+        lanes = [*(lane for lane in LANES if lane in used), *(lane for lane in used if lane not in LANES)]
         events.append({"name": "process_name", "ph": "M", "pid": number, "args": {"name": name}})
         events += [
             {"name": "thread_name", "ph": "M", "pid": number, "tid": thread, "args": {"name": lane}}
@@ -41,11 +45,10 @@ def write_trace(path: Path, timelines: Mapping[str, Timeline]) -> None:
         events += [
             {
                 "name": span.name,
-                "ph": "X",
                 "pid": number,
                 "tid": lanes.index(span.lane),
                 "ts": (span.start_s - begin_s) * 1e6,
-                "dur": span.seconds * 1e6,
+                **({"ph": "X", "dur": span.seconds * 1e6} if span.seconds else {"ph": "i", "s": "t"}),
                 "args": {"bytes": span.num_bytes},
             }
             for span in timeline.spans

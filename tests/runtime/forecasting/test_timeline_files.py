@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sagann.errors import MissingDependencyError
-from sagann.plan.timeline import LANES, Span, Timeline
+from sagann.plan.timeline import Span, Timeline
 from sagann.runtime.forecasting import timeline_files
 
 
@@ -23,16 +23,25 @@ def test_a_trace_has_a_process_for_each_timeline_whose_spans_begin_at_zero(
     spans = [
         Span(lane="load", name="edges csc: 0 to 0", start_s=7.0, seconds=0.5, num_bytes=12),
         Span(lane="compute", name="gather 0: 0 to 0", start_s=7.25, seconds=2.0),
+        Span(lane="decisions", name="So it is.", start_s=8.0, seconds=0.0),
     ]
     timeline_files.write_trace(tmp_path / "trace.json", {"planned": planned, "measured": Timeline(spans)})
     events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
     assert [event["args"]["name"] for event in events if event["name"] == "process_name"] == ["planned", "measured"]
-    assert [event["args"]["name"] for event in events if event["name"] == "thread_name"] == [*LANES, *LANES]
+    lanes = ["compute", "load", "decisions"]
+    assert [event["args"]["name"] for event in events if event["name"] == "thread_name"] == ["compute", *lanes]
     measured = [event for event in events if event["ph"] == "X" and event["pid"] == 1]
-    assert [(event["name"], LANES[event["tid"]], event["ts"], event["dur"]) for event in measured] == [
+    assert [(event["name"], lanes[event["tid"]], event["ts"], event["dur"]) for event in measured] == [
         ("edges csc: 0 to 0", "load", 0.0, 0.5e6),
         ("gather 0: 0 to 0", "compute", 0.25e6, 2e6),
     ]
+    (instant,) = (event for event in events if event["ph"] == "i")
+    assert (instant["name"], lanes[instant["tid"]], instant["ts"], instant["s"]) == (
+        "So it is.",
+        "decisions",
+        1e6,
+        "t",
+    )
     assert [event["args"]["bytes"] for event in measured] == [12, 0]
 
 

@@ -108,6 +108,23 @@ class Jumping(nn.Module):
         return self.after(torch.cat([rows[1] + rows[2], rows[3]], -1))
 
 
+class Twice(nn.Module):
+    """Rows are gathered as they are, and with a mean over all vertices between."""
+
+    num_hops = 2
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.before, self.after = nn.Linear(8, 6), nn.Linear(12, 3)
+        self.norm = nn.BatchNorm1d(6)
+        self.layers = nn.ModuleList([Sum(), Sum()])
+
+    def forward(self, hops: Sequence[sagann.Topology], x: Tensor) -> Tensor:
+        rows = torch.tanh(self.before(x))
+        pairs = zip(self.layers, hops, (self.norm(rows), rows), strict=True)
+        return self.after(torch.cat([layer(hop, given) / 8 for layer, hop, given in pairs], -1))
+
+
 def graph_of(ends: list[tuple[int, int]], num_vertices: int) -> Graph:
     generator = torch.Generator().manual_seed(3)
     src, dst = torch.tensor(ends, dtype=torch.int64).reshape(-1, 2).T
@@ -171,6 +188,7 @@ def cases() -> Iterator[Case]:
     apart = replace(apart, num_edge_types=3)
     rgcn = ModelConfig(model="rgcn", hidden=8)
     yield Case("no halo at one worker", partial(build_model, rgcn, apart), apart, compiled)
+    yield Case("gathered twice, no halo at one worker", Twice, apart, compiled, streams=True)
     yield Case("fewer vertices than workers", normed, graph_of([(0, 1), (1, 0)], 2), compiled)
     sparse, config = sparse_graph(), ModelConfig(hidden=8, dropout=0.5, encoder="none")
     yield Case("sparse features without an encoder", partial(build_model, config, sparse), sparse, compiled)
@@ -186,6 +204,7 @@ RUNS = {
         False,
         ("gat", "README, in tiles", "empty parts, batch norms of edges", "fewer vertices than workers"),
     ),
+    "2 streamed": (2, True, ("gathered twice, no halo at one worker",)),
     "3 streamed, first": (3, True, None),
     "3 streamed, again": (3, True, AGAIN),
 }
