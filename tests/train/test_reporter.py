@@ -90,5 +90,5 @@ def test_numbers_and_words_of_several_trainers_are_events(tmp_path, accumulator)
     events.on_epoch(EpochRecord(epoch=1, loss=0.5, epoch_s=0.2, lr=0.3, extra=WORK.to_json()))
     events.close()
     found = accumulator(str(tmp_path)).Reload()
-    assert found.Scalars("run/trainer_seeds/1")[0].value == WORK.seeds[1]
+    assert found.Scalars("run/trainer_seeds/1")[0].value == [*WORK.seeds.values()][1]
     assert found.Tensors("run/trainer_why/text_summary")[0].tensor_proto.string_val == [WORK.why.encode()]

@@ -1,4 +1,4 @@
-"""docs/training.md, docs/memory.md, docs/hybrid.md and docs/pyg.md run as printed."""
+"""docs/training.md, docs/memory.md and docs/pyg.md run as printed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ DOCS = Path(__file__).parents[2] / "docs"
     [
         ("training.md", 100),
         ("memory.md", 15),
-        ("hybrid.md", 6),
         ("pyg.md", 11),
     ],
 )

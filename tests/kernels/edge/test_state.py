@@ -125,7 +125,13 @@ def narrow_beside_wide(features: int, at: str = "dst") -> EdgeFunction:
     """Results of one lane beside wide ones: what every tile of a row reads, only one may write."""
     make = Builder(torch.float64)
     score, value, weight = make.input("src", ()), make.input("src", (features,)), make.input("edge", ())
-    outputs = [("softmax", score, value), ("sum", weight), ("max", weight), ("softmax", weight, score)]
+    outputs = [
+        ("softmax", score, value),
+        ("sum", weight),
+        ("total", weight),
+        ("max", weight),
+        ("softmax", weight, score),
+    ]
     return make.function(*outputs, at=at)
 
 

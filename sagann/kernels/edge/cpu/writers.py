@@ -50,10 +50,15 @@ class Writer(OutputWriter):
         In a pass that continues, every tile of a row starts from the same earlier lane where there is one lane alone, so only
         the last tile writes that lane.
         """
+        line = self.stored(place, value)
+        return self.in_last_tile(line) if self.rows.form.continued and self.part_lanes(place) == 1 else [line]
+
+    def in_last_tile(self, line: str) -> list[str]:
+        """A line that runs once for each row, by the last of its tiles."""
         tiles = self.rows.layout.tiles
-        if not self.rows.form.continued or self.part_lanes(place) != 1 or len(tiles) == 1:
-            return [self.stored(place, value)]
-        return [f"if first == {(len(tiles) - 1) * self.rows.layout.tile}:", "    " + self.stored(place, value)]
+        if len(tiles) == 1:
+            return [line]
+        return [f"if first == {(len(tiles) - 1) * self.rows.layout.tile}:", "    " + line]
 
     def loaded(self, place: int, kind: str | None = None) -> str:
         """The row of the state's tensor at ``place``, as earlier edges have left it."""
@@ -100,7 +105,9 @@ class _Total(_Sum):
         load = f'block.loader("f8", {self.count}, {self.rows.layout.width})'
         known = f"{self.rows.define(f'load_f8_{self.count}', load)}({row})"
         found = self.rows.cast(f"sum_{self.number}", "f8")
-        return [f"block.store({row}, {self.rows.operation('add')}({known}, {found}))"]
+        line = f"block.store({row}, {self.rows.operation('add')}({known}, {found}))"
+        # Every tile has the same sum where it is one lane.
+        return self.in_last_tile(line) if lanes(self.value) == 1 else [line]
 
 
 class _EdgeRows(Writer):
