@@ -15,7 +15,9 @@ unexport PYTHONDONTWRITEBYTECODE
 JOBS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 2)
 SHARED := -n $(JOBS) --maxprocesses 8 --dist worksteal
 # Threads of OpenMP that wait leave their core to the other test processes.
-TOGETHER := OMP_WAIT_POLICY=passive $(BIN)/python -m tests.again -q $(SHARED)
+TOGETHER := OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -q $(SHARED)
+# What failed runs once more, alone. A test that passes then is unstable.
+AGAIN := $(BIN)/python -m pytest -q --last-failed --last-failed-no-failures=none
 # The files of the tests that run alone: to import all others takes longer than some of these tests.
 ALONE = $(shell grep -rl 'mark\.alone' tests --include='test_*.py')
 
@@ -37,12 +39,12 @@ demo: $(STAMP)  ## Train a GCN on the embedded graph and show what it learned.
 		--seed 0 --out $(RUN_DIR) --overwrite
 
 test: $(STAMP)  ## Run the tests of every change; what measures time runs last, alone. What fails runs once more, alone.
-	$(TOGETHER) --durations=15 -m "not alone and not thorough"
-	$(BIN)/python -m tests.again -q -m "alone and not thorough" $(ALONE)
+	$(TOGETHER) --durations=15 -m "not alone and not thorough" || $(AGAIN)
+	$(BIN)/python -m pytest -q -m "alone and not thorough" $(ALONE) || $(AGAIN)
 
 thorough: $(STAMP)  ## Run all tests (about an hour): before a release, after changes of compiler, engines, storage.
-	$(TOGETHER) --durations=15 -m "not alone"
-	$(BIN)/python -m tests.again -q -m alone $(ALONE)
+	$(TOGETHER) --durations=15 -m "not alone" || $(AGAIN)
+	$(BIN)/python -m pytest -q -m alone $(ALONE) || $(AGAIN)
 	$(MAKE) newest
 
 newest: $(STAMP)  ## Run every command with the newest releases of what sagann needs, in an environment of its own.
