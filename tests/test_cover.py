@@ -14,7 +14,6 @@ from hypothesis import given, strategies as st
 
 from tests.cover import cover
 
-ROOT = Path(__file__).parents[1]
 AXES = ("model", "order", "policy", "dtype")
 
 
@@ -72,7 +71,7 @@ def test_what_is_outside_of_a_cover_is_thorough(tmp_path: Path) -> None:
     listed = subprocess.run(
         [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", "-m", "not thorough"],
         cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
         capture_output=True,
         text=True,
         check=False,
