@@ -128,5 +128,5 @@ def test_another_format_is_named(tmp_path):
     with pytest.raises(CheckpointError, match="checkpoint is damaged: format 9, expected 3"):
         folder.read(Position(10))
     torch.save(torch.ones(2), tmp_path / "epoch-000010.pt")
-    with pytest.raises(CheckpointError, match="checkpoint is damaged: format None, expected 2"):
+    with pytest.raises(CheckpointError, match="checkpoint is damaged: format None, expected 3"):
         folder.read(Position(10))
