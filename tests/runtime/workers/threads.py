@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from queue import Empty, Queue
@@ -20,14 +19,15 @@ class Queues:
     """What is on its way, by sender, receiver and tag. The error of a sender ends all who wait for it."""
 
     def __init__(self) -> None:
-        self._queues: defaultdict[tuple[int, int, int], Queue[Tensor]] = defaultdict(Queue)
+        self._queues: dict[tuple[int, int, int], Queue[Tensor]] = {}
         self._errors: dict[int, BaseException] = {}
 
     def put(self, sender: int, receiver: int, tag: int, tensor: Tensor) -> None:
-        self._queues[sender, receiver, tag].put(tensor)
+        # In one operation: either end may be the first.
+        self._queues.setdefault((sender, receiver, tag), Queue()).put(tensor)
 
     def get(self, sender: int, receiver: int, tag: int) -> Tensor:
-        queue = self._queues[sender, receiver, tag]
+        queue = self._queues.setdefault((sender, receiver, tag), Queue())
         for _ in range(2400):
             try:
                 return queue.get(timeout=0.1)
