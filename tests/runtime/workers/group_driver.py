@@ -11,7 +11,6 @@ import signal
 import sys
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -89,32 +88,19 @@ def ask(workers: Workers) -> None:
     workers.any(False, "agreeing on the next epoch")
 
 
-def exchange(workers: Workers) -> Callable[..., None]:
-    """Begin to exchange a tensor with each other worker."""
+def exchange(workers: Workers) -> None:
+    """Exchange a tensor with each other worker, and compute meanwhile."""
     mine = torch.ones(1 << 20)
     receives = {rank: torch.empty_like(mine) for rank in workers.others}
-    return workers.begin(dict.fromkeys(workers.others, mine), receives, "exchanging rows of the halo")
+    finish = workers.begin(dict.fromkeys(workers.others, mine), receives, "exchanging rows of the halo")
+    time.sleep(0.5)
+    finish()
 
 
-def give_up(workers: Workers) -> None:
-    """End the connections on which something travels, as a worker that has failed, and live on."""
-    finishes = [workers.begin({}, {rank: torch.empty(1 << 20)}, "exchanging") for rank in workers.others]
-    for finish in finishes:
-        with suppress(WorkerError):
-            finish(timeout_s=0.001)
-
-
-def get(number: int) -> Callable[[Workers], None]:
-    """Get a signal."""
-    return lambda workers: os.kill(os.getpid(), number)
-
-
-def die(
-    workers: Workers, folder: Path, name: str, fail: Callable[[Workers], None], wait: Callable[[Workers], None]
-) -> None:
-    """Worker 1 fails while the others wait for it."""
+def die(workers: Workers, folder: Path, name: str, number: int, wait: Callable[[Workers], None]) -> None:
+    """Worker 1 gets a signal while the others wait for it."""
     if workers.rank == 1:
-        fail(workers)
+        os.kill(os.getpid(), number)
         time.sleep(60)
     since_s = time.perf_counter()
     try:
@@ -147,12 +133,12 @@ def main(folder: Path) -> None:
             work(workers, folder)
 
         run_workers(partial(prepared, talk), SIZE)
-        for name, fail, wait, timeout_s in (
-            ("killed", get(signal.SIGKILL), ask, LONG_S),
-            ("stopped", get(signal.SIGSTOP), ask, TIMEOUT_S),
-            ("gave up", give_up, lambda workers: exchange(workers)(), LONG_S),
+        for name, number, wait, timeout_s in (
+            ("killed", signal.SIGKILL, ask, LONG_S),
+            ("stopped", signal.SIGSTOP, ask, TIMEOUT_S),
+            ("killed beside", signal.SIGKILL, exchange, LONG_S),
         ):
-            work = partial(prepared, partial(die, name=name, fail=fail, wait=wait))
+            work = partial(prepared, partial(die, name=name, number=number, wait=wait))
             pids = start_workers(work, SIZE, timeout_s=timeout_s)
             codes = join([pids[0], pids[2]])
             os.kill(pids[1], signal.SIGKILL)

@@ -56,8 +56,8 @@ def test_transfers_that_travel_together_are_told_apart(folder: Path) -> None:
         assert mine["begun"] == [[10.0 * other + number for other in others] for number in range(2)]
 
 
-DOING = {"killed": "agreeing on the next epoch", "gave up": "exchanging rows of the halo"}
-"What workers do that wait for one that is killed, or that ends its connections and lives on."
+DOING = {"killed": "agreeing on the next epoch", "killed beside": "exchanging rows of the halo"}
+"What workers do that wait for one that is killed."
 
 
 @pytest.mark.parametrize("how", DOING)
