@@ -146,24 +146,21 @@ def planned(
         share: divides what the plan of P = 1 takes: the budget.
         on_disk: where what is not in use lies; else in memory.
     """
-    gradients = Gradients(program)
-    whole = (0, hops[0].num_dst)
-    plan = partial(plan_epoch, program, gradients=gradients, folded=True, beside=FILES if on_disk else MEMORY)
-    fit = partial(fitted_intervals, program, hops, gradients=gradients, beside=FILES if on_disk else MEMORY)
-    budget_bytes = (
-        plan(hop_sizes(program, hops, whole), PartIntervals.of_graph(whole), UNLIMITED).plan.peak_bytes // share
-    )
+    gradients, whole = Gradients(program), PartIntervals.of_graph((0, hops[0].num_dst))
+    beside = FILES if on_disk else MEMORY
+    plan = partial(plan_epoch, program, gradients=gradients, folded=True, beside=beside)
+    fit = partial(fitted_intervals, program, hops, gradients=gradients, beside=beside, is_square=True)
+    budget_bytes = plan(hop_sizes(program, hops, whole), whole, UNLIMITED).plan.peak_bytes // share
     while True:
         try:
             orders = dict.fromkeys(way.order for way in ways.values())
             count = max(len(fit(budget_bytes, walks=ORDERS[order]).bounds) for order in orders) - 1
             found = {}
             for name, way in ways.items():
-                bounds = cutter(program, hops[0], "bytes")(way.finer * count)
-                sizes = hop_sizes(program, hops, bounds, way.selection)
+                part = PartIntervals.of_graph(cutter(program, hops[0], "bytes")(way.finer * count))
                 found[name] = plan(
-                    sizes,
-                    PartIntervals.of_graph(bounds),
+                    hop_sizes(program, hops, part, way.selection),
+                    part,
                     budget_bytes,
                     walks=ORDERS[way.order],
                     selection=way.selection,

@@ -52,24 +52,28 @@ class Backward:
 
     def __init__(self, forward: EdgeFunction) -> None:
         self.forward = forward
-        self._passes: dict[tuple[str, ...], tuple[BackwardPass, ...]] = {}
+        self._passes: dict[tuple[tuple[str, ...], bool], tuple[BackwardPass, ...]] = {}
 
     @property
     def derived(self) -> list[BackwardPass]:
         """All passes that were asked for so far."""
         return [step for steps in self._passes.values() for step in steps]
 
-    def passes(self, wanted: tuple[str, ...]) -> tuple[BackwardPass, ...]:
-        """The passes that compute the gradients of these inputs."""
-        if wanted not in self._passes:
-            self._passes[wanted] = backward_passes(self.forward, wanted)
-        return self._passes[wanted]
+    def passes(self, wanted: tuple[str, ...], *, hands_on: bool = True) -> tuple[BackwardPass, ...]:
+        """The passes that compute the gradients of these inputs; arguments of :func:`backward_passes`."""
+        key = wanted, hands_on
+        if key not in self._passes:
+            self._passes[key] = backward_passes(self.forward, wanted, hands_on=hands_on)
+        return self._passes[key]
 
 
-def backward_passes(forward: EdgeFunction, wanted: Iterable[str]) -> tuple[BackwardPass, ...]:
+def backward_passes(
+    forward: EdgeFunction, wanted: Iterable[str], *, hands_on: bool = True
+) -> tuple[BackwardPass, ...]:
     """Derive the passes that compute the gradients of the forward's inputs named in ``wanted``.
 
-    An input that the result does not depend on (or only through comparisons) is left out.
+    An input that the result does not depend on (or only through comparisons) is left out. With ``hands_on``, one pass may leave
+    gradients of edges for the next one; both then go over the same chunks.
     """
     builder = Builder(forward.inputs, forward.ops)
     gradients = adjoints(builder, forward, _seeds(builder, forward), wanted)
@@ -77,7 +81,7 @@ def backward_passes(forward: EdgeFunction, wanted: Iterable[str]) -> tuple[Backw
     at_dst = {name: value for name, value in gradients.items() if sides[name] == "dst"}
     at_src = {name: value for name, value in gradients.items() if sides[name] == "src"}
     rest = {name: value for name, value in gradients.items() if sides[name] in ("edge", "param")}
-    if at_src and at_dst and _hands_on(builder, at_dst):
+    if hands_on and at_src and at_dst and _is_worth_handing_on(builder, at_dst):
         handed = {f"{name}_at_edges": value for name, value in at_dst.items()}
         return (
             _pass(builder, {**at_src, **rest, **handed}, sides | dict.fromkeys(handed, "edge"), "src"),
@@ -102,7 +106,7 @@ def _pass(
     return BackwardPass(function=builder.build(outputs, at), results=tuple(gradients))
 
 
-def _hands_on(builder: Builder, at_dst: Mapping[str, str]) -> bool:
+def _is_worth_handing_on(builder: Builder, at_dst: Mapping[str, str]) -> bool:
     """Whether writing the edges' parts and reading them to sum moves fewer bytes than computing them again.
 
     CSR order writes rows of edges at random, so a cache line is read and written for each row.

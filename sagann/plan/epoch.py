@@ -107,6 +107,8 @@ def plan_epoch(
     Raises:
         BudgetError: a step needs more than the budget.
     """
+    if part.undivided:
+        gradients = gradients.recomputing()
     # Pages of a map belong to a file too.
     values = constants_of_stages(program) - ({"x"} if has_mapped_x else set())
     planner = _Planner(program, hops, part, gradients, budget_bytes, beside, values_in_place=values)
@@ -119,7 +121,8 @@ def plan_epoch(
     @cache
     def whole() -> Planned:
         found = placed(first)
-        if traversal is None and walks.has_strips and (strips := _strips(found)):
+        # Where the other ends are undivided, each pass reads them once anyway.
+        if traversal is None and walks.has_strips and not part.undivided and (strips := _strips(found)):
             with suppress(BudgetError):
                 found = min(found, placed(first.changed(traversal=strips)), key=lambda each: each.plan.moved_bytes)
         return found
@@ -160,6 +163,7 @@ def plan_constants(
     beside: Beside,
 ) -> Planned:
     """Plan what is the same in every epoch (:attr:`Schedule.kept`); arguments are those of :func:`plan_epoch`."""
+    part = replace(part, undivided=frozenset())
     planner = _Planner(program, hops, part, Gradients(program), budget_bytes, beside)
 
     def placed(*, selects: bool) -> Planned:
@@ -194,7 +198,7 @@ class _Planner:
         in_place = beside.reads_in_place(budget_bytes)
         values = values_in_place if in_place else frozenset()
         self.sizes = BlockSizes(program, hops, part, gradients, edges_in_place=in_place, values_in_place=values)
-        self.own_bytes = plan_bytes(program, hops, gradients, budget_bytes, beside)
+        self.own_bytes = plan_bytes(program, hops, part, gradients, budget_bytes, beside)
 
     def placed(self, schedule: Schedule, steps: Iterable[Step], initial: Iterable[Block]) -> Planned:
         """The plan of Belady's rule."""

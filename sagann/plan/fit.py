@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from itertools import pairwise
@@ -14,12 +14,13 @@ from sagann.graph.topology import Topology
 from sagann.kernels.edge.work import Grain
 from sagann.plan.beside import Beside
 from sagann.plan.gradients import Gradients
-from sagann.plan.hops import CSC, NUMBERED, Hop, HopSize, gathered_hops, hop_size
-from sagann.plan.intervals import equal_edges, equal_vertices, equal_weights, sizes
+from sagann.plan.hops import HopSize, gathered_hops, hop_size
+from sagann.plan.intervals import equal_edges, equal_vertices, equal_weights
 from sagann.plan.part_intervals import CutPart, PartIntervals, cut_graph
 from sagann.plan.residency import BudgetError
 from sagann.plan.schedule import Schedule
 from sagann.plan.selection import NEVER, Selection, needed_rows
+from sagann.plan.sides import undivided_of
 from sagann.plan.sizes import BlockSizes, constants_of_stages, needed_bytes, plan_bytes
 from sagann.plan.steps import Step
 from sagann.plan.sweeps import COLUMN, Walks
@@ -50,59 +51,81 @@ def fitted_intervals(
     walks: Walks = COLUMN,
     beside: Beside,
     cut_part: CutPart = cut_graph,
+    is_square: bool = False,
 ) -> PartIntervals:
     """The fewest intervals that leave room to load ahead, or else of the fewest that fit the budget.
 
+    Where more than one is needed, what passes read at random is kept undivided if that fits (:mod:`sagann.plan.sides`).
+
     The plan's own objects count where they lie in the memory of the budget. No room is left to load ahead where nothing is
     copied beside steps. The bounds of a model that is trained fit whether or not the loss is folded. The bytes of a step are
-    bounded by those of the largest chunk between two of the largest interval. ``cut_part`` cuts the sources of a worker's part.
+    bounded by those of the largest chunk between two of the largest interval. ``cut_part`` cuts the sources of a worker's part. With
+    ``is_square``, all chunks are cut at both ends, as in the papers.
 
     Raises:
         BudgetError: no number of intervals fits; the message names the least budget that one fits, and offers one that
             :data:`USEFUL_INTERVALS` or fewer fit.
     """
-    cut_own = cutter(program, hops[0], cut)
     # Features may lie in a mapped file, and chunks may be kept for picked rows. Both are copied then, so they count here.
     in_place = beside.reads_in_place(budget_bytes)
     values = constants_of_stages(program) - {"x"} if in_place else frozenset()
+    undivided = frozenset() if is_square else undivided_of(program, gradients)
 
     @cache
-    def sizes_of(count: int) -> dict[int, HopSize]:
-        return hop_sizes(program, hops, cut_part(count, cut_own).bounds, grain=beside.grain)
-
-    def own_bytes(count: int) -> int:
-        return plan_bytes(program, sizes_of(count), gradients, budget_bytes, beside)
+    def part_of(count: int, is_square: bool) -> PartIntervals:
+        part = cut_part(count, cutter(program, hops[0], cut, is_square=is_square))
+        return part if is_square else replace(part, undivided=undivided)
 
     @cache
-    def work(count: int) -> list[tuple[list[Step], BlockSizes]]:
-        part = cut_part(count, cut_own).largest(walks.telling)
-        found = largest_hops(part, sizes_of(count))
-        once = Schedule(BlockSizes(program, found, part, gradients), walks=walks)
-        read = BlockSizes(program, found, part, gradients, values_in_place=values)
+    def sizes_of(count: int, is_square: bool) -> dict[int, HopSize]:
+        return hop_sizes(program, hops, part_of(count, is_square), grain=beside.grain)
+
+    def own_bytes(count: int, is_square: bool) -> int:
+        part = part_of(count, is_square)
+        return plan_bytes(program, sizes_of(count, is_square), part, gradients, budget_bytes, beside)
+
+    @cache
+    def work(count: int, is_square: bool) -> list[tuple[list[Step], BlockSizes]]:
+        part = part_of(count, is_square)
+        found, few = largest_hops(part, sizes_of(count, is_square), walks.telling), part.largest(walks.telling)
+        once = Schedule(BlockSizes(program, found, replace(few, undivided=frozenset()), gradients), walks=walks)
+        passes = gradients if is_square else gradients.recomputing()
+        read = BlockSizes(program, found, few, passes, values_in_place=values)
         # A model that is only evaluated has no loss. A folded loss would take several times the rows of the result.
         epochs = [Schedule(read, folded=folded, walks=walks) for folded in ([False, True] if trains else [False])]
         runs = [each.epoch() if trains else each.forward() for each in epochs]
         return [(list(once.constants()), once.sizes), *((list(steps), read) for steps in runs)]
 
     @cache
-    def needed(count: int, *, ahead: bool) -> int:
-        return own_bytes(count) + max(needed_bytes(steps, read.of, ahead=ahead) for steps, read in work(count))
+    def needed(count: int, *, is_square: bool, ahead: bool) -> int:
+        most = max(
+            needed_bytes(steps, read.of, ahead=ahead, undivided=read.part.undivided)
+            for steps, read in work(count, is_square)
+        )
+        return own_bytes(count, is_square) + most
 
     most = max(1, min(hops[0].num_src, MOST_INTERVALS))
     for ahead in [True, False] if beside.copies_beside else [False]:
-        count = least_count(partial(needed, ahead=ahead), budget_bytes, most)
-        if needed(count, ahead=ahead) <= budget_bytes:
-            return cut_part(count, cut_own)
-    roomy = partial(needed, ahead=beside.copies_beside)
+        may_keep = (
+            undivided and not part_of(1, True).exchanges and needed(1, is_square=True, ahead=ahead) > budget_bytes
+        )
+        for is_square in [False, True] if may_keep else [True]:
+            fits = partial(needed, is_square=is_square, ahead=ahead)
+            count = least_count(fits, budget_bytes, most)
+            if fits(count) <= budget_bytes:
+                return part_of(count, is_square)
+    roomy = partial(needed, is_square=True, ahead=beside.copies_beside)
     offered_bytes = roomy(least_count(roomy, 0, min(most, USEFUL_INTERVALS)))
-    alone = [(step, read) for steps, read in work(count) for step in steps]
+    alone = [(step, read) for steps, read in work(count, True) for step in steps]
     step, read = max(alone, key=lambda pair: needed_bytes(pair[:1], pair[1].of))
     error = BudgetError.of_step(budget_bytes, step, read.of, count, offered_bytes=offered_bytes)
-    raise error.beside(own_bytes(count), budget_bytes)
+    raise error.beside(own_bytes(count, True), budget_bytes)
 
 
-def cutter(program: ModelProgram, topology: Topology, cut: Cut) -> Callable[[int], tuple[int, ...]]:
-    """A function from a number of intervals to the bounds of a model's vertices."""
+def cutter(
+    program: ModelProgram, topology: Topology, cut: Cut, *, is_square: bool = True
+) -> Callable[[int], tuple[int, ...]]:
+    """A function from a number of intervals to the bounds of a model's vertices, for chunks that are cut at both ends or at one."""
     if cut == "vertices":
         return partial(equal_vertices, topology.num_dst)
     if cut == "edges":
@@ -112,8 +135,8 @@ def cutter(program: ModelProgram, topology: Topology, cut: Cut) -> Callable[[int
     edge = 2 * topology.indices.element_size()
 
     def bounds_of(count: int) -> tuple[int, ...]:
-        # An interval's in-edges are divided among as many chunks as there are intervals, and only one lies in memory.
-        return equal_weights(topology.indptr, count, vertex=row * count, edge=edge)
+        # On a square grid an interval's in-edges are divided among as many chunks as there are intervals, and only one lies in memory.
+        return equal_weights(topology.indptr, count, vertex=row * count if is_square else row, edge=edge)
 
     return bounds_of
 
@@ -121,39 +144,39 @@ def cutter(program: ModelProgram, topology: Topology, cut: Cut) -> Callable[[int
 def hop_sizes(
     program: ModelProgram,
     hops: Sequence[Topology],
-    bounds: Sequence[int],
+    part: PartIntervals,
     selection: Selection = NEVER,
     grain: Grain | None = None,
 ) -> dict[int, HopSize]:
     """The sizes of the chunks that the program's gathers walk, by number of the hop."""
-    return {
-        number: replace(hop_size(hop, bounds), needed=needed_rows(hop, bounds, selection), grain=grain)
-        for number, hop in gathered_hops(program, hops).items()
-    }
+    found = {}
+    for number, hop in gathered_hops(program, hops).items():
+        size = hop_size(hop, part.bounds).with_sides(part)
+        found[number] = replace(size, needed=needed_rows(hop, part.bounds, selection), grain=grain)
+    return found
 
 
-def edges_bytes(hops: Iterable[Hop], bounds: Sequence[int], grain: Grain | None = None) -> int:
-    """Bytes of the chunks of some hops, by destination and by source."""
-    rows = sizes(tuple(bounds))
-    return sum(
-        size.chunk_bytes(rows, *at, form)
-        for size in (replace(hop_size(hop, bounds), grain=grain) for hop in hops)
-        for at in size.edges
-        for form in (CSC, NUMBERED)
-    )
-
-
-def largest_hops(part: PartIntervals, hops: Mapping[int, HopSize]) -> dict[int, HopSize]:
-    """The sizes of hops whose chunks between a few largest intervals (:meth:`PartIntervals.largest`) are as large as the largest chunk.
+def largest_hops(part: PartIntervals, hops: Mapping[int, HopSize], most: int) -> dict[int, HopSize]:
+    """The sizes of hops whose chunks between at most ``most`` largest intervals (:meth:`PartIntervals.largest`) are as large as the largest chunk.
 
     Some step on these intervals needs at least as many bytes as any step of the whole grid. How many intervals that takes
     depends on the walk over the grid (:attr:`sagann.plan.sweeps.Walks.telling`).
     """
-    at = [(src, dst) for src in part.sources for dst in part.own]
-    return {
-        number: replace(hop, edges=dict.fromkeys(at, max(hop.edges.values())) if hop.edges else {})
-        for number, hop in hops.items()
+    few = part.largest(most)
+    ends = {
+        (False, False): [(src, dst) for src in few.sources for dst in few.own],
+        (True, False): [(few.all, dst) for dst in few.own],
+        (False, True): [(src, few.all) for src in few.own],
     }
+    found = {}
+    for number, hop in hops.items():
+        largest: dict[tuple[bool, bool], int] = {}
+        for at, count in hop.edges.items():
+            uncut = at[0] == part.all, at[1] == part.all
+            largest[uncut] = max(largest.get(uncut, 0), count)
+        edges = {at: count for uncut, count in largest.items() for at in ends[uncut]}
+        found[number] = replace(hop, edges=edges)
+    return found
 
 
 def least_count(needed: Callable[[int], int], budget_bytes: int, most: int) -> int:

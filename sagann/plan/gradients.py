@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from copy import copy
 
 from torch import fx
 
@@ -27,6 +28,7 @@ class Gradients:
         self.shared = parameters | {*program.param.outputs, *self._means}
         "Names of values that all vertices share: parameters, values that depend on parameters alone, and means over all rows with their scales."
         self.wanted_x = wanted_x
+        self._hands_on = True
         self._forms = program.forms
         self._leading = set(parameters if trained is None else trained) | ({"x"} if wanted_x else set())
         "Names of values that depend on a trained parameter, or on features that get a gradient."
@@ -36,6 +38,12 @@ class Gradients:
             link = program.links[number] if number < len(program.links) else None
             if link is not None and _read_by(link) & self._leading:
                 self._leading |= {link.result, link.scales} if isinstance(link, BatchMeans) else {link.result}
+
+    def recomputing(self) -> Gradients:
+        """The same, where no backward pass leaves gradients of edges for another, because they go over other chunks."""
+        found = copy(self)
+        found._hands_on = False
+        return found
 
     def _made_of_leading(self, stage: Stage) -> set[str]:
         """The outputs of a stage that depend on a trained value."""
@@ -85,7 +93,7 @@ class Gradients:
             for name, side, value in zip(gather.edges.stage.inputs, gather.edges.sides, gather.inputs, strict=True)
             if (side == "param" and value in self._leading) or (side in ("src", "dst") and self.has(value))
         )
-        return gather.edges.backward.passes(wanted) if wanted else ()
+        return gather.edges.backward.passes(wanted, hands_on=self._hands_on) if wanted else ()
 
 
 def _read_by(link: Gather | BatchMeans) -> set[str]:

@@ -56,6 +56,7 @@ class ChunkGrid:
         hop: the whole graph's topology, or its edges of one type; arrays may be mapped from files.
         bounds: of the intervals, as :mod:`sagann.plan.intervals` gives them.
         most_edges: most edges that are cut together, unless one chunk has more; each needs :data:`CUT_BYTES`.
+        uncut: ends that are not cut, sources and destinations: the one interval there has the number after the last one.
 
     Raises:
         InputError: the bounds do not cut all sources, or none of them lies between destinations and other sources.
@@ -67,23 +68,34 @@ class ChunkGrid:
         [(1, 0, [0, 1])]
     """
 
-    def __init__(self, hop: Hop, bounds: Sequence[int], *, most_edges: int = MOST_EDGES) -> None:
-        self.bounds = tuple(bounds)
+    def __init__(
+        self,
+        hop: Hop,
+        bounds: Sequence[int],
+        *,
+        most_edges: int = MOST_EDGES,
+        uncut: tuple[bool, bool] = (False, False),
+    ) -> None:
         self.most_edges = most_edges
         self.hop = hop
         self.topology = topology_of(hop)
         self._table: Tensor | None = None
-        _check(self.topology, self.bounds)
+        self._bounds, self._uncut = tuple(bounds), uncut
+        _check(self.topology, self._bounds)
+        self._sources = (0, self.topology.num_src) if uncut[0] else self._bounds
+        self._destinations = (0, self.topology.num_dst) if uncut[1] else self._bounds
+        # Of the first interval at each end.
+        self._first_src, self._first_dst = (len(bounds) - 1 if each else 0 for each in uncut)
 
     @property
     def num_intervals(self) -> int:
         """Number of intervals of sources."""
-        return len(self.bounds) - 1
+        return len(self._sources) - 1
 
     @property
     def num_destinations(self) -> int:
         """Number of intervals of destinations, the first ones."""
-        return num_destinations(self.bounds, self.topology.num_dst)
+        return num_destinations(self._destinations, self.topology.num_dst)
 
     def chunks(self) -> Iterator[EdgeChunk]:
         """All chunks with edges, in the order of their edges' numbers, one column after the other."""
@@ -95,15 +107,20 @@ class ChunkGrid:
 
         A few chunks are made together, so that temporary memory depends on their edges, not on those of the column.
         """
-        vertices = slice(self.bounds[dst], self.bounds[dst + 1])
+        vertices = self._vertices(dst)
         edges = slice(int(self.topology.indptr[vertices.start]), int(self.topology.indptr[vertices.stop]))
         if edges.start == edges.stop:
+            return
+        if self._uncut[0] and isinstance(self.hop, Topology):
+            yield self._column(dst, edges)
             return
         if edges.stop - edges.start <= self.most_edges:
             yield from self._cut(dst, range(self.num_intervals), edges, None)
             return
-        found = hop_size(self.hop, self.bounds).edges
-        counts = [found.get((src, dst), 0) for src in range(self.num_intervals)]
+        counts = [0] * self.num_intervals
+        for (src, at), count in hop_size(self.hop, self._bounds).edges.items():
+            if self._uncut[1] or at == dst:
+                counts[0 if self._uncut[0] else src] += count
         first_edge, src = edges.start, 0
         while src < self.num_intervals:
             begin, taken = src, counts[src]
@@ -115,10 +132,30 @@ class ChunkGrid:
                 yield from self._cut(dst, range(begin, src), edges, first_edge)
             first_edge += taken
 
+    def _vertices(self, dst: int) -> slice:
+        return slice(self._destinations[dst], self._destinations[dst + 1])
+
+    def _column(self, dst: int, edges: slice) -> EdgeChunk:
+        """The edges into a destination interval from all sources, as they lie."""
+        topology, vertices = self.topology, self._vertices(dst)
+        return EdgeChunk(
+            src=self._first_src,
+            dst=self._first_dst + dst,
+            topology=Topology(
+                indptr=topology.indptr[vertices.start : vertices.stop + 1] - edges.start,
+                indices=topology.indices[edges],
+                num_src=topology.num_src,
+                edge_data={name: data[edges] for name, data in topology.edge_data.items()},
+                validate=False,
+            ),
+            edge_ids=torch.arange(edges.start, edges.stop, device=topology.device),
+            first_edge=edges.start,
+        )
+
     def _found(self, edges: slice, srcs: range, first: int) -> tuple[Tensor, Tensor]:
         """Sources that lie in a range of intervals, among a range of edges, and their positions counted from edge ``first``."""
         sources = self.topology.indices[edges]
-        wanted = (sources >= self.bounds[srcs.start]) & (sources < self.bounds[srcs.stop])
+        wanted = (sources >= self._sources[srcs.start]) & (sources < self._sources[srcs.stop])
         if isinstance(self.hop, EdgesOfType):
             own = self.hop.within(edges)
             at = own[wanted[own]]
@@ -131,7 +168,7 @@ class ChunkGrid:
         if self._table is None:
             dtype = torch.uint8 if self.num_intervals <= 1 << 8 else torch.int32
             numbers = torch.arange(self.num_intervals, dtype=dtype, device="cpu")
-            self._table = torch.repeat_interleave(numbers, torch.tensor(sizes(self.bounds), device="cpu")).to(
+            self._table = torch.repeat_interleave(numbers, torch.tensor(sizes(self._sources), device="cpu")).to(
                 sources.device
             )
         return self._table.index_select(0, sources).int()
@@ -142,7 +179,7 @@ class ChunkGrid:
         ``first_edge`` is the number of the first edge from ``srcs``; None where ``srcs`` is all intervals.
         """
         topology = self.topology
-        vertices = slice(self.bounds[dst], self.bounds[dst + 1])
+        vertices = self._vertices(dst)
         offsets = topology.indptr[vertices.start : vertices.stop + 1] - edges.start
         if first_edge is None and isinstance(self.hop, Topology):
             sources, at = topology.indices[edges], None
@@ -162,13 +199,13 @@ class ChunkGrid:
             taken = grouped.positions[first:last]
             place = taken if at is None else at[taken]
             ids = place.long() + edges.start
-            size = self.bounds[src + 1] - self.bounds[src]
+            size = self._sources[src + 1] - self._sources[src]
             yield EdgeChunk(
-                src=src,
-                dst=dst,
+                src=self._first_src + src,
+                dst=self._first_dst + dst,
                 topology=Topology(
                     indptr=counts_below(place, offsets),
-                    indices=(sources[taken] - self.bounds[src]).to(topology.indices.dtype),
+                    indices=(sources[taken] - self._sources[src]).to(topology.indices.dtype),
                     # A topology counts its destinations among its sources; sources beyond the interval have no edges.
                     num_src=max(size, vertices.stop - vertices.start),
                     edge_data={name: data.index_select(0, ids) for name, data in topology.edge_data.items()},

@@ -5,9 +5,9 @@ No chunk is made to measure it, and the edges of a type are looked up range by r
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from torch import Tensor
 
@@ -17,6 +17,7 @@ from sagann.graph.versions import version_of
 from sagann.graph.widths import id_dtype, local_id_dtype
 from sagann.kernels.edge.work import Grain, most_items, most_slots, most_splits
 from sagann.kernels.packed import packed_bytes
+from sagann.plan.part_intervals import PartIntervals
 from sagann.plan.steps import Block
 
 CSC, CSR, NUMBERED = "csc", "csr", "numbered csr"
@@ -26,6 +27,14 @@ PICKED_CSR, PICKED_NUMBERED = "csr of picked destinations", "numbered csr of pic
 "The same forms, with ids that count only the rows of the other end that the chunk needs."
 PICKED: Mapping[str, str] = {CSC: PICKED_CSC, CSR: PICKED_CSR, NUMBERED: PICKED_NUMBERED}
 "The form with picked rows, by the form with all rows."
+KeptForms = Mapping[tuple[bool, bool], tuple[str, ...]]
+"The forms in which the chunks of a hop are kept, by the ends that are not cut (:meth:`sagann.plan.part_intervals.PartIntervals.uncut`)."
+SQUARE: KeptForms = {(False, False): (CSC, NUMBERED)}
+"A grid that is cut at both ends."
+SIDES: KeptForms = {(True, False): (CSC,), (False, True): (CSR,)}
+"What passes read whose other ends are undivided: columns and rows of the grid."
+CONSTANTS: KeptForms = {(False, False): (CSC,)}
+"A grid over which nothing is computed but a forward."
 # Offsets of a chunk that is read in place: int64.
 _OFFSET_BYTES = 8
 # A work item, a merge and a cut row on a device: int64 fields.
@@ -73,7 +82,8 @@ class HopSize:
     num_edges: int
     "Number of edges in the whole hop."
     edges: Mapping[tuple[int, int], int]
-    "Number of edges of each chunk that has any, by source and destination interval."
+    """Number of edges of each chunk that has any, by source and destination interval. The number after the last interval stands for all of them
+    (:attr:`sagann.plan.part_intervals.PartIntervals.all`)."""
     data_bytes: tuple[int, ...]
     "Bytes per edge of each tensor of edge data."
     id_bytes: int
@@ -99,7 +109,7 @@ class HopSize:
         )
 
     def chunk_bytes(self, rows: Sequence[int], src: int, dst: int, form: str) -> int:
-        """Bytes of a chunk in one of the forms above; ``rows`` has the number of vertices of each interval."""
+        """Bytes of a chunk in one of the forms above; ``rows`` has the number of vertices of each interval, and of all."""
         edges = self.edges[src, dst]
         near, far = (rows[dst], rows[src]) if is_by_destination(form) else (rows[src], rows[dst])
         position_bytes = id_dtype(edges).itemsize
@@ -115,6 +125,22 @@ class HopSize:
             ]
         )
         return grouped + (packed_bytes([edges * position_bytes]) if has_ids else 0)
+
+    def with_sides(self, part: PartIntervals) -> HopSize:
+        """With the chunks of passes whose other ends are undivided as well, if any are."""
+        if not part.undivided:
+            return self
+        found = Counter[tuple[int, int]]()
+        for (src, dst), count in self.edges.items():
+            found[part.all, dst] += count
+            found[src, part.all] += count
+        return replace(self, edges={**self.edges, **found})
+
+    def kept_bytes(self, part: PartIntervals, forms: KeptForms) -> int:
+        """Bytes of all chunks in all forms in which they are kept."""
+        return sum(
+            self.chunk_bytes(part.rows, *at, form) for at in self.edges for form in forms.get(part.uncut(*at), ())
+        )
 
     def may_pick(self, chunk: Block) -> bool:
         """Whether rows may be picked for a chunk."""
@@ -156,6 +182,13 @@ def hop_size(hop: Hop, bounds: Sequence[int]) -> HopSize:
     if len(kept) > _MOST_GRIDS:
         kept.popitem(last=False)
     return size
+
+
+def kept_forms(part: PartIntervals, *, of_constants: bool = False) -> KeptForms:
+    """The forms in which the chunks of a hop are kept, for epochs, or for gathers that are the same in every epoch."""
+    if part.undivided:
+        return CONSTANTS if of_constants else SIDES
+    return SQUARE
 
 
 def is_by_destination(form: str) -> bool:

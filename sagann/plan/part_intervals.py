@@ -3,6 +3,9 @@
 The sources of a part are the worker's own vertices, then the halo (:mod:`sagann.partition.halo`). Intervals of own vertices and
 of the halo are apart, and come in the same order, so the own ones are as in one process. An interval of the halo has vertices of
 one owner. A whole graph is a part without a halo, whose rows nobody else needs.
+
+Rows that edges read at random may lie undivided: in one block with the rows of all intervals, which stages make and read interval by interval.
+A pass over the edges then has a chunk for each interval of its own rows, and reads no row twice (:mod:`sagann.plan.sides`).
 """
 
 from __future__ import annotations
@@ -36,11 +39,29 @@ class PartIntervals:
     "Number of rows of an own interval that another worker needs, where it needs any, by interval and rank."
     num_workers: int = 1
     "Number of workers."
+    undivided: frozenset[tuple[str, str]] = frozenset()
+    "Kinds and names of the blocks that have the rows of all own vertices; only where there are no other workers."
+    num_in_all: int | None = None
+    "Number of rows of an undivided block; by default as many as all intervals have."
 
     @classmethod
     def of_graph(cls, bounds: Sequence[int]) -> PartIntervals:
         """The intervals of a whole graph."""
         return cls(bounds=tuple(bounds), num_own=len(bounds) - 1)
+
+    @property
+    def all(self) -> int:
+        """The number that stands for all intervals: of an undivided block, and of a chunk's end that is not cut."""
+        return len(self.bounds) - 1
+
+    @property
+    def rows(self) -> list[int]:
+        """Number of vertices of each interval; then that of all."""
+        return [*sizes(self.bounds), self.num_vertices if self.num_in_all is None else self.num_in_all]
+
+    def holding(self, kind: str, name: str, interval: int) -> int:
+        """The number of the block that has an interval's rows of a kind and name: the interval's own, or :attr:`all`."""
+        return self.all if (kind, name) in self.undivided else interval
 
     @property
     def own(self) -> range:
@@ -68,6 +89,10 @@ class PartIntervals:
         before = [number for number, owner in zip(self.halo, self.owners, strict=True) if owner < self.rank]
         return (*before, *self.own, *self.halo[len(before) :])
 
+    def uncut(self, src: int, dst: int) -> tuple[bool, bool]:
+        """Whether a chunk has the edges of all sources, and those of all destinations."""
+        return src == self.all, dst == self.all
+
     def sent_by(self, interval: int) -> list[int]:
         """Ranks of the workers that need rows of an own interval."""
         return sorted(rank for at, rank in self.sent if at == interval)
@@ -85,6 +110,8 @@ class PartIntervals:
             rank=self.rank,
             sent={(interval, rank): number for interval in range(count) for rank, number in needed.items()},
             num_workers=self.num_workers,
+            undivided=self.undivided,
+            num_in_all=self.num_vertices,
         )
 
 

@@ -57,6 +57,8 @@ class Schedule:
             self._exchanges = Exchanges.of(self.program, self.gradients)
             self._constant_exchanges = Exchanges.of(self.program, self.gradients, constant=True)
         self._last = len(self.program.links)
+        # Undivided blocks that have rows of some intervals already.
+        self._begun: set[Block] = set()
         self._blocks = StepBlocks(sizes, selects=selects)
 
     def changed(
@@ -127,6 +129,7 @@ class Schedule:
         return self._beside_exchanges(self._constants())
 
     def _beside_exchanges(self, steps: Iterator[Step]) -> Iterable[Step]:
+        self._begun = set()
         return travelling(steps) if self.part.exchanges else steps
 
     def _epoch(self) -> Iterator[Step]:
@@ -148,6 +151,12 @@ class Schedule:
             if gather.constant:
                 work = self._gather(number, gather, partial(self._store_constant, number, gather.result), exchanges)
                 yield from by_strips(sweeps, work)
+
+    def _begun_of(self, writes: Sequence[Block]) -> tuple[Block, ...]:
+        """Those of the blocks that a step writes in which it leaves the rows of other intervals as they are."""
+        begun = tuple(block for block in writes if block in self._begun)
+        self._begun.update(block for block in writes if (block.kind, block.name) in self.part.undivided)
+        return begun
 
     def _sweeps(self) -> Sweeps:
         return Sweeps(self.traversal, len(self.intervals))
@@ -213,6 +222,7 @@ class Schedule:
             return
         saved = self._saved(number, interval) if trains else ()
         writes = (*self._blocks.values(stage.outputs, interval), *saved)
+        reads += self._begun_of(writes)
         taken = self.sizes.transform_bytes(number, interval)
         yield Step("transform", number, interval, reads=reads, writes=writes, temporary_bytes=taken)
         yield from self._collect_made(stage.outputs, interval, self._exchanges)
@@ -366,7 +376,8 @@ class Schedule:
         def finish(dst: int) -> Iterator[Step]:
             kinds: list[BlockKind] = ["value", "gather_saved"] if gather.edges.gathering.keeps else ["value"]
             writes = tuple(self._blocks.block(kind, gather.result, dst) for kind in kinds)
-            yield Step("finish", number, dst, reads=begun.get(dst, ()), writes=writes)
+            reads = (*begun.get(dst, ()), *self._begun_of(writes))
+            yield Step("finish", number, dst, reads=reads, writes=writes)
             yield from self._collect_made([gather.result], dst, exchanges)
 
         return Pass(
@@ -376,7 +387,7 @@ class Schedule:
             finish=finish,
             follow=follow,
             owns=self.part.own,
-            others=self.part.sources,
+            others=self._others(self.part.sources),
             late=frozenset(self.part.halo if exchanges.before(number) else ()),
         )
 
@@ -393,6 +404,7 @@ class Schedule:
         kinds += ["value"] if gathering.reads_result else []
         reads = tuple(self._blocks.block(kind, gather.result, interval) for kind in kinds)
         writes = (self._blocks.block("grad_inputs", gather.result, interval),)
+        reads += self._begun_of(writes)
         taken = self.sizes.prepare_grad_bytes(gather, interval)
         yield Step("prepare_grad", number, interval, reads=reads, writes=writes, temporary_bytes=taken)
 
@@ -451,8 +463,12 @@ class Schedule:
             finish=finish,
             follow=follow,
             owns=self.part.own if owns is None else owns,
-            others=self.part.sources if at_dst else self.part.own,
+            others=self._others(self.part.sources if at_dst else self.part.own),
         )
+
+    def _others(self, intervals: Sequence[int]) -> Sequence[int]:
+        """The other ends of a pass: some intervals, or all of them undivided."""
+        return [self.part.all] if self.part.undivided else intervals
 
     def _values_of(self, gather: Gather, results: Sequence[str]) -> list[str]:
         """Names of the values whose gradients a backward pass gives."""

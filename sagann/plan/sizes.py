@@ -15,7 +15,6 @@ from sagann.kernels.packed import packed_bytes
 from sagann.plan.beside import Beside
 from sagann.plan.gradients import Gradients
 from sagann.plan.hops import PICKED, HopSize, most_merged
-from sagann.plan.intervals import sizes
 from sagann.plan.part_intervals import PartIntervals
 from sagann.plan.stage_size import StageSize
 from sagann.plan.steps import UNLIMITED, Block, Step
@@ -57,8 +56,8 @@ class BlockSizes:
         self.part = part
         self.hops = hops
         self.gradients = gradients
-        self.rows = sizes(part.bounds)
-        "Number of vertices of each interval."
+        self.rows = part.rows
+        "Number of vertices of each interval; then that of all."
         self._edges_in_place = edges_in_place
         self._values_in_place = values_in_place
         self._gathers = {gather.result: gather for gather in program.gathers}
@@ -151,7 +150,8 @@ class BlockSizes:
 
         On the CPU the pass is divided into work by rows. The pieces of cut rows lie in memory until they are merged.
         """
-        hop, rows = self.hops[gather.hop], max(self.rows[src], self.rows[dst])
+        hop, function = self.hops[gather.hop], self.gradients.function(gather, backward_pass)
+        rows = self.rows[dst if function.at == "dst" else src]
         edges = hop.edges[src, dst]
         of_rows = slots = most_slots(rows, edges, hop.grain or HOST_GRAIN)
         taken, of_totals = _WALK_BYTES * rows, 0
@@ -159,7 +159,7 @@ class BlockSizes:
             items = most_items(rows, edges, hop.grain)
             of_rows += most_merged(slots) + _MERGED_AT_ONCE * most_splits(rows, edges, hop.grain)
             taken, of_totals = 0, 2 * items + most_merged(items)
-        for result in reduced_results(self.gradients.function(gather, backward_pass)):
+        for result in reduced_results(function):
             size = math.prod(result.shape) * (result.dtype or id_dtype(hop.num_edges)).itemsize
             taken += size * (of_rows if result.rows == "row" else of_totals)
         return allocated_bytes(taken)
@@ -209,6 +209,7 @@ class BlockSizes:
 def plan_bytes(
     program: ModelProgram,
     hops: Mapping[int, HopSize],
+    part: PartIntervals,
     gradients: Gradients,
     budget_bytes: int,
     beside: Beside,
@@ -219,25 +220,54 @@ def plan_bytes(
     """
     if not beside.counts_process or budget_bytes >= UNLIMITED:
         return 0
-    num_steps = sum((1 + len(gradients.passes(each))) * len(hops[each.hop].edges) for each in program.gathers)
+    if part.undivided:
+        num_visited = dict.fromkeys(hops, part.num_own)
+    else:
+        num_visited = {number: len(hop.edges) for number, hop in hops.items()}
+    num_steps = sum((1 + len(gradients.passes(each))) * num_visited[each.hop] for each in program.gathers)
     num_chunks = sum(len(hop.edges) for hop in hops.values())
     return max(0, _STEP_BYTES * num_steps + _CHUNK_BYTES * num_chunks - FREE_BYTES)
 
 
-def needed_bytes(steps: Sequence[Step], bytes_of: Callable[[Block], int], *, ahead: bool = False) -> int:
+def needed_bytes(
+    steps: Sequence[Step],
+    bytes_of: Callable[[Block], int],
+    *,
+    ahead: bool = False,
+    undivided: frozenset[tuple[str, str]] = frozenset(),
+) -> int:
     """The least budget that the steps fit: the bytes of the step that needs most.
 
-    With ``ahead``, the blocks that the next step reads fit too, so that they are loaded while the step runs.
+    With ``ahead``, the blocks that the next step reads fit too, so that they are loaded while the step runs. What a pass reads undivided stays
+    from its first chunk to its last.
     """
     most = 0
-    for step, later in zip_longest(steps, steps[1:]):
-        blocks = set(step.blocks)
+    for step, later, staying in zip_longest(steps, steps[1:], _staying(steps, undivided)):
+        blocks = {*step.blocks, *staying}
         temporary = step.temporary_bytes
         if ahead and later is not None:
             blocks |= set(later.reads)
             temporary = max(temporary, later.temporary_bytes)
         most = max(most, temporary + sum(map(bytes_of, blocks)))
     return most
+
+
+def _staying(steps: Sequence[Step], undivided: frozenset[tuple[str, str]]) -> list[tuple[Block, ...]]:
+    """For each step, the undivided blocks that the pass under way reads."""
+    passes = [
+        (step.kind, step.number, step.backward_pass) if step.kind in ("gather", "gather_grad") else None
+        for step in steps
+    ]
+    last = {key: number for number, key in enumerate(passes)}
+    found: list[tuple[Block, ...]] = []
+    staying: tuple[Block, ...] = ()
+    until = -1
+    for number, (step, key) in enumerate(zip(steps, passes, strict=True)):
+        if key is not None:
+            staying = tuple(block for block in step.reads if (block.kind, block.name) in undivided)
+            until = last[key]
+        found.append(staying if number <= until else ())
+    return found
 
 
 def constants_of_stages(program: ModelProgram) -> frozenset[str]:

@@ -7,7 +7,7 @@ from copy import copy
 
 from sagann.compiler.model_program import Gather
 from sagann.kernels.edge.function import EdgeFunction
-from sagann.plan.hops import CSC, CSR, NUMBERED, PICKED
+from sagann.plan.hops import CSC, CSR, NUMBERED, PICKED, kept_forms
 from sagann.plan.selection import as_read
 from sagann.plan.sizes import BlockSizes
 from sagann.plan.steps import Block, BlockKind
@@ -45,7 +45,8 @@ class StepBlocks:
         backward_pass: int = 0,
         stage: int = -1,
     ) -> Block:
-        """A block by its name; the same object each time."""
+        """The block that has an interval's rows, by its name; the same object each time."""
+        interval = self._part.holding(kind, name, interval)
         block = Block(kind, name, interval, dst_interval, hop, backward_pass, stage)
         return self._known.setdefault(block, block)
 
@@ -67,8 +68,12 @@ class StepBlocks:
 
     def chunks(self, number: int) -> list[Block]:
         """The edges of all chunks of a hop, in the forms that passes read."""
-        forms = (CSC, self._by_source[number])
-        return [self._chunk(form, src, dst, number) for src, dst in self._hops[number].edges for form in forms]
+        kept = kept_forms(self._part)
+        return [
+            self._chunk(CSC if form == CSC else self._by_source[number], *at, number)
+            for at in self._hops[number].edges
+            for form in kept.get(self._part.uncut(*at), ())
+        ]
 
     def read_by_gather(self, gather: Gather, function: EdgeFunction, src: int, dst: int) -> tuple[Block, ...]:
         """The blocks that a gather reads for a chunk, without the state."""

@@ -78,7 +78,7 @@ class Block(NamedTuple):
     name: str
     "Name of the value; of a block that belongs to a gather, the name of the gather's result; of a chunk, the form of its edges."
     interval: int
-    "Number of the interval; of a chunk, number of the source interval."
+    "Number of the interval; of a chunk, number of the source interval. The number after the last interval stands for all of them."
     dst_interval: int = -1
     "Number of a chunk's destination interval; of a sent or returned block, rank of the worker that needs the rows; -1 for others."
     hop: int = 0
@@ -265,7 +265,9 @@ class Plan:
     whose copies the computing cores make, and for one that is never executed."""
 
     def vertices(self, interval: int) -> slice:
-        """The ids of an interval's vertices."""
+        """The ids of an interval's vertices; of all, for the number after the last interval."""
+        if interval == self.num_intervals:
+            return slice(0, self.bounds[-1])
         return slice(self.bounds[interval], self.bounds[interval + 1])
 
     @property

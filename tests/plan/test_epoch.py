@@ -16,7 +16,7 @@ def planned(name: str, budget_bytes: int, policy: MemoryPolicy = "belady", *, tr
     program, hops = program_of(name)
     return plan_epoch(
         program,
-        hop_sizes(program, hops, BOUNDS),
+        hop_sizes(program, hops, PartIntervals.of_graph(BOUNDS)),
         PartIntervals.of_graph(BOUNDS),
         budget_bytes,
         gradients=Gradients(program),

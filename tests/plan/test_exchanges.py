@@ -89,7 +89,7 @@ def planned(
     """The plans of the constants and of an epoch."""
     model, _ = case(name)
     program, hops = program_of(model, part, model.num_hops), part.hops(model.num_hops)
-    given = program, hop_sizes(program, hops, intervals.bounds), intervals, budget_bytes
+    given = program, hop_sizes(program, hops, intervals), intervals, budget_bytes
     options = {"memory_policy": policy, "beside": FILES}
     epoch = plan_epoch(*given, gradients=Gradients(program), folded=folded, trains=trains, **options)
     return [plan_constants(*given, **options), epoch]
@@ -128,7 +128,7 @@ def least_budget(name: str, part: WorkerPart, intervals: PartIntervals, *, folde
     """Bytes of the hungriest step, of constants and epochs in which no stage saves."""
     model, _ = case(name)
     program, hops = program_of(model, part, model.num_hops), part.hops(model.num_hops)
-    blocks = BlockSizes(program, hop_sizes(program, hops, intervals.bounds), intervals, Gradients(program))
+    blocks = BlockSizes(program, hop_sizes(program, hops, intervals), intervals, Gradients(program))
     schedule = Schedule(blocks, folded=folded)
     return max(needed_bytes(list(steps), schedule.sizes.of) for steps in (schedule.constants(), schedule.epoch()))
 

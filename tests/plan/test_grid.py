@@ -11,6 +11,7 @@ import torch
 from sagann.errors import InputError
 from sagann.plan import ChunkGrid, equal_edges, equal_vertices
 from sagann.plan.hops import EdgesOfType, hop_size
+from sagann.plan.part_intervals import PartIntervals
 from sagann.runtime.blocks.chunks import Chunks
 from sagann.runtime.blocks.host import RamHost
 from tests.graphs import block_of, odd_topologies, random_topology
@@ -63,14 +64,15 @@ def test_impossible_cuts_are_refused() -> None:
 
 def test_destinations_may_be_the_first_sources_alone() -> None:
     block = block_of(random_topology(20, 60), 5)
-    grid = ChunkGrid(block, (0, 3, 5, 11, 20))
+    bounds = (0, 3, 5, 11, 20)
+    grid = ChunkGrid(block, bounds)
     assert (grid.num_intervals, grid.num_destinations) == (4, 2)
     ids = torch.cat([chunk.edge_ids for chunk in grid.chunks()])
     assert sorted(ids.tolist()) == list(range(block.num_edges))
     for chunk in grid.chunks():
-        sources = chunk.topology.indices.long() + grid.bounds[chunk.src]
+        sources = chunk.topology.indices.long() + bounds[chunk.src]
         assert torch.equal(sources, block.indices.long()[chunk.edge_ids])
-    assert hop_size(block, grid.bounds).edges == {
+    assert hop_size(block, bounds).edges == {
         (chunk.src, chunk.dst): chunk.topology.num_edges for chunk in grid.chunks()
     }
 
@@ -80,7 +82,9 @@ def test_sizes_are_known_without_cutting(name: str) -> None:
     topology = TOPOLOGIES[name]
     bounds = equal_vertices(topology.num_dst, 3)
     for hop in (topology, EdgesOfType(topology=topology, data="type", type=1)):
-        assert asdict(hop_size(hop, bounds)) == asdict(Chunks(ChunkGrid(hop, bounds), RamHost(), 0).size)
+        assert asdict(hop_size(hop, bounds)) == asdict(
+            Chunks(hop, PartIntervals.of_graph(bounds), RamHost(), 0).size
+        )
 
 
 def test_a_grid_is_counted_again_when_types_change() -> None:

@@ -44,7 +44,10 @@ def program_of(name: str) -> tuple[ModelProgram, list[Topology]]:
 def schedule_of(name: str, *, folded: bool = False, traversal: Traversal | None = None) -> Schedule:
     program, hops = program_of(name)
     blocks = BlockSizes(
-        program, hop_sizes(program, hops, BOUNDS), PartIntervals.of_graph(BOUNDS), Gradients(program)
+        program,
+        hop_sizes(program, hops, PartIntervals.of_graph(BOUNDS)),
+        PartIntervals.of_graph(BOUNDS),
+        Gradients(program),
     )
     return Schedule(blocks, folded=folded, traversal=traversal)
 
@@ -92,7 +95,7 @@ def test_intervals_are_fitted_to_budgets() -> None:
     counts = []
     for budget_bytes in (1 << 30, 60_000, 30_000):
         part = fitted_intervals(program, hops, budget_bytes, **given)
-        sizes = hop_sizes(program, hops, part.bounds)
+        sizes = hop_sizes(program, hops, part)
         for folded in (False, True):
             found = plan_epoch(program, sizes, part, budget_bytes, folded=folded, **given)
             assert found.plan.peak_bytes <= budget_bytes

@@ -58,7 +58,7 @@ def plan_of(graph: Graph, selection: Selection, budget_bytes: int = 40_000) -> P
     hops = graph.hops(2)
     program = captured(model, hops, graph.features, x_is_constant=True)
     bounds = equal_vertices(400, 8)
-    sizes = hop_sizes(program, hops, bounds, selection)
+    sizes = hop_sizes(program, hops, PartIntervals.of_graph(bounds), selection)
     given = {"gradients": Gradients(program), "folded": True, "selection": selection, "beside": FILES}
     return plan_epoch(program, sizes, PartIntervals.of_graph(bounds), budget_bytes, **given)
 

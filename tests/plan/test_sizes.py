@@ -26,8 +26,8 @@ def test_the_objects_of_a_plan_take_the_bytes_that_are_foretold(name: str, monke
     monkeypatch.setattr(sizes, "FREE_BYTES", 0)
     monkeypatch.setattr(sizes, "_CHUNK_BYTES", 0)
     program, hops = program_of(name)
-    sized, gradients = hop_sizes(program, hops, FINE), Gradients(program)
-    foretold = plan_bytes(program, sized, gradients, BUDGET, FILES)
+    sized, gradients = hop_sizes(program, hops, PartIntervals.of_graph(FINE)), Gradients(program)
+    foretold = plan_bytes(program, sized, PartIntervals.of_graph(FINE), gradients, BUDGET, FILES)
     gc.collect()
     tracemalloc.start()
     planned = plan_epoch(
@@ -54,7 +54,7 @@ def test_a_budget_that_finer_plans_exceed_is_refused_with_one_that_fits(monkeypa
         fitted(30_000)
     needed = caught.value.needed_bytes
     part = fitted_intervals(program, hops, needed, gradients=gradients, beside=FILES)
-    sized = hop_sizes(program, hops, part.bounds)
+    sized = hop_sizes(program, hops, part)
     plan_epoch(program, sized, part, needed, gradients=gradients, beside=FILES)
     with pytest.raises(BudgetError, match="for the objects of the plan"):
         plan_epoch(program, sized, part, needed // 2, gradients=gradients, beside=FILES)

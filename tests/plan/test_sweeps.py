@@ -86,8 +86,8 @@ def test_strips_are_as_wide_as_memory_allows_and_move_fewer_bytes() -> None:
     gradients = schedule_of("gated-gcn").gradients
     won = []
     for budget_bytes in (20_000, 40_000, 1 << 30):
-        part = fitted_intervals(program, hops, budget_bytes, gradients=gradients, beside=FILES)
-        sizes = hop_sizes(program, hops, part.bounds)
+        part = fitted_intervals(program, hops, budget_bytes, gradients=gradients, beside=FILES, is_square=True)
+        sizes = hop_sizes(program, hops, part)
         moved = {}
         for traversal in (None, Traversal(), Traversal(direction="ascending")):
             found = plan_epoch(

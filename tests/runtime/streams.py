@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from sagann.graph import Graph, Topology
 from sagann.nn import ModelConfig, build_model
 from sagann.plan.fit import hop_sizes
+from sagann.plan.part_intervals import PartIntervals
 from sagann.plan.schedule import Schedule
 from sagann.plan.selection import NEVER, Selection
 from sagann.plan.sizes import BlockSizes, needed_bytes
@@ -65,7 +66,7 @@ def tight(
 ) -> StreamedModel:
     """The model streamed with no more than the hungriest step takes."""
     program, roomy, _ = StreamedModel(model, hops, bounds).plan(x)
-    sizes = hop_sizes(program, hops, bounds, selection)
+    sizes = hop_sizes(program, hops, PartIntervals.of_graph(bounds), selection)
     needed = []
     for folded in (False, True):
         blocks = BlockSizes(program, sizes, roomy.part, roomy.gradients)

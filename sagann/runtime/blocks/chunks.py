@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -15,9 +14,21 @@ from sagann.graph.topology import Topology
 from sagann.graph.widths import id_dtype, local_id_dtype
 from sagann.kernels.edge.pass_edges import Edges, PassEdges
 from sagann.kernels.packed import Region
-from sagann.plan.grid import ChunkGrid
-from sagann.plan.hops import CSC, CSR, NUMBERED, PICKED, PICKED_NUMBERED, HopSize, is_by_destination
-from sagann.plan.intervals import sizes
+from sagann.plan.grid import MOST_EDGES, ChunkGrid
+from sagann.plan.hops import (
+    CSC,
+    CSR,
+    NUMBERED,
+    PICKED,
+    PICKED_NUMBERED,
+    SQUARE,
+    Hop,
+    HopSize,
+    KeptForms,
+    is_by_destination,
+    topology_of,
+)
+from sagann.plan.part_intervals import PartIntervals
 from sagann.plan.selection import NEVER, OTHER_END, Selection
 from sagann.plan.steps import Block
 from sagann.runtime.blocks.host import Host, Parts
@@ -29,7 +40,7 @@ _EXPANDED_AT_ONCE = 1 << 16
 
 
 class Chunks:
-    """The chunks of one hop. A chunk is kept by destination and by source, and its edges' ids are kept apart.
+    """The chunks of one hop. A chunk is kept by destination, by source or both (``forms``), and its edges' ids are kept apart.
 
     Where rows may be picked for a chunk, its edges hold positions in a list of the needed rows, which is kept as well. Without a
     host, chunks stay in memory as topologies. The number is that of the hop in the names of blocks. Where ``cutting`` is a
@@ -38,37 +49,44 @@ class Chunks:
 
     def __init__(
         self,
-        grid: ChunkGrid,
+        hop: Hop,
+        part: PartIntervals,
         host: Host | None,
         number: int,
         selection: Selection = NEVER,
         cutting: Any = None,
+        *,
+        forms: KeptForms = SQUARE,
+        most_edges: int = MOST_EDGES,
     ) -> None:
-        self._topology = grid.topology
-        self.num_edges = grid.topology.num_edges
-        self.first_edge = np.zeros((grid.num_intervals, grid.num_destinations), np.int64)
+        self._topology = topology_of(hop)
+        self.num_edges = self._topology.num_edges
+        self.first_edge: dict[tuple[int, int], int] = {}
         "Number of each chunk's first edge among all chunks', by source and destination interval."
         edges: dict[tuple[int, int], int] = {}
         self._host, self._number, self._selection, self._cutting = host, number, selection, cutting
-        self._rows = sizes(grid.bounds)
+        self._rows = part.rows
         self._in_memory: dict[tuple[int, int], Topology] = {}
         self._needed: dict[tuple[str, int, int], int] = {}
         # Cuts by the block of the edges; their arrays are empty.
         self._cuts: dict[Block, Any] = {}
-        for chunk in grid.chunks():
-            at = (chunk.src, chunk.dst)
-            self.first_edge[at] = chunk.first_edge
-            edges[at] = chunk.topology.num_edges
-            if host is None:
-                self._in_memory[at] = chunk.topology
-            else:
-                self._keep(host, chunk.topology, *at)
-        size = HopSize.of(grid.topology, edges)
+        for uncut, kept in forms.items():
+            # All edges are read for a few chunks by source.
+            at_once = most_edges if uncut[1] else min(most_edges, MOST_EDGES)
+            for chunk in ChunkGrid(hop, part.bounds, most_edges=at_once, uncut=uncut).chunks():
+                at = (chunk.src, chunk.dst)
+                self.first_edge[at] = chunk.first_edge
+                edges[at] = chunk.topology.num_edges
+                if host is None:
+                    self._in_memory[at] = chunk.topology
+                else:
+                    self._keep(host, chunk.topology, *at, kept)
+        size = HopSize.of(self._topology, edges)
         self.size = replace(size, needed=self._needed, are_topologies=host is None)
 
-    def _keep(self, host: Host, topology: Topology, src: int, dst: int) -> None:
-        by_destination, by_source = PassEdges.of(topology, "dst"), PassEdges.of(topology, "src")
-        for form, edges in ((CSC, by_destination), (CSR, by_source)):
+    def _keep(self, host: Host, topology: Topology, src: int, dst: int, forms: Sequence[str]) -> None:
+        for form in map(_form_of_name, forms):
+            edges = PassEdges.of(topology, "dst" if form == CSC else "src")
             arrays = _arrays(edges, *self._sides(form, src, dst))
             self._number_needed(host, arrays, form, src, dst)
             block = self._block(form, src, dst)
@@ -79,8 +97,8 @@ class Chunks:
                 arrays |= {f"{_CUT}{number}": array for number, array in enumerate(of_cut)}
                 self._cuts[block] = cut.mapped(lambda array: array.new_empty(0))
             host.put(block, arrays)
-        assert by_source.edge_ids is not None
-        host.put(self._block(_IDS, src, dst), {_IDS: by_source.edge_ids})
+            if NUMBERED in forms and edges.edge_ids is not None:
+                host.put(self._block(_IDS, src, dst), {_IDS: edges.edge_ids})
 
     def _number_needed(self, host: Host, arrays: dict[str, Tensor], form: str, src: int, dst: int) -> None:
         """Where rows may be picked for a chunk, keep their ids, and make its edges hold positions among them."""
@@ -168,7 +186,11 @@ class Chunks:
 
 def _form_of(chunk: Block) -> str:
     """The form in which the edges of a chunk are kept."""
-    return CSC if is_by_destination(chunk.name) else CSR
+    return _form_of_name(chunk.name)
+
+
+def _form_of_name(name: str) -> str:
+    return CSC if is_by_destination(name) else CSR
 
 
 def _named(arrays: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:

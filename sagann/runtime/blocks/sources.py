@@ -39,7 +39,7 @@ class Sources:
         beside: Beside,
     ) -> None:
         program, schedule, self.plan = planned
-        self._num_own = schedule.part.num_own
+        self._halo = schedule.part.halo
         self._is_in_place = schedule.sizes.is_in_place
         self._has_engines = beside.has_engines
         self.chunks = chunks
@@ -103,7 +103,7 @@ class Sources:
 
     def _store_of(self, block: Block) -> FeatureStore | None:
         """The store of a block that the caller brings: of the features, or of the result's gradient. Other workers send the halo's."""
-        if block.kind == "value" and block.name == "x" and block.interval < self._num_own:
+        if block.kind == "value" and block.name == "x" and block.interval not in self._halo:
             return self.epoch.x
         return self.epoch.upstream if block.kind == "grad" and block.name == self._output else None
 

@@ -12,10 +12,10 @@ from sagann.compiler.model_program import ModelProgram
 from sagann.graph.topology import Topology
 from sagann.graph.versions import version_of
 from sagann.plan.beside import Beside
-from sagann.plan.fit import edges_bytes
-from sagann.plan.grid import CUT_BYTES, MOST_EDGES, ChunkGrid
-from sagann.plan.hops import EdgesOfType, Hop, HopSize, gathered_hops, topology_of
-from sagann.plan.selection import Selection
+from sagann.plan.grid import CUT_BYTES
+from sagann.plan.hops import EdgesOfType, Hop, HopSize, KeptForms, gathered_hops, hop_size, kept_forms, topology_of
+from sagann.plan.part_intervals import PartIntervals
+from sagann.plan.selection import NEVER, Selection
 from sagann.plan.steps import UNLIMITED
 from sagann.runtime.blocks.backend import Backend
 from sagann.runtime.blocks.chunks import Chunks
@@ -33,7 +33,6 @@ class CutHops:
     def __init__(
         self,
         hops: Sequence[Topology],
-        bounds: Sequence[int],
         *,
         budget_bytes: int,
         backend: Backend,
@@ -42,20 +41,23 @@ class CutHops:
         selection: Selection,
         numbers: Iterator[int],
     ) -> None:
-        self._hops, self._bounds, self._budget_bytes = hops, bounds, budget_bytes
+        self._hops, self._budget_bytes = hops, budget_bytes
         self._folder = folder
         self._selection, self._numbers = selection, numbers
         self._grain, self._cutting = beside.grain, backend.cutting
         reads_in_place = budget_bytes >= UNLIMITED and not beside.copies_beside
         self._host = None if reads_in_place else backend.new_host(folder)
-        # By hop, or by topology and type.
+        # By topology, type, and what is kept.
         self._chunks: dict[object, Chunks] = {}
         # Versions of the edge data as it was cut, by identity.
         self._versions: dict[int, int] = {}
 
-    def of(self, program: ModelProgram) -> dict[int, Chunks]:
+    def of(self, program: ModelProgram, part: PartIntervals, *, of_constants: bool = False) -> dict[int, Chunks]:
         """The chunks that the program's gathers go over, by numbers of hops; cut now, if there is room, where they are not yet.
 
+        Args:
+            part: the intervals, and what lies undivided.
+            of_constants: whether to give the chunks of gathers that are the same in every epoch.
         Raises:
             LayerError: the edges of a hop were overwritten.
         """
@@ -63,24 +65,40 @@ class CutHops:
         for topology in self._hops:
             topology.require_unwritten()
         require_types(program, self._hops)
-        hops = gathered_hops(program, self._hops)
-        missing = {_key(hop): hop for hop in hops.values() if _key(hop) not in self._chunks}
+        forms = kept_forms(part, of_constants=of_constants)
+        hops = {number: (_key(hop, forms), hop) for number, hop in gathered_hops(program, self._hops).items()}
+        missing = {key: hop for key, hop in hops.values() if key not in self._chunks}
         if self._folder is not None and missing:
-            require_room(self._folder, edges_bytes(missing.values(), self._bounds, self._grain))
+            require_room(self._folder, sum(self._kept_bytes(hop, part, forms) for hop in missing.values()))
         for key, hop in missing.items():
-            grid = ChunkGrid(hop, self._bounds, most_edges=min(MOST_EDGES, self._budget_bytes // CUT_BYTES))
-            self._chunks[key] = Chunks(grid, self._host, next(self._numbers), self._selection, self._cutting)
+            self._chunks[key] = Chunks(
+                hop,
+                part,
+                self._host,
+                next(self._numbers),
+                NEVER if part.undivided else self._selection,
+                self._cutting,
+                forms=forms,
+                most_edges=self._budget_bytes // CUT_BYTES,
+            )
             self._note(topology_of(hop).edge_data.values())
-        return {number: self._chunks[_key(hop)] for number, hop in hops.items()}
+        return {number: self._chunks[key] for number, (key, _) in hops.items()}
+
+    def _kept_bytes(self, hop: Hop, part: PartIntervals, forms: KeptForms) -> int:
+        size = hop_size(hop, part.bounds).with_sides(part)
+        return replace(size, grain=self._grain).kept_bytes(part, forms)
 
     def close(self) -> None:
         """Forget all chunks."""
         if self._host is not None:
             self._host.close()
 
-    def sizes(self, program: ModelProgram) -> dict[int, HopSize]:
+    def sizes(
+        self, program: ModelProgram, part: PartIntervals, *, of_constants: bool = False
+    ) -> dict[int, HopSize]:
         """The sizes of these chunks."""
-        return {number: replace(chunks.size, grain=self._grain) for number, chunks in self.of(program).items()}
+        found = self.of(program, part, of_constants=of_constants)
+        return {number: replace(chunks.size, grain=self._grain) for number, chunks in found.items()}
 
     def are_stale(self, program: ModelProgram) -> bool:
         """Whether edge data that the program reads was changed in place since it was first seen."""
@@ -93,5 +111,6 @@ class CutHops:
             self._versions.setdefault(id(data), version_of(data))
 
 
-def _key(hop: Hop) -> object:
-    return (id(hop.topology), hop.data, hop.type) if isinstance(hop, EdgesOfType) else id(hop)
+def _key(hop: Hop, forms: KeptForms) -> object:
+    of_type = (hop.data, hop.type) if isinstance(hop, EdgesOfType) else None
+    return id(topology_of(hop)), of_type, tuple(forms)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,7 +26,7 @@ from sagann.kernels.seeds import NUM_SEEDS, seeded
 from sagann.plan.beside import Beside
 from sagann.plan.epoch import Planned
 from sagann.plan.selection import as_read
-from sagann.plan.steps import Block, Move, Step
+from sagann.plan.steps import Block, BlockKind, Move, Step
 from sagann.runtime.blocks.backend import Backend
 from sagann.runtime.blocks.chunks import Chunks
 from sagann.runtime.blocks.host import Host
@@ -168,8 +169,30 @@ class Executor:
             self.close()
             raise
 
+    def _rows_of(self, kind: BlockKind, name: str, interval: int) -> Any:
+        """An interval's rows of a kind and name: a tensor, or several by name."""
+        at = self.part.holding(kind, name, interval)
+        content = self.resident[Block(kind, name, at)]
+        if at == interval:
+            return content
+        rows = self.plan.vertices(interval)
+        return _mapped(content, lambda tensor: tensor[rows])
+
+    def _give(self, kind: BlockKind, name: str, interval: int, content: Any) -> None:
+        """Make an interval's rows the content of their block, or a part of it where it is undivided."""
+        block = Block(kind, name, self.part.holding(kind, name, interval))
+        if block.interval == interval:
+            self.resident[block] = content
+            return
+        rows = self.plan.vertices(interval)
+        if self.resident.get(block) is None:
+            self.resident[block] = _mapped(content, lambda tensor: _empty(self.part.num_vertices, tensor))
+        whole = self.resident[block]
+        for name, tensor in _named(content).items():
+            _named(whole)[name][rows] = tensor
+
     def _value(self, name: str, interval: int) -> Tensor:
-        value: Tensor = self.resident[Block("value", name, interval)]
+        value: Tensor = self._rows_of("value", name, interval)
         return value
 
     def _transform(self, step: Step) -> None:
@@ -184,7 +207,7 @@ class Executor:
                 results = self._run_stage(step, self._inputs(step))
         for name, value in results.items():
             # Contiguous, as after a store and a load.
-            self.resident[Block("value", name, step.interval)] = _alone(value.detach().contiguous())
+            self._give("value", name, step.interval, _alone(value.detach().contiguous()))
 
     def _inputs(self, step: Step) -> dict[str, Tensor]:
         shared = self.epoch.shared
@@ -287,7 +310,7 @@ class Executor:
         gather, chunked = self._gather_of(step)
         _, state = self._state(step, gather, chunked)
         # The edges of each worker are numbered from 0.
-        first_edge = int(self.chunks[gather.hop].first_edge[step.interval, step.dst_interval])
+        first_edge = self.chunks[gather.hop].first_edge[step.interval, step.dst_interval]
         arrays = self._edge_inputs(gather, step)
         of_edges = chunked.add(state, self.resident[step.reads[0]], arrays, first_edge)
         if of_edges:
@@ -331,13 +354,17 @@ class Executor:
             elif side == "edge":
                 arrays[name] = edges.edge_data[value]
             else:
-                whole = Block("value", value, step.interval if side == "src" else step.dst_interval)
+                interval = step.interval if side == "src" else step.dst_interval
+                whole = Block("value", value, self.part.holding("value", value, interval))
                 block = as_read(whole, step.reads[0], side)
                 if block in step.reads:
-                    arrays[name] = self.resident[block]
+                    is_picked = block.needed_by is not None
+                    arrays[name] = self.resident[block] if is_picked else self._value(value, interval)
         for block in step.reads:
-            if block.kind in ("grad_inputs", "gather_saved", "edge_grad"):
+            if block.kind == "edge_grad" or (block.needed_by is not None and block.kind != "value"):
                 arrays |= self.resident[block]
+            elif block.kind in ("grad_inputs", "gather_saved"):
+                arrays |= self._rows_of(block.kind, block.name, step.dst_interval)
         return arrays
 
     def _finish(self, step: Step) -> None:
@@ -346,12 +373,12 @@ class Executor:
         self.resident.discard(at)
         result, kept = chunked.finish(state, self._counts(gather, step))
         # The tensors of a loaded state share one piece of memory.
-        self.resident[Block("value", gather.result, step.interval)] = _alone(result.to(gather.edges.dtype))
+        self._give("value", gather.result, step.interval, _alone(result.to(gather.edges.dtype)))
         names = gather.edges.gathering.kept_names(chunked.function)
         if names:
             # The result is a block of its own.
             saved = {name: _alone(tensor) for name, tensor in zip(names, kept, strict=False)}
-            self.resident[Block("gather_saved", gather.result, step.interval)] = saved
+            self._give("gather_saved", gather.result, step.interval, saved)
 
     def _store_constant(self, step: Step) -> None:
         (block,) = step.reads
@@ -364,14 +391,15 @@ class Executor:
         """Make the arrays of a destination interval that only the backward's passes read."""
         gather, chunked = self._gather_of(step)
         grad = self.resident[Block("grad", gather.result, step.interval)]
-        kept = Block("gather_saved", gather.result, step.interval)
-        saved = list(self.resident[kept].values()) if kept in step.reads else []
+        saved = []
+        if any(block.kind == "gather_saved" for block in step.reads):
+            saved = list(self._rows_of("gather_saved", gather.result, step.interval).values())
         if chunked.gathering.reads_result:
             saved.append(self._value(gather.result, step.interval))
         inputs = chunked.arrive(grad, saved, self._counts(gather, step))
         # The tensors of a loaded block share one piece of memory, which ends with that block.
-        at = Block("grad_inputs", gather.result, step.interval)
-        self.resident[at] = {name: _alone(tensor) for name, tensor in inputs.items()}
+        made = {name: _alone(tensor) for name, tensor in inputs.items()}
+        self._give("grad_inputs", gather.result, step.interval, made)
 
     def _finish_grad(self, step: Step) -> None:
         gather, chunked = self._gather_of(step)
@@ -438,6 +466,21 @@ class Executor:
             x = self.epoch.x
             self.epoch.of_x = torch.zeros((x.num_rows, *x.row_shape), dtype=x.dtype)
         self.epoch.of_x[self.plan.vertices(step.interval)] = rows
+
+
+def _named(content: Any) -> Mapping[str, Tensor]:
+    return {"": content} if isinstance(content, Tensor) else content
+
+
+def _mapped(content: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    return (
+        change(content) if isinstance(content, Tensor) else {name: change(each) for name, each in content.items()}
+    )
+
+
+def _empty(num_rows: int, like: Tensor) -> Tensor:
+    shape = num_rows, *like.shape[1:]
+    return POOL.empty(shape, like.dtype) if like.device.type == "cpu" else like.new_empty(shape)
 
 
 def _alone(value: Tensor) -> Tensor:

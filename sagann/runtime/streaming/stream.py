@@ -20,7 +20,7 @@ from sagann.graph.topology import Topology
 from sagann.plan.epoch import MemoryPolicy, Planned, dense_peak_bytes, plan_epoch
 from sagann.plan.fit import MOST_INTERVALS, Cut, cutter, fitted_intervals, hop_sizes
 from sagann.plan.gradients import Gradients
-from sagann.plan.part_intervals import cut_graph
+from sagann.plan.part_intervals import PartIntervals, cut_graph
 from sagann.plan.selection import ALWAYS, NEVER, Select, Selection
 from sagann.plan.steps import UNLIMITED
 from sagann.runtime.device.backend import backend_of
@@ -128,10 +128,10 @@ def foretell(
         gradients=Gradients(program, wanted_x=needs_gradient(graph.features)),
         beside=beside,
     )
-    selection = _selection(select, budget_bytes, part.bounds, backend.device, on_disk=on_disk)
+    selection = _selection(select, budget_bytes, part, backend.device, on_disk=on_disk)
     return plan_epoch(
         program,
-        hop_sizes(program, hops, part.bounds, selection, beside.grain),
+        hop_sizes(program, hops, part, selection, beside.grain),
         part,
         budget_bytes,
         gradients=_gradients(program, model, graph),
@@ -196,7 +196,7 @@ def stream_part(
         spill=None if spill is None else Path(spill),
         trains=trains,
         memory_policy=memory_policy,
-        selection=_selection(select, budget_bytes, intervals.bounds, backend.device, on_disk=spill is not None),
+        selection=_selection(select, budget_bytes, intervals, backend.device, on_disk=spill is not None),
         cut=cut,
         backend=backend,
         part=intervals,
@@ -208,10 +208,10 @@ def stream_part(
 
 
 def _selection(
-    select: Select, budget_bytes: int, bounds: Sequence[int], device: torch.device, *, on_disk: bool
+    select: Select, budget_bytes: int, part: PartIntervals, device: torch.device, *, on_disk: bool
 ) -> Selection:
     """The selection of rows that are picked; none where nothing is moved."""
-    if select == "never" or budget_bytes >= UNLIMITED or len(bounds) == 2:
+    if select == "never" or budget_bytes >= UNLIMITED or len(part.bounds) == 2 or part.undivided:
         return NEVER
     if select == "always":
         return ALWAYS
@@ -240,7 +240,7 @@ def _edge_tensor_bytes(model: nn.Module, program: ModelProgram, hops: Sequence[T
     if not any(norm.startswith(f"{name}.") for norm in norms for name in layers):
         return 0
     moments = {value for link in program.means if link.edge_shape is not None for value in link.values}
-    sizes = hop_sizes(program, hops, (0, hops[0].num_src))
+    sizes = hop_sizes(program, hops, PartIntervals.of_graph((0, hops[0].num_src)))
     return sum(
         sum(sizes[gather.hop].edges.values()) * max(gather.edges.tensor_bytes, _read_bytes(gather))
         for gather in program.gathers

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
-from typing import NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -31,6 +33,7 @@ from sagann.plan.gradients import Gradients
 from sagann.plan.part_intervals import PartIntervals
 from sagann.plan.residency import BudgetError
 from sagann.plan.selection import NEVER, Selection
+from sagann.plan.sides import undivided_of
 from sagann.plan.steps import UNLIMITED
 from sagann.plan.sweeps import Traversal
 from sagann.runtime.blocks.backend import Backend
@@ -153,7 +156,6 @@ class StreamedModel(nn.Module):
         self._kept: dict[object, _Kept] = {}
         self._chunks = CutHops(
             self.hops,
-            self.bounds,
             budget_bytes=self.budget_bytes,
             backend=self._backend,
             beside=self._beside,
@@ -214,11 +216,9 @@ class StreamedModel(nn.Module):
             gradients = Gradients(program, wanted_x=needs_gradient(x), trained=trained)
             if len(self._plans) == MOST_PLANS:
                 self._forget_oldest()
-            planned = plan_epoch(
+            planned = self._plans[key] = self._planned_over(
                 program,
-                self._chunks.sizes(program),
-                self._part,
-                self.budget_bytes,
+                x,
                 gradients=gradients,
                 trains=trains,
                 folded=folded,
@@ -228,11 +228,21 @@ class StreamedModel(nn.Module):
                 beside=self._beside,
                 has_mapped_x=is_read,
             )
-            self._plans[key] = planned
             if self._folder is not None:
                 kept = 0 if program.constants in self._kept else planned.schedule.constant_bytes
                 require_room(self._folder, planned.plan.spilled_bytes + planned.received_bytes + kept)
         return self._plans[key]
+
+    def _planned_over(self, program: ModelProgram, x: Features, **given: Any) -> Planned:
+        """A plan of undivided rows if the intervals were cut for that, and it fits this program."""
+        square = replace(self._part, undivided=frozenset())
+        if self._part.undivided:
+            # Whatever is trained later.
+            undivided = undivided_of(program, Gradients(program, wanted_x=needs_gradient(x)))
+            part = replace(self._part, undivided=undivided)
+            with suppress(BudgetError):
+                return plan_epoch(program, self._chunks.sizes(program, part), part, self.budget_bytes, **given)
+        return plan_epoch(program, self._chunks.sizes(program, square), square, self.budget_bytes, **given)
 
     def _forget_oldest(self) -> None:
         """Forget the oldest plan, and the constants of its program that no other plan reads."""
@@ -267,7 +277,8 @@ class StreamedModel(nn.Module):
             epoch = Epoch(x=store, parameters=leaves, trains=trains, loss_of=loss_of, allocate=self._scratch)
             with torch.set_grad_enabled(records):
                 plan = self.plan(x, folded=loss_of is not None)
-            return self._executor(plan, epoch, self._constants(program, x), seeds=seeds, seed=seed)
+            chunks = self._chunks.of(program, plan.schedule.part)
+            return self._executor(plan, chunks, epoch, self._constants(program, x), seeds=seeds, seed=seed)
 
         def shrink(error: BaseException) -> None:
             with torch.set_grad_enabled(records):
@@ -332,16 +343,25 @@ class StreamedModel(nn.Module):
             cut_part=self._exchange.cut,
         )
         self.bounds = self._part.bounds
+        if self._part.undivided:
+            self.selection = NEVER
         # The traversal belongs to the old intervals.
         self.traversal = None
         self._cut_anew()
 
     def _executor(
-        self, plan: Planned, epoch: Epoch, constants: Host, *, seeds: Sequence[int] = (), seed: int = 0
+        self,
+        plan: Planned,
+        chunks: Mapping[int, Chunks],
+        epoch: Epoch,
+        constants: Host,
+        *,
+        seeds: Sequence[int] = (),
+        seed: int = 0,
     ) -> Executor:
         return Executor(
             plan,
-            chunks=self._chunks.of(plan.program),
+            chunks=chunks,
             host=self._new_host(),
             constants=constants,
             dialect=self.dialect,
@@ -371,7 +391,8 @@ class StreamedModel(nn.Module):
             epoch = Epoch(x=self._store_of(x), parameters=parameters, trains=False)
             try:
                 with for_training_as_well():
-                    self._executor(plan, epoch, host).keep_constants()
+                    chunks = self._chunks.of(program, self._part, of_constants=True)
+                    self._executor(plan, chunks, epoch, host).keep_constants()
             except BaseException:
                 # The traceback of the error keeps the host.
                 host.close()
@@ -382,7 +403,7 @@ class StreamedModel(nn.Module):
     def _planned_constants(self, program: ModelProgram) -> Planned:
         return plan_constants(
             program,
-            self._chunks.sizes(program),
+            self._chunks.sizes(program, self._part, of_constants=True),
             self._part,
             self.budget_bytes,
             self.selection,
@@ -392,7 +413,7 @@ class StreamedModel(nn.Module):
 
     def chunks_of(self, program: ModelProgram) -> dict[int, Chunks]:
         """The chunks that the gathers of the captured model go over, as of :meth:`CutHops.of`."""
-        return self._chunks.of(program)
+        return self._chunks.of(program, self._part)
 
     def _store_of(self, x: Features) -> FeatureStore:
         """What reads the features: without a budget, a tensor where it lies."""

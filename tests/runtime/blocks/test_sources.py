@@ -17,6 +17,7 @@ from sagann.plan import equal_vertices
 from sagann.plan.epoch import Planned
 from sagann.plan.grid import ChunkGrid
 from sagann.plan.hops import CSC
+from sagann.plan.part_intervals import PartIntervals
 from sagann.plan.selection import ALWAYS
 from sagann.plan.steps import UNLIMITED, Block, Move
 from sagann.runtime.blocks.chunks import Chunks
@@ -130,8 +131,11 @@ def test_mapped_features_are_read_by_position(tmp_path: Path) -> None:
 
 
 def test_a_chunk_that_is_viewed_stays_as_it_is() -> None:
-    grid = ChunkGrid(labelled_graph().topology, (0, 20, 53))
-    chunks = Chunks(grid, RamHost(), 0, ALWAYS)
+    topology, bounds = labelled_graph().topology, (0, 20, 53)
+    grid, chunks = (
+        ChunkGrid(topology, bounds),
+        Chunks(topology, PartIntervals.of_graph(bounds), RamHost(), 0, ALWAYS),
+    )
     expected = {(chunk.src, chunk.dst): chunk.topology.indices.tolist() for chunk in grid.chunks()}
     for (src, dst), indices in expected.items():
         block = Block("edges", CSC, src, dst, 0)
@@ -141,8 +145,11 @@ def test_a_chunk_that_is_viewed_stays_as_it_is() -> None:
 
 def test_many_chunks_on_disk(tmp_path: Path) -> None:
     topology = random_topology(256, 8000)
-    grid = ChunkGrid(topology, equal_vertices(256, 32))
-    chunks = Chunks(grid, DiskHost(tmp_path), 0)
+    bounds = equal_vertices(256, 32)
+    grid, chunks = (
+        ChunkGrid(topology, bounds),
+        Chunks(topology, PartIntervals.of_graph(bounds), DiskHost(tmp_path), 0),
+    )
     assert len(chunks.size.edges) > 900
     first = 0
     for chunk in grid.chunks():

@@ -22,7 +22,8 @@ from sagann.kernels.typed_linear import typed_linear
 from sagann.nn import GAT, GIN, GNN, SAGE, MaxPoolGCN
 from sagann.plan import equal_vertices
 from sagann.plan.epoch import MemoryPolicy
-from sagann.plan.fit import edges_bytes
+from sagann.plan.hops import SQUARE, hop_size
+from sagann.plan.part_intervals import PartIntervals
 from sagann.plan.residency import BudgetError
 from sagann.plan.steps import UNLIMITED, Move, Plan, Step
 from sagann.runtime.streaming.stream import stream
@@ -409,7 +410,8 @@ def test_the_room_that_chunks_take_on_disk_is_known_before(tmp_path: Path) -> No
     streamed = StreamedModel(Model(jumping), [topology] * 2, bounds, spill=tmp_path)
     streamed.plan(torch.randn(400, 4))
     (written,) = (each.stat().st_size for each in unnamed_files(tmp_path))
-    assert 0.8 * edges_bytes([topology], bounds) < written <= edges_bytes([topology], bounds)
+    foretold = hop_size(topology, bounds).kept_bytes(PartIntervals.of_graph(bounds), SQUARE)
+    assert 0.8 * foretold < written <= foretold
     streamed.close()
     assert unnamed_files(tmp_path) == []
 
