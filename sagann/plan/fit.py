@@ -22,7 +22,7 @@ from sagann.plan.schedule import Schedule
 from sagann.plan.selection import NEVER, Selection, needed_rows
 from sagann.plan.sides import undivided_of
 from sagann.plan.sizes import BlockSizes, constants_of_stages, needed_bytes, plan_bytes
-from sagann.plan.steps import Step
+from sagann.plan.steps import ALL, Step, uncut_ends
 from sagann.plan.sweeps import COLUMN, Walks
 
 MOST_INTERVALS = 256
@@ -165,14 +165,14 @@ def largest_hops(part: PartIntervals, hops: Mapping[int, HopSize], most: int) ->
     few = part.largest(most)
     ends = {
         (False, False): [(src, dst) for src in few.sources for dst in few.own],
-        (True, False): [(few.all, dst) for dst in few.own],
-        (False, True): [(src, few.all) for src in few.own],
+        (True, False): [(ALL, dst) for dst in few.own],
+        (False, True): [(src, ALL) for src in few.own],
     }
     found = {}
     for number, hop in hops.items():
         largest: dict[tuple[bool, bool], int] = {}
         for at, count in hop.edges.items():
-            uncut = at[0] == part.all, at[1] == part.all
+            uncut = uncut_ends(*at)
             largest[uncut] = max(largest.get(uncut, 0), count)
         edges = {at: count for uncut, count in largest.items() for at in ends[uncut]}
         found[number] = replace(hop, edges=edges)

@@ -22,6 +22,7 @@ from sagann.graph.counting_sort import counts_below, group_by_key
 from sagann.graph.topology import Topology
 from sagann.plan.hops import EdgesOfType, Hop, hop_size, topology_of
 from sagann.plan.intervals import num_destinations, sizes
+from sagann.plan.steps import ALL
 
 CUT_BYTES = 50
 "Bytes of temporary memory for an edge that is cut, about."
@@ -56,7 +57,7 @@ class ChunkGrid:
         hop: the whole graph's topology, or its edges of one type; arrays may be mapped from files.
         bounds: of the intervals, as :mod:`sagann.plan.intervals` gives them.
         most_edges: most edges that are cut together, unless one chunk has more; each needs :data:`CUT_BYTES`.
-        uncut: ends that are not cut, sources and destinations: the one interval there has the number after the last one.
+        uncut: whether the sources are not cut, and the destinations. The number of the one interval there is :data:`sagann.plan.steps.ALL`.
 
     Raises:
         InputError: the bounds do not cut all sources, or none of them lies between destinations and other sources.
@@ -84,8 +85,6 @@ class ChunkGrid:
         _check(self.topology, self._bounds)
         self._sources = (0, self.topology.num_src) if uncut[0] else self._bounds
         self._destinations = (0, self.topology.num_dst) if uncut[1] else self._bounds
-        # Of the first interval at each end.
-        self._first_src, self._first_dst = (len(bounds) - 1 if each else 0 for each in uncut)
 
     @property
     def num_intervals(self) -> int:
@@ -139,8 +138,8 @@ class ChunkGrid:
         """The edges into a destination interval from all sources, as they lie."""
         topology, vertices = self.topology, self._vertices(dst)
         return EdgeChunk(
-            src=self._first_src,
-            dst=self._first_dst + dst,
+            src=ALL,
+            dst=dst,
             topology=Topology(
                 indptr=topology.indptr[vertices.start : vertices.stop + 1] - edges.start,
                 indices=topology.indices[edges],
@@ -201,8 +200,8 @@ class ChunkGrid:
             ids = place.long() + edges.start
             size = self._sources[src + 1] - self._sources[src]
             yield EdgeChunk(
-                src=self._first_src + src,
-                dst=self._first_dst + dst,
+                src=ALL if self._uncut[0] else src,
+                dst=ALL if self._uncut[1] else dst,
                 topology=Topology(
                     indptr=counts_below(place, offsets),
                     indices=(sources[taken] - self._sources[src]).to(topology.indices.dtype),

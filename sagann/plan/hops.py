@@ -18,7 +18,7 @@ from sagann.graph.widths import id_dtype, local_id_dtype
 from sagann.kernels.edge.work import Grain, most_items, most_slots, most_splits
 from sagann.kernels.packed import packed_bytes
 from sagann.plan.part_intervals import PartIntervals
-from sagann.plan.steps import Block
+from sagann.plan.steps import ALL, Block, uncut_ends
 
 CSC, CSR, NUMBERED = "csc", "csr", "numbered csr"
 "Forms of a chunk: edges by destination, edges by source, and edges by source with their ids."
@@ -28,7 +28,7 @@ PICKED_CSR, PICKED_NUMBERED = "csr of picked destinations", "numbered csr of pic
 PICKED: Mapping[str, str] = {CSC: PICKED_CSC, CSR: PICKED_CSR, NUMBERED: PICKED_NUMBERED}
 "The form with picked rows, by the form with all rows."
 KeptForms = Mapping[tuple[bool, bool], tuple[str, ...]]
-"The forms in which the chunks of a hop are kept, by the ends that are not cut (:meth:`sagann.plan.part_intervals.PartIntervals.uncut`)."
+"The forms in which the chunks of a hop are kept, by the ends that are not cut."
 SQUARE: KeptForms = {(False, False): (CSC, NUMBERED)}
 "A grid that is cut at both ends."
 SIDES: KeptForms = {(True, False): (CSC,), (False, True): (CSR,)}
@@ -82,8 +82,7 @@ class HopSize:
     num_edges: int
     "Number of edges in the whole hop."
     edges: Mapping[tuple[int, int], int]
-    """Number of edges of each chunk that has any, by source and destination interval. The number after the last interval stands for all of them
-    (:attr:`sagann.plan.part_intervals.PartIntervals.all`)."""
+    "Number of edges of each chunk that has any, by source and destination interval."
     data_bytes: tuple[int, ...]
     "Bytes per edge of each tensor of edge data."
     id_bytes: int
@@ -108,7 +107,7 @@ class HopSize:
             id_bytes=topology.indices.element_size(),
         )
 
-    def chunk_bytes(self, rows: Sequence[int], src: int, dst: int, form: str) -> int:
+    def chunk_bytes(self, rows: Mapping[int, int], src: int, dst: int, form: str) -> int:
         """Bytes of a chunk in one of the forms above; ``rows`` has the number of vertices of each interval, and of all."""
         edges = self.edges[src, dst]
         near, far = (rows[dst], rows[src]) if is_by_destination(form) else (rows[src], rows[dst])
@@ -132,14 +131,14 @@ class HopSize:
             return self
         found = Counter[tuple[int, int]]()
         for (src, dst), count in self.edges.items():
-            found[part.all, dst] += count
-            found[src, part.all] += count
+            found[ALL, dst] += count
+            found[src, ALL] += count
         return replace(self, edges={**self.edges, **found})
 
     def kept_bytes(self, part: PartIntervals, forms: KeptForms) -> int:
         """Bytes of all chunks in all forms in which they are kept."""
         return sum(
-            self.chunk_bytes(part.rows, *at, form) for at in self.edges for form in forms.get(part.uncut(*at), ())
+            self.chunk_bytes(part.rows, *at, form) for at in self.edges for form in forms.get(uncut_ends(*at), ())
         )
 
     def may_pick(self, chunk: Block) -> bool:

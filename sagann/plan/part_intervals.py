@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from sagann.plan.intervals import sizes
+from sagann.plan.steps import ALL
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,18 +51,14 @@ class PartIntervals:
         return cls(bounds=tuple(bounds), num_own=len(bounds) - 1)
 
     @property
-    def all(self) -> int:
-        """The number that stands for all intervals: of an undivided block, and of a chunk's end that is not cut."""
-        return len(self.bounds) - 1
-
-    @property
-    def rows(self) -> list[int]:
-        """Number of vertices of each interval; then that of all."""
-        return [*sizes(self.bounds), self.num_vertices if self.num_in_all is None else self.num_in_all]
+    def rows(self) -> Mapping[int, int]:
+        """Number of vertices of each interval, and of all own ones."""
+        num_in_all = self.num_vertices if self.num_in_all is None else self.num_in_all
+        return {**dict(enumerate(sizes(self.bounds))), ALL: num_in_all}
 
     def holding(self, kind: str, name: str, interval: int) -> int:
-        """The number of the block that has an interval's rows of a kind and name: the interval's own, or :attr:`all`."""
-        return self.all if (kind, name) in self.undivided else interval
+        """The number of the block that has an interval's rows of a kind and name: the interval's own, or :data:`ALL`."""
+        return ALL if (kind, name) in self.undivided else interval
 
     @property
     def own(self) -> range:
@@ -88,10 +85,6 @@ class PartIntervals:
         """Numbers of all intervals, by ascending ids of their vertices in the graph."""
         before = [number for number, owner in zip(self.halo, self.owners, strict=True) if owner < self.rank]
         return (*before, *self.own, *self.halo[len(before) :])
-
-    def uncut(self, src: int, dst: int) -> tuple[bool, bool]:
-        """Whether a chunk has the edges of all sources, and those of all destinations."""
-        return src == self.all, dst == self.all
 
     def sent_by(self, interval: int) -> list[int]:
         """Ranks of the workers that need rows of an own interval."""

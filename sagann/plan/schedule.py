@@ -20,7 +20,7 @@ from sagann.compiler.vjp import BackwardPass
 from sagann.plan.exchanges import Exchanges
 from sagann.plan.sizes import BlockSizes
 from sagann.plan.step_blocks import StepBlocks
-from sagann.plan.steps import Block, BlockKind, Exchanged, Step
+from sagann.plan.steps import ALL, Block, BlockKind, Exchanged, Step
 from sagann.plan.sweeps import COLUMN, Pass, PassKey, Sweeps, Traversal, Walks, by_strips, no_steps
 from sagann.plan.travel import travelling
 
@@ -468,7 +468,7 @@ class Schedule:
 
     def _others(self, intervals: Sequence[int]) -> Sequence[int]:
         """The other ends of a pass: some intervals, or all of them undivided."""
-        return [self.part.all] if self.part.undivided else intervals
+        return [ALL] if self.part.undivided else intervals
 
     def _values_of(self, gather: Gather, results: Sequence[str]) -> list[str]:
         """Names of the values whose gradients a backward pass gives."""

@@ -57,7 +57,7 @@ class BlockSizes:
         self.hops = hops
         self.gradients = gradients
         self.rows = part.rows
-        "Number of vertices of each interval; then that of all."
+        "Number of vertices of each interval, and of all."
         self._edges_in_place = edges_in_place
         self._values_in_place = values_in_place
         self._gathers = {gather.result: gather for gather in program.gathers}

@@ -10,7 +10,7 @@ from sagann.kernels.edge.function import EdgeFunction
 from sagann.plan.hops import CSC, CSR, NUMBERED, PICKED, kept_forms
 from sagann.plan.selection import as_read
 from sagann.plan.sizes import BlockSizes
-from sagann.plan.steps import Block, BlockKind
+from sagann.plan.steps import Block, BlockKind, uncut_ends
 
 
 class StepBlocks:
@@ -72,7 +72,7 @@ class StepBlocks:
         return [
             self._chunk(CSC if form == CSC else self._by_source[number], *at, number)
             for at in self._hops[number].edges
-            for form in kept.get(self._part.uncut(*at), ())
+            for form in kept.get(uncut_ends(*at), ())
         ]
 
     def read_by_gather(self, gather: Gather, function: EdgeFunction, src: int, dst: int) -> tuple[Block, ...]:

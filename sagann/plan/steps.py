@@ -16,6 +16,8 @@ from typing import Literal, NamedTuple
 
 UNLIMITED = 1 << 62
 "A budget that everything fits."
+ALL = -2
+"In place of the number of an interval: all intervals together."
 DEVICE = "device0"
 "Name of the device where there is one."
 
@@ -78,7 +80,7 @@ class Block(NamedTuple):
     name: str
     "Name of the value; of a block that belongs to a gather, the name of the gather's result; of a chunk, the form of its edges."
     interval: int
-    "Number of the interval; of a chunk, number of the source interval. The number after the last interval stands for all of them."
+    "Number of the interval; of a chunk, number of the source interval. :data:`ALL` where rows are undivided, or an end of a chunk is not cut."
     dst_interval: int = -1
     "Number of a chunk's destination interval; of a sent or returned block, rank of the worker that needs the rows; -1 for others."
     hop: int = 0
@@ -265,8 +267,8 @@ class Plan:
     whose copies the computing cores make, and for one that is never executed."""
 
     def vertices(self, interval: int) -> slice:
-        """The ids of an interval's vertices; of all, for the number after the last interval."""
-        if interval == self.num_intervals:
+        """The ids of an interval's vertices, or of all."""
+        if interval == ALL:
             return slice(0, self.bounds[-1])
         return slice(self.bounds[interval], self.bounds[interval + 1])
 
@@ -304,5 +306,11 @@ class Plan:
         return (each for each in self.operations if isinstance(each, Move) and each.kind == kind)
 
 
+def uncut_ends(src: int, dst: int) -> tuple[bool, bool]:
+    """Whether a chunk has the edges of all sources, and those of all destinations."""
+    return src == ALL, dst == ALL
+
+
 def _place(interval: int, dst_interval: int) -> str:
-    return f"{interval}" if dst_interval < 0 else f"{interval} to {dst_interval}"
+    numbers = [interval] if dst_interval == -1 else [interval, dst_interval]
+    return " to ".join("all" if number == ALL else str(number) for number in numbers)

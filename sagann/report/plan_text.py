@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from sagann.byte_size import format_bytes
 from sagann.plan.epoch import Planned
 from sagann.plan.intervals import sizes
+from sagann.plan.schedule import Schedule
 from sagann.plan.steps import Block, Move, Plan, Step
-from sagann.plan.sweeps import Traversal
 from sagann.plan.timeline import Lane
 from sagann.runtime.forecasting.forecast import Forecast
 from sagann.runtime.forecasting.resident import Resident
@@ -45,7 +45,7 @@ def plan_text(planned: Planned, *, on_disk: bool = True) -> str:
         f"Memory: at most {format_bytes(plan.peak_bytes)} of {format_bytes(plan.budget_bytes)}, for vertex data, edges, "
         "gradients and temporaries. Parameters, their gradients, the optimizer, Python and PyTorch come on top.",
         f"Stages: {_gradients(steps)}. Gathers run once.",
-        *([_visited(schedule.traversal)] if plan.num_intervals > 1 else []),
+        *([_visited(schedule)] if plan.num_intervals > 1 else []),
         f"An epoch: {len(steps):,} steps, {format_bytes(plan.loaded_bytes)} loaded, "
         f"{format_bytes(plan.stored_bytes)} stored.",
         f"{'On disk' if on_disk else 'In the host memory'}: {format_bytes(schedule.edge_bytes)} of edges, {format_bytes(schedule.constant_bytes)} gathered once from "
@@ -108,9 +108,11 @@ def _gradients(steps: Sequence[Step]) -> str:
     return "; ".join(found) or "none runs twice"
 
 
-def _visited(traversal: Traversal) -> str:
+def _visited(schedule: Schedule) -> str:
     """The order of intervals and chunks."""
-    widths = Counter(traversal.widths.values())
+    if schedule.part.undivided:
+        return "Edges: a chunk for each interval; rows that it reads at random stay whole in memory."
+    widths = Counter(schedule.traversal.widths.values())
     strips = "".join(
         f"; strips of {width} intervals in {count} {'pass' if count == 1 else 'passes'}"
         for width, count in sorted(widths.items())

@@ -66,7 +66,7 @@ def test_foretells_seconds_and_draws_them(tmp_path: Path, capsys: pytest.Capture
     )
     assert 1e-3 < float(expected) < 60
     assert re.search(r"^load value x: 0, .* MiB$", shown, re.MULTILINE)
-    assert re.search(r"^  gather 0: 0 to 0$", shown, re.MULTILINE)
+    assert re.search(r"^  gather 0: all to 0$", shown, re.MULTILINE)
     assert (tmp_path / "timeline.png").read_bytes().startswith(b"\x89PNG")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -14,6 +15,7 @@ from sagann.plan.fit import hop_sizes
 from sagann.plan.part_intervals import PartIntervals
 from sagann.plan.schedule import Schedule
 from sagann.plan.selection import NEVER, Selection
+from sagann.plan.sides import undivided_of
 from sagann.plan.sizes import BlockSizes, needed_bytes
 from sagann.plan.sweeps import PassKey, Traversal
 from sagann.runtime.streaming.streamed import StreamedModel
@@ -63,17 +65,24 @@ def tight(
     spill: Path | None = None,
     selection: Selection = NEVER,
     traversal: Traversal | None = None,
+    is_square: bool = True,
 ) -> StreamedModel:
-    """The model streamed with no more than the hungriest step takes."""
+    """The model streamed with no more than the hungriest step takes; chunks are cut at both ends, or what passes read at random is not."""
     program, roomy, _ = StreamedModel(model, hops, bounds).plan(x)
-    sizes = hop_sizes(program, hops, PartIntervals.of_graph(bounds), selection)
-    needed = []
-    for folded in (False, True):
-        blocks = BlockSizes(program, sizes, roomy.part, roomy.gradients)
-        schedule = Schedule(blocks, folded=folded, traversal=traversal, selects=selection != NEVER)
-        needed.append(needed_bytes([*schedule.constants(), *schedule.epoch()], schedule.sizes.of))
+    square = PartIntervals.of_graph(bounds)
+    part = square if is_square else replace(square, undivided=undivided_of(program, roomy.gradients))
+    sizes = hop_sizes(program, hops, part, selection)
+    of_epochs = BlockSizes(program, sizes, part, roomy.gradients if is_square else roomy.gradients.recomputing())
+    schedules = [
+        Schedule(of_epochs, folded=folded, traversal=traversal, selects=selection != NEVER)
+        for folded in (False, True)
+    ]
+    # What is the same in every epoch is computed over chunks that are cut at both ends.
+    once = Schedule(BlockSizes(program, sizes, square, roomy.gradients), selects=selection != NEVER)
+    runs = [(list(each.epoch()), each) for each in schedules] + [(list(once.constants()), once)]
+    needed = [needed_bytes(steps, schedule.sizes.of) for steps, schedule in runs]
     options = {"budget_bytes": max(needed), "spill": spill, "traversal": traversal, "selection": selection}
-    return StreamedModel(model, hops, bounds, **options)
+    return StreamedModel(model, hops, bounds, part=part, **options)
 
 
 def assert_all_close(found: Sequence[Tensor], expected: Sequence[Tensor]) -> None:

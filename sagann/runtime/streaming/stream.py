@@ -127,6 +127,7 @@ def foretell(
         budget_bytes,
         gradients=Gradients(program, wanted_x=needs_gradient(graph.features)),
         beside=beside,
+        is_square=select == "always",
     )
     selection = _selection(select, budget_bytes, part, backend.device, on_disk=on_disk)
     return plan_epoch(
@@ -179,6 +180,7 @@ def stream_part(
             cut=cut,
             beside=backend.beside(on_disk=spill is not None),
             cut_part=cut_part,
+            is_square=select == "always",
         )
     elif 1 <= num_intervals <= MOST_INTERVALS:
         intervals = cut_part(num_intervals, cutter(program, hops[0], cut))

@@ -107,13 +107,11 @@ def test_an_epoch_without_a_budget_begins_again_within_one(
     assert streamed.budget_bytes < UNLIMITED
 
 
-@pytest.mark.parametrize(("hidden", "needs_more"), [(8, False), (32, True)])
 def test_what_is_evaluated_only_is_cut_anew_for_that(
-    hidden: int, needs_more: bool, prepared: tuple[nn.Module, Graph, Tensor], monkeypatch: pytest.MonkeyPatch
+    prepared: tuple[nn.Module, Graph, Tensor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, graph, x = prepared
-    # Where it is narrow what takes the most is what is computed once, before epochs as before an evaluation.
-    model = build_model(ModelConfig(model="gcn", hidden=hidden), graph).eval()
+    model = build_model(ModelConfig(model="gcn", hidden=32), graph).eval()
     counts = []
     with torch.no_grad():
         expected = model(graph.hops(2), x)
@@ -124,8 +122,7 @@ def test_what_is_evaluated_only_is_cut_anew_for_that(
                 with pytest.warns(RuntimeWarning, match="begins again"):
                     assert_close(streamed(declare_constant(x.detach())), expected)
                 counts.append(len(streamed.bounds) - 1)
-    assert counts[0] > 2
-    assert (counts[0] < counts[1]) == needs_more
+    assert 2 < counts[0] < counts[1]
 
 
 def test_the_second_time_is_an_error(
