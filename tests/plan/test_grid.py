@@ -12,6 +12,7 @@ from sagann.errors import InputError
 from sagann.plan import ChunkGrid, equal_edges, equal_vertices
 from sagann.plan.hops import EdgesOfType, hop_size
 from sagann.plan.part_intervals import PartIntervals
+from sagann.plan.steps import ALL, uncut_ends
 from sagann.runtime.blocks.chunks import Chunks
 from sagann.runtime.blocks.host import RamHost
 from tests.graphs import block_of, odd_topologies, random_topology
@@ -23,30 +24,34 @@ TOPOLOGIES = odd_topologies(types=3)
 @pytest.mark.parametrize("count", [1, 2, 3, 7])
 @pytest.mark.parametrize("policy", ["vertices", "edges"])
 @pytest.mark.parametrize("most_edges", [0, 5, 1 << 20])
-def test_the_chunks_are_the_graph(name: str, count: int, policy: str, most_edges: int) -> None:
+@pytest.mark.parametrize("uncut", [(False, False), (True, False), (False, True)])
+def test_the_chunks_are_the_graph(
+    name: str, count: int, policy: str, most_edges: int, uncut: tuple[bool, bool]
+) -> None:
     topology = TOPOLOGIES[name]
     bounds = (
         equal_vertices(topology.num_dst, count) if policy == "vertices" else equal_edges(topology.indptr, count)
     )
-    grid = ChunkGrid(topology, bounds, most_edges=most_edges)
+    firsts = {**dict(enumerate(bounds)), ALL: 0}
+    rows = PartIntervals.of_graph(bounds).rows
     dst_of = topology.edge_dst().long()
     seen: list[int] = []
     numbers: list[int] = []
-    for dst in range(count):
-        for chunk in grid.into(dst):
-            part = chunk.topology
-            part.validate()
-            assert part.num_edges > 0
-            ids = chunk.edge_ids
-            assert torch.equal(part.indices.long() + bounds[chunk.src], topology.indices[ids].long())
-            assert torch.equal(part.edge_dst().long() + bounds[dst], dst_of[ids])
-            assert int(part.indices.max()) < bounds[chunk.src + 1] - bounds[chunk.src]
-            for data, whole in topology.edge_data.items():
-                assert torch.equal(part.edge_data[data], whole[ids])
-            # Edges of one destination keep their order.
-            assert all(first < last or dst_of[first] != dst_of[last] for first, last in pairwise(ids.tolist()))
-            seen += ids.tolist()
-            numbers += range(chunk.first_edge, chunk.first_edge + part.num_edges)
+    for chunk in ChunkGrid(topology, bounds, most_edges=most_edges, uncut=uncut).chunks():
+        part = chunk.topology
+        part.validate()
+        assert part.num_edges > 0
+        assert uncut_ends(chunk.src, chunk.dst) == uncut
+        ids = chunk.edge_ids
+        assert torch.equal(part.indices.long() + firsts[chunk.src], topology.indices[ids].long())
+        assert torch.equal(part.edge_dst().long() + firsts[chunk.dst], dst_of[ids])
+        assert int(part.indices.max()) < rows[chunk.src]
+        for data, whole in topology.edge_data.items():
+            assert torch.equal(part.edge_data[data], whole[ids])
+        # Edges of one destination keep their order.
+        assert all(first < last or dst_of[first] != dst_of[last] for first, last in pairwise(ids.tolist()))
+        seen += ids.tolist()
+        numbers += range(chunk.first_edge, chunk.first_edge + part.num_edges)
     assert sorted(seen) == list(range(topology.num_edges))
     assert numbers == list(range(topology.num_edges))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -19,9 +20,10 @@ from sagann.plan.hops import CSC
 from sagann.plan.part_intervals import PartIntervals
 from sagann.plan.residency import BudgetError, place
 from sagann.plan.schedule import Schedule
+from sagann.plan.sides import undivided_of
 from sagann.plan.sizes import BlockSizes, needed_bytes
 from sagann.plan.spec import verify
-from sagann.plan.steps import UNLIMITED, Move, Plan
+from sagann.plan.steps import ALL, UNLIMITED, Move, Plan, Step
 from sagann.plan.sweeps import Traversal
 from sagann.runtime.streaming.capturing import captured
 from tests.graphs import labelled_graph
@@ -106,3 +108,23 @@ def test_intervals_are_fitted_to_budgets() -> None:
     assert counts[0] == 1 < counts[-1]
     with pytest.raises(BudgetError, match=r"bytes\)?, at least .* are needed"):
         fitted_intervals(program, hops, 50, **given)
+
+
+def test_rows_that_passes_read_at_random_are_loaded_once_a_pass() -> None:
+    program, hops = program_of("gcn")
+    gradients = Gradients(program)
+    undivided = undivided_of(program, gradients)
+    assert sorted(kind for kind, _ in undivided) == ["grad_inputs", "value"]
+    part = replace(PartIntervals.of_graph(BOUNDS), undivided=undivided)
+    plan = plan_epoch(
+        program, hop_sizes(program, hops, part), part, UNLIMITED, gradients=gradients, beside=FILES
+    ).plan
+    passes = [step for step in plan.operations if isinstance(step, Step) and step.kind.startswith("gather")]
+    assert [(step.interval == ALL, step.dst_interval == ALL) for step in passes] == [(True, False)] * 4 + [
+        (False, True)
+    ] * 4
+
+
+def test_a_backward_that_asks_for_ids_of_edges_needs_square_chunks() -> None:
+    program, _ = program_of("maxpool-gcn")
+    assert undivided_of(program, Gradients(program)) == frozenset()
