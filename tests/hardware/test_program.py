@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from sagann.errors import InputError
-from sagann.hardware import KernelDesign, first_use
+from sagann.hardware import KernelDesign, cycles_of, first_use, scatter_program
 from sagann.hardware.design import HAZARD
 
 pytest.importorskip("amaranth", reason="needs the extra 'hardware'")
@@ -95,6 +95,13 @@ def test_rows_come_in_the_order_of_first_use_dealt_to_destinations() -> None:
     assert first_use(indptr, sources, 2).tolist() == [5, 3, 7, 1]
     assert first_use(indptr, sources, 1).tolist() == [5, 3, 7, 1]
     assert first_use(indptr, sources, 4).tolist() == [5, 1, 3, 7]
+
+
+def test_a_hop_without_destinations_has_no_words() -> None:
+    nothing = np.empty(0, dtype=np.int64)
+    program = scatter_program(np.array([0]), nothing, nothing.astype(np.float32), KernelDesign(), width=4)
+    assert program.num_words == 0
+    assert cycles_of(program, KernelDesign(), tiles=1) == (0, 0, 0, 0, 0)
 
 
 def test_dealt_edges_fill_words() -> None:
