@@ -46,11 +46,6 @@ class ScatterProgram:
     def num_words(self) -> int:
         return len(self.is_drain)
 
-    @property
-    def edges_per_word(self) -> float:
-        """Edges of a scatter word on average: at most n."""
-        return float((self.destination[~self.is_drain] >= 0).sum() / max(1, (~self.is_drain).sum()))
-
 
 def first_use(indptr: Array, sources: Array, num_pes: int) -> Array:
     """The sources of a hop in the order in which its edges use them first, int64 [num_rows].

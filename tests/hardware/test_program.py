@@ -106,10 +106,10 @@ def test_a_hop_without_destinations_has_no_words() -> None:
 
 def test_dealt_edges_fill_words() -> None:
     design = KernelDesign(scatter_pes=8, window_rows=32)
-    dealt = random_hop(4000, 256, 2560, 100, num_pes=8).program(design)
-    one_by_one = random_hop(4000, 256, 2560, 100, num_pes=1).program(design)
-    assert 6.5 < dealt.edges_per_word <= 8
-    assert one_by_one.edges_per_word < 0.8 * dealt.edges_per_word
+    dealt, one_by_one = (random_hop(4000, 256, 2560, 100, num_pes=each).program(design) for each in (8, 1))
+    # Of 2560 edges, at least 6.5 in a word.
+    assert (~dealt.is_drain).sum() < 2560 / 6.5
+    assert (~one_by_one.is_drain).sum() > (~dealt.is_drain).sum() / 0.8
 
 
 def test_what_does_not_fit_is_refused() -> None:

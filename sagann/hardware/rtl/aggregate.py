@@ -6,6 +6,7 @@ that it finds out itself are those that depend on time: whether a word's rows ha
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 from amaranth.hdl import Array, Cat, Module, Mux, ResetInserter, Signal, Value
@@ -26,9 +27,14 @@ STALLS = data.StructLayout(dict.fromkeys(("rows", "room", "hazard"), _COUNT_BITS
 began."""
 
 
+def chunk_layout(design: KernelDesign) -> data.ArrayLayout:
+    """A chunk of a row: a float for each lane."""
+    return data.ArrayLayout(32, design.lanes)
+
+
 def beat_layout(design: KernelDesign) -> data.ArrayLayout:
     """Chunks of a row that external memory gives in a cycle."""
-    return data.ArrayLayout(data.ArrayLayout(32, design.lanes), design.beat_chunks)
+    return data.ArrayLayout(chunk_layout(design), design.beat_chunks)
 
 
 def edge_layout(design: KernelDesign) -> data.StructLayout:
@@ -59,8 +65,7 @@ def word_layout(design: KernelDesign) -> data.StructLayout:
 
 def drained_stream(design: KernelDesign) -> stream.Signature:
     """A chunk of each of n destinations, which is taken as it comes."""
-    chunk = data.ArrayLayout(32, design.lanes)
-    return stream.Signature(data.ArrayLayout(chunk, design.scatter_pes), always_ready=True)
+    return stream.Signature(data.ArrayLayout(chunk_layout(design), design.scatter_pes), always_ready=True)
 
 
 def encoded(program: ScatterProgram, design: KernelDesign) -> list[dict[str, Any]]:
@@ -262,17 +267,15 @@ class _Issue(wiring.Component):
                         ]
             m.d.comb += bank.accumulator.eq(base + self.chunk)
             clashes += [bank.valid & past[number].valid & (past[number].accumulator == base) for past in history]
-            for newer, older in zip([None, *history], history, strict=False):
-                if newer is not None:
-                    m.d.sync += older[number].eq(newer[number])
+            for newer, older in pairwise(history):
+                m.d.sync += older[number].eq(newer[number])
             m.d.sync += [
                 history[0][number].valid.eq(self.active & begins & bank.valid),
                 history[0][number].accumulator.eq(base),
             ]
-        for number in range(n):
-            m.d.comb += self.edges[number].eq(word.edges[number])
         lacks_rows, lacks_room, clash = Signal(), Signal(), Signal()
         m.d.comb += [
+            self.edges.eq(word.edges),
             lacks_rows.eq(begins & (self.arrived < word.needs)),
             lacks_room.eq(begins & word.drain & ~self.room),
             clash.eq(begins & Cat(*clashes).any()),
@@ -309,7 +312,7 @@ class _ScatterPe(wiring.Component):
                 "writes": In(1),
                 "address": In(range(self._depth)),
                 "beat": In(beat_layout(design)),
-                "product": Out(data.ArrayLayout(32, design.lanes)),
+                "product": Out(chunk_layout(design)),
             }
         )
 
@@ -341,18 +344,17 @@ class _GatherPe(wiring.Component):
         self._design = design
         super().__init__(
             {
-                "product": In(32 * design.lanes),
+                "product": In(chunk_layout(design)),
                 "accumulator": In(ceil_log2(design.bank_chunks)),
                 "first": In(1),
                 "adds": In(1),
-                "sum": Out(data.ArrayLayout(32, design.lanes)),
+                "sum": Out(chunk_layout(design)),
             }
         )
 
     def elaborate(self, platform: object) -> Module:
         design, m = self._design, Module()
-        chunk = data.ArrayLayout(32, design.lanes)
-        m.submodules.bank = bank = Memory(shape=chunk, depth=design.bank_chunks, init=[])
+        m.submodules.bank = bank = Memory(shape=chunk_layout(design), depth=design.bank_chunks, init=[])
         write, read = bank.write_port(), bank.read_port()
         m.d.comb += [
             read.addr.eq(self.accumulator),
@@ -364,7 +366,7 @@ class _GatherPe(wiring.Component):
             m.submodules[f"add{lane}"] = add = Add()
             m.d.comb += [
                 add.a.eq(Mux(self.first, 0, read.data[lane])),
-                add.b.eq(self.product[32 * lane : 32 * lane + 32]),
+                add.b.eq(self.product[lane]),
                 write.data[lane].eq(add.result),
             ]
         return m

@@ -16,7 +16,7 @@ from amaranth.lib.wiring import In, Out
 from amaranth.utils import ceil_log2, exact_log2
 
 from sagann.hardware.design import ADD_STAGES, HAZARD, MUL_STAGES, KernelDesign
-from sagann.hardware.rtl.aggregate import drained_stream
+from sagann.hardware.rtl.aggregate import chunk_layout, drained_stream
 from sagann.hardware.rtl.delay import delayed
 from sagann.hardware.rtl.float32 import Add, Mul
 
@@ -75,7 +75,6 @@ class Feeder(wiring.Component):
 
     def __init__(self, design: KernelDesign) -> None:
         self._design = design
-        chunk = data.ArrayLayout(32, design.lanes)
         super().__init__(
             {
                 "chunks": In(range(design.row_chunks + 1)),
@@ -83,7 +82,7 @@ class Feeder(wiring.Component):
                 "begins": In(1),
                 "drained": In(drained_stream(design)),
                 "room": Out(1),
-                "lanes": Out(chunk),
+                "lanes": Out(chunk_layout(design)),
                 "address": Out(ceil_log2(design.array_weights)),
                 "tag": Out(tag_layout(design)),
                 "idle": Out(1),
@@ -131,7 +130,7 @@ class Feeder(wiring.Component):
         rows = []
         for number in range(n):
             m.submodules[f"row{number}"] = memory = Memory(
-                shape=data.ArrayLayout(32, design.lanes), depth=2 << chunk_bits, init=[]
+                shape=chunk_layout(design), depth=2 << chunk_bits, init=[]
             )
             write, read = memory.write_port(), memory.read_port()
             m.d.comb += [
@@ -177,7 +176,7 @@ class SystolicArray(wiring.Component):
             {
                 "gradient": In(1),
                 "feeds": In(1),
-                "lanes": In(data.ArrayLayout(32, design.lanes)),
+                "lanes": In(chunk_layout(design)),
                 "address": In(address),
                 "grads": In(columns),
                 "first": In(1),
