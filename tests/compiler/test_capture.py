@@ -57,7 +57,7 @@ def test_a_layer_used_twice_and_layers_of_layers() -> None:
 
 
 FOREIGN = random_topology(30, 90)
-MIXED = "a model that is streamed must treat vertices independently between its layers: "
+MIXED = "a model that is streamed, or divided among workers, must treat vertices independently between its layers: "
 UNSEEN = "the model cannot be captured: "
 NO_HOP = UNSEEN + (
     "a layer gets a topology that is none of the hops, or features that are not a row per vertex: vertex features do not fit the topology: "
