@@ -46,7 +46,7 @@ def rows_of(case: Case, fanouts: tuple[int, ...], parts: Iterable[float], num_ep
     total = int(reads.sum())
     for part in parts:
         num_hot = int(part * len(reads))
-        cold = {by: total - int(reads[hottest(score, num_hot)].sum()) for by, score in scores.items()}
+        cold = {by: total - int(reads[hottest(score)[:num_hot]].sum()) for by, score in scores.items()}
         yield [
             case.name,
             ", ".join(map(str, fanouts)),

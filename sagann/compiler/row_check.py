@@ -43,8 +43,8 @@ def check_stage(module: fx.GraphModule, integers: Mapping[str, Tensor], where: s
 
 def _mixes(name: str, line: str) -> LayerError:
     return LayerError(
-        f"a model that is streamed must treat vertices independently between its layers: operator {name} mixes "
-        f"them, or depends on their number (in {line})",
+        "a model that is streamed, or divided among workers, must treat vertices independently between its layers: "
+        f"operator {name} mixes them, or depends on their number (in {line})",
         hint="Reduce over feature dimensions only; to normalise over vertices, use a torch.nn.BatchNorm1d.",
     )
 

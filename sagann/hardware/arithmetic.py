@@ -45,18 +45,6 @@ def add(a: Any, b: Any) -> Any:
 
 
 @compiled()
-def _products(a: Array, b: Array, result: Array) -> None:
-    for number in range(len(a)):
-        result[number] = mul(a[number], b[number])
-
-
-@compiled()
-def _sums(a: Array, b: Array, result: Array) -> None:
-    for number in range(len(a)):
-        result[number] = add(a[number], b[number])
-
-
-@compiled()
 def _aggregated(indptr: Array, rows: Array, coefficients: Array, features: Array, result: Array) -> None:
     for destination in range(len(indptr) - 1):
         for edge in range(indptr[destination], indptr[destination + 1]):
@@ -85,20 +73,6 @@ def _outer(rows: Array, grads: Array, result: Array) -> None:
             for column in range(grads.shape[1]):
                 product = mul(rows[row, inner], grads[row, column])
                 result[inner, column] = add(result[inner, column], product)
-
-
-def products(a: Array, b: Array) -> Array:
-    """Products of two float32 arrays [n]."""
-    result = np.empty_like(a)
-    _products(a, b, result)
-    return result
-
-
-def sums(a: Array, b: Array) -> Array:
-    """Sums of two float32 arrays [n]."""
-    result = np.empty_like(a)
-    _sums(a, b, result)
-    return result
 
 
 def aggregated(indptr: Array, rows: Array, coefficients: Array, features: Array) -> Array:

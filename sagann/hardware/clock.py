@@ -54,14 +54,10 @@ def cycles_of(program: ScatterProgram, design: KernelDesign, *, tiles: int = 0) 
         program.needs,
         program.releases,
         (program.chunks, design.beats(program.chunks), design.window_rows, HAZARD),
-        feed_cycles(design, program.chunks, tiles),
+        # Cycles in which the array reads n rows. A chunk of all of them takes as long as the sum of a column needs at least.
+        program.chunks * max(n * tiles, HAZARD) if tiles else 0,
     )
     return Cycles(*(int(each) for each in found))
-
-
-def feed_cycles(design: KernelDesign, chunks: int, tiles: int) -> int:
-    """Cycles in which the array reads n rows. A chunk of all of them takes as long as the sum of a column needs at least."""
-    return chunks * max(design.scatter_pes * tiles, HAZARD) if tiles else 0
 
 
 @compiled()

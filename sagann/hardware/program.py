@@ -46,11 +46,6 @@ class ScatterProgram:
     def num_words(self) -> int:
         return len(self.is_drain)
 
-    @property
-    def edges_per_word(self) -> float:
-        """Edges of a scatter word on average: at most n."""
-        return float((self.destination[~self.is_drain] >= 0).sum() / max(1, (~self.is_drain).sum()))
-
 
 def first_use(indptr: Array, sources: Array, num_pes: int) -> Array:
     """The sources of a hop in the order in which its edges use them first, int64 [num_rows].
@@ -95,7 +90,7 @@ def scatter_program(
         )
     degrees = np.diff(indptr)
     destinations = np.repeat(np.arange(num_dst), degrees)
-    assert min(degrees, default=0) > 0, "a destination without edges has one of coefficient 0"
+    assert (degrees > 0).all(), "a destination without edges has one of coefficient 0"
     assert ((np.diff(rows) >= 0) | (np.diff(destinations) > 0)).all(), (
         "edges of a destination are in the order of their rows"
     )
@@ -110,7 +105,7 @@ def scatter_program(
     num_words = _write_words(
         (order, bank_ptr, rows, destinations // n),
         np.add.reduceat(degrees, np.arange(0, num_dst, n)),
-        (design.window_rows, lag, int(rows.max()) + 1),
+        (design.window_rows, lag, int(rows.max(initial=-1)) + 1),
         (edges, drained, needs, releases),
     )
     edges, drained = edges[:num_words], drained[:num_words]

@@ -7,7 +7,7 @@ machine gave the seconds. The number of seeds of an iteration and the number of 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 HOST = "host"
 "Name of the trainer that is the processor."
@@ -28,12 +28,6 @@ class Threads:
     def total(self) -> int:
         """Number of threads of all tasks."""
         return self.sample + self.load + self.train
-
-    def moved(self, count: int, *, giver: str, taker: str) -> Threads:
-        """The same number of threads, ``count`` of which go from one task to another, as far as the giver keeps one."""
-        given, taken = getattr(self, giver), getattr(self, taker)
-        count = min(count, given - 1)
-        return replace(self, **{giver: given - count, taker: taken + count})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

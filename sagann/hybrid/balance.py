@@ -68,7 +68,7 @@ def balance_thread(assignment: Assignment, giver: str, taker: str, giver_s: floa
     count = max(1, int(GAIN * even))
     if count >= given or giver_s * given / (given - count) >= taker_s:
         return assignment
-    return replace(assignment, threads=assignment.threads.moved(count, giver=giver, taker=taker))
+    return replace(assignment, threads=replace(assignment.threads, **{giver: given - count, taker: taken + count}))
 
 
 def balanced(assignment: Assignment, rates: Rates, *, uses_host: bool = True) -> Assignment:

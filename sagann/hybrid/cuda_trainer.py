@@ -55,9 +55,8 @@ class CudaTrainer(Trainer):
         self._loss_of, self._parameters, self._streams = loss_of, tuple(parameters), streams
         self._replicas = tuple(model.parameters())
         layout = layout_of(self._parameters)
-        num_bytes = layout.num_bytes
-        self._on_host, gradients = streams.pinned(num_bytes), streams.pinned(num_bytes)
-        self._on_device = streams.empty(num_bytes)
+        self._on_host, gradients = streams.pinned(layout.num_bytes), streams.pinned(layout.num_bytes)
+        self._on_device = streams.empty(layout.num_bytes)
         self._weights, self._gradients = (layout_views(layout, memory) for memory in (self._on_host, gradients))
         self._loss = streams.pinned(8).view(torch.float64)
         for replica, memory in zip(self._replicas, layout_views(layout, self._on_device), strict=True):

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from io import BytesIO
+from typing import Any
 
 from torch import Tensor
 
@@ -23,43 +25,51 @@ class Message:
     """A share without its arrays."""
 
     text: bytes
-    "The share, pickled: its arrays have no memory, and it has no features."
-    num_columns: int | None
-    "Width of sparse features; None for other ones."
-    num_row_arrays: int
-    "Number of the arrays of the features, which come before all others."
+    "The share, pickled, with a number in the place of each array."
     layout: Layout
     "Where the arrays lie in a piece of memory."
 
     def share_in(self, piece: Tensor) -> Share:
         """The share whose arrays were written into a piece of memory, uint8 with at least ``layout.num_bytes``; they view it."""
-        share: Share = pickle.loads(self.text)
-        views = layout_views(self.layout, piece)
-        rows, others = views[: self.num_row_arrays], iter(views[self.num_row_arrays :])
-        features = rows[0] if rows else None
-        if self.num_columns is not None:
-            features = csr_tensor(*rows, num_columns=self.num_columns)
-        return replace(share, batch=replace(share.batch.mapped(lambda _: next(others)), features=features))
+        share: Share = _Unpickler(self.text, layout_views(self.layout, piece)).load()
+        return share
 
 
 def message_of(share: Share) -> tuple[Message, list[Tensor]]:
     """The message of a share whose mini-batch is in the host's memory, and the arrays that travel with it."""
-    features = share.batch.features
-    arrays = list(row_arrays(features))
-    num_row_arrays = len(arrays)
+    text = BytesIO()
+    pickler = _Pickler(text)
+    pickler.dump(share)
+    return Message(text=text.getvalue(), layout=layout_of(pickler.arrays)), pickler.arrays
 
-    def without_memory(array: Tensor) -> Tensor:
-        arrays.append(array.detach())
-        return array.detach().to("meta")
 
-    batch = replace(share.batch, features=None).mapped(without_memory)
-    message = Message(
-        text=pickle.dumps(replace(share, batch=batch)),
-        num_columns=features.shape[1] if is_sparse(features) else None,
-        num_row_arrays=num_row_arrays,
-        layout=layout_of(arrays),
-    )
-    return message, arrays
+class _Pickler(pickle.Pickler):
+    """Collects the arrays, and writes their numbers."""
+
+    def __init__(self, file: BytesIO) -> None:
+        super().__init__(file, pickle.HIGHEST_PROTOCOL)
+        self.arrays: list[Tensor] = []
+
+    def persistent_id(self, obj: object) -> Any:
+        if not isinstance(obj, Tensor):
+            return None
+        first = len(self.arrays)
+        self.arrays += [array.detach() for array in row_arrays(obj)]
+        return first, obj.shape[1] if is_sparse(obj) else None
+
+
+class _Unpickler(pickle.Unpickler):
+    """Puts arrays in the places of their numbers."""
+
+    def __init__(self, text: bytes, arrays: Sequence[Tensor]) -> None:
+        super().__init__(BytesIO(text))
+        self._arrays = arrays
+
+    def persistent_load(self, pid: Any) -> Tensor:
+        first, num_columns = pid
+        if num_columns is None:
+            return self._arrays[first]
+        return csr_tensor(*self._arrays[first : first + 3], num_columns=num_columns)
 
 
 def layout_of(tensors: Sequence[Tensor]) -> Layout:

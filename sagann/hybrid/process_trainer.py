@@ -192,11 +192,10 @@ class ProcessTrainer(Trainer):
             why = f"ended by {signal.Signals(-code).name}"
         else:
             why = f"ended with exit code {code}"
-        starts = doing == "starting"
         return TrainerError(
             f"trainer '{self.name}' is gone: {why} while {doing} (in process {self.pid})",
             hint="Call the training below `if __name__ == '__main__':`, because the process imports the program."
-            if starts
+            if doing == "starting"
             else "Continue with --resume, and with other --devices if it happens again; SIGKILL often means that memory ran out.",
         )
 

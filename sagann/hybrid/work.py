@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -55,15 +54,14 @@ class TrainerWork:
 
     def to_json(self) -> dict[str, Any]:
         """The values as part of a line of metrics.jsonl: lists with an entry for each trainer."""
-        sums: dict[str, Mapping[str, float]] = {
-            "trainer_seeds": self.seeds,
-            "trainer_s": self.train_s,
-            "trainer_idle_s": self.idle_s,
-            "transfer_s": self.transfer_s,
-        }
+        by_trainer = (self.seeds, self.train_s, self.idle_s, self.transfer_s)
+        seeds, train_s, idle_s, transfer_s = ([each[name] for name in self.names] for each in by_trainer)
         return {
             "trainers": list(self.names),
-            **{key: [values[name] for name in self.names] for key, values in sums.items()},
+            "trainer_seeds": seeds,
+            "trainer_s": train_s,
+            "trainer_idle_s": idle_s,
+            "transfer_s": transfer_s,
             "sample_s": self.sample_s,
             "load_s": self.load_s,
             "trainer_moves": self.num_moves,

@@ -54,8 +54,7 @@ def measured_accesses(
 
     with ThreadPoolExecutor(torch.get_num_threads()) as pool:
         # Consumed, so that an exception of a thread is raised here.
-        for _ in pool.map(count, range(len(batches))):
-            pass
+        list(pool.map(count, range(len(batches))))
     return counts
 
 

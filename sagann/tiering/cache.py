@@ -6,6 +6,7 @@ it was given, and on their order, alone. They are the same whatever the number o
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -19,6 +20,16 @@ NO_SLOT = -1
 "Stands in the place of a slot for a row that has none."
 NO_ROW = -1
 "Stands in the place of a row's id for a slot that has none."
+
+
+@dataclass(kw_only=True, slots=True, weakref_slot=True, eq=False)
+class Announced:
+    """A batch that a cache was told of. It is given up by dropping it."""
+
+    ids: Array
+    "int64 [n]: its rows."
+    slots: Array | None = None
+    "The slot of each row; None before the cache has decided."
 
 
 def id_type(num_rows: int) -> np.dtype[Any]:

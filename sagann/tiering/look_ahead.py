@@ -20,16 +20,17 @@ References:
 from __future__ import annotations
 
 from collections import deque
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
+from weakref import ref
 
 import numpy as np
 
 from sagann.jit import compiled
-from sagann.tiering.cache import NO_ROW, NO_SLOT, Array, id_type
+from sagann.tiering.cache import NO_ROW, NO_SLOT, Announced, Array, id_type
 from sagann.tiering.prefetch import AHEAD, prefetch_by_id, prefetch_by_slot
 
 MOST_BATCHES = 1 << 16
-"Largest number of batches that may be announced at a time."
+"Most batches of a window. A further one has the oldest one decided for."
 LEVELS = 64
 "Number of levels of heat: each has a 32nd of the slots' number of rows, and the last one all colder rows."
 _LEVELS_OF_SLOTS = LEVELS // 2
@@ -62,7 +63,7 @@ class _Tables(NamedTuple):
 
 
 class LookAhead:
-    """A cache that is told about batches before they are placed.
+    """A cache that is told about batches before they are placed. It decides for them in the order in which they were announced.
 
     Args:
         num_rows: number of rows of the feature store.
@@ -71,14 +72,14 @@ class LookAhead:
             the order decides among rows without a use in the window. None for an empty cache without an order.
     Example:
         >>> cache = LookAhead(10, 1)
-        >>> for batch in ([1, 2], [3, 2], [1]):
-        ...     cache.announce(np.array(batch))
-        >>> [cache.place_next().tolist() for _ in range(3)]
+        >>> batches = [cache.announce(np.array(ids)) for ids in ([1, 2], [3, 2], [1])]
+        >>> [cache.slots_of(batch).tolist() for batch in batches]
         [[0, 0], [-1, 0], [-1]]
     """
 
+    is_fixed: ClassVar[bool] = False
+
     def __init__(self, num_rows: int, num_slots: int, hottest: Array | None = None) -> None:
-        self.num_rows, self.num_slots = num_rows, num_slots
         self.owners = np.full(num_slots, NO_ROW, id_type(num_rows))
         nodes = np.arange(num_slots + LEVELS + MOST_BATCHES, dtype=np.int32)
         self._tables = tables = _Tables(
@@ -91,7 +92,8 @@ class LookAhead:
         )
         self._next_uses = np.empty(_FEWEST_ACCESSES, np.int32)
         "Of every access in the window, in a ring: the batch that uses the row next, _NEVER or _REPEATED."
-        self._window: deque[Array] = deque()
+        self._window: deque[tuple[Array, ref[Announced]]] = deque()
+        "The announced batches that are not decided for, the oldest first."
         self._first_batch = self._first_access = self._num_accesses = 0
         if hottest is not None:
             heat = np.arange(len(hottest)) * _LEVELS_OF_SLOTS // max(1, num_slots)
@@ -101,33 +103,42 @@ class LookAhead:
             tables.slot_of[kept] = np.arange(len(kept))
             _keep_first(len(kept), tables)
 
-    def announce(self, ids: Array) -> None:
-        """Add a batch at the end of the window.
+    def announce(self, ids: Array) -> Announced:
+        """Add a batch at the end of the window, which its oldest batches leave if they were dropped.
 
         Args:
             ids: int64 [n], each below ``num_rows``. Callers must not modify the ids until the batch is placed.
         """
-        assert len(self._window) < MOST_BATCHES
+        while self._window and (len(self._window) == MOST_BATCHES or self._window[0][1]() is None):
+            self._place_oldest()
         self._make_room(len(ids))
         begin = (self._first_access + self._num_accesses) & _LOW
-        batch = (self._first_batch + len(self._window)) & _LOW
-        _announce(ids, begin, batch, self._first_batch, self._next_uses, self._tables)
-        self._window.append(ids)
+        number = (self._first_batch + len(self._window)) & _LOW
+        _announce(ids, begin, number, self._first_batch, self._next_uses, self._tables)
+        batch = Announced(ids=ids)
+        self._window.append((ids, ref(batch)))
         self._num_accesses += len(ids)
+        return batch
 
-    def place_next(self) -> Array:
-        """The slots of the rows of the oldest announced batch, int32 [n], which leaves the window.
+    def slots_of(self, batch: Announced) -> Array:
+        """The slots of the rows of an announced batch, int32 [n], which leaves the window with all that were announced before it.
 
         If a slot stands for several rows, the cache evicts all of them but the one in ``owners``; rows that lie in the slot must be copied
         before it is filled anew.
         """
-        ids = self._window.popleft()
+        while batch.slots is None:
+            self._place_oldest()
+        return batch.slots
+
+    def _place_oldest(self) -> None:
+        ids, batch_of = self._window.popleft()
         slots = np.full(len(ids), NO_SLOT, np.int32)
         _place(ids, self._first_access, self._first_batch, self._next_uses, slots, self._tables)
         self._first_batch = (self._first_batch + 1) & _LOW
         self._first_access = (self._first_access + len(ids)) & _LOW
         self._num_accesses -= len(ids)
-        return slots
+        if (batch := batch_of()) is not None:
+            batch.slots = slots
 
     def place(self, ids: Array) -> Array:
         """Find the slots of rows that were not announced. The cache stays as it is."""
@@ -136,8 +147,8 @@ class LookAhead:
     @staticmethod
     def state_bytes(num_rows: int, num_slots: int, *, has_order: bool) -> int:
         """Bytes of memory of the tables by row and by slot, and of the lists. The announced ids are not among them."""
-        lists = 8 * (num_slots + LEVELS + MOST_BATCHES)
-        return 9 * num_rows + id_type(num_rows).itemsize * num_slots + lists + 8 * _COUNTERS
+        num_nodes = num_slots + LEVELS + MOST_BATCHES
+        return 9 * num_rows + id_type(num_rows).itemsize * num_slots + 8 * (num_nodes + _COUNTERS)
 
     def _make_room(self, added: int) -> None:
         """Let the ring of next uses have room for ``added`` more accesses."""

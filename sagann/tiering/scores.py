@@ -34,7 +34,7 @@ SCORES: tuple[Score, ...] = get_args(Score)
 "Names of all scores."
 
 DAMPING = 0.85
-"Share of a score that its vertex passes on in an iteration, by default: the usual one, since the paper names none."
+"Share of a score that its vertex passes on in an iteration: the usual one, since the paper names none."
 FANOUTS, BATCH_SIZE = (25, 10), 1024
 "Fanouts and number of seeds of the batches that 'vip' is for, by default."
 WEIGHTED_ITERATIONS = 5
@@ -68,7 +68,7 @@ def score_vertices(
     Example:
         >>> from sagann.graph import demo_graph
         >>> graph = demo_graph()
-        >>> hot = hottest(score_vertices(graph, "wrpr"), graph.num_vertices // 10)
+        >>> hot = hottest(score_vertices(graph, "wrpr"))[: graph.num_vertices // 10]
     """
     require_choice(by, SCORES, what="unknown score", where="score_vertices")
     if by == "degree":
@@ -119,42 +119,36 @@ def out_degree(topology: Topology) -> Tensor:
     return spread(topology, torch.ones(topology.num_dst, dtype=torch.float64))
 
 
-def reverse_pagerank(topology: Topology, *, damping: float = DAMPING) -> Tensor:
+def reverse_pagerank(topology: Topology) -> Tensor:
     r"""Score vertices by the vertices that sampling reaches them from, over any number of hops.
 
     Every vertex begins with 1/N, N the number of vertices. In an iteration every vertex divides its score by its in-degree and gives
     the quotient to each in-neighbour:
 
-    .. math:: s_u' = (1 - d) / N + d \sum_{u \to v} s_v / \text{in-degree}(v)
+    .. math:: s_u' = (1 - d) / N + d \sum_{u \to v} s_v / \text{in-degree}(v), \quad d = 0.85
 
     Iterations end when the scores have converged: they change by less than a millionth of their sum, or 100 iterations are done.
 
     Args:
         topology: a whole graph's, on the processor; its arrays may be mapped from files.
-        damping: d, at least 0 and below 1.
     Returns:
         float64 [num_vertices], with the same bits for any number of threads.
     Raises:
-        InputError: the topology is not that of a whole graph, or on a device, or a number is out of range.
+        InputError: the topology is not that of a whole graph, or on a device.
     References:
         Bar-Yossef and Mashiach, Local approximation of PageRank and reverse PageRank, CIKM 2008.
     """
     require_square(topology, where="reverse_pagerank, topology")
-    _require_damping(damping, where="reverse_pagerank, damping")
     score = _uniform(topology.num_dst)
     for _ in range(_MOST_ITERATIONS):
-        before, score = score, _iterated(topology, score, damping)
+        before, score = score, _iterated(topology, score)
         if float((score - before).abs_().sum()) < _TOLERANCE:
             break
     return score
 
 
 def weighted_reverse_pagerank(
-    topology: Topology,
-    labelled: Tensor,
-    *,
-    damping: float = DAMPING,
-    iterations: int = WEIGHTED_ITERATIONS,
+    topology: Topology, labelled: Tensor, *, iterations: int = WEIGHTED_ITERATIONS
 ) -> Tensor:
     """Score vertices as :func:`reverse_pagerank`, with more weight around the vertices that batches start from.
 
@@ -164,7 +158,6 @@ def weighted_reverse_pagerank(
     Args:
         topology: a whole graph's, on the processor; its arrays may be mapped from files.
         labelled: bool [num_vertices], the vertices that batches start from; at least one.
-        damping: share of a score that is passed on in an iteration, at least 0 and below 1.
         iterations: number of iterations.
     Returns:
         float64 [num_vertices], with the same bits for any number of threads.
@@ -179,13 +172,12 @@ def weighted_reverse_pagerank(
     """
     where = "weighted_reverse_pagerank"
     require_square(topology, where=f"{where}, topology")
-    _require_damping(damping, where=f"{where}, damping")
     require_integer(iterations, "iterations", where=f"{where}, iterations")
     num_labelled = count_labelled(labelled, topology.num_dst, where=f"{where}, labelled")
     score = _uniform(topology.num_dst)
     score[labelled] *= topology.num_dst / num_labelled
     for _ in range(iterations):
-        score = _iterated(topology, score, damping)
+        score = _iterated(topology, score)
     return score
 
 
@@ -235,22 +227,21 @@ def inclusion_probability(
     return -torch.expm1(absent)
 
 
-def hottest(score: Tensor, count: int | None = None) -> Tensor:
-    """The vertices of the highest scores, in descending order; of equal scores, the lower id comes first.
+def hottest(score: Tensor) -> Tensor:
+    """The vertices by descending score; of equal scores, the lower id comes first.
 
-    All of them are the order of Data Tiering's Algorithm 2, for :func:`sagann.graph.relabel`: vertex ``hottest(score)[0]`` becomes
+    That is the order of Data Tiering's Algorithm 2, for :func:`sagann.graph.relabel`: vertex ``hottest(score)[0]`` becomes
     vertex 0.
 
     Args:
         score: [num_vertices], finite.
-        count: number of vertices, from 0 to ``num_vertices``; all by default.
     Returns:
-        int64 [count].
+        int64 [num_vertices].
     Raises:
-        InputError: a score is not a number, or there are fewer vertices.
+        InputError: a score is not a number.
     Example:
-        >>> hottest(torch.tensor([0.1, 0.4, 0.2, 0.4]), 3).tolist()
-        [1, 3, 2]
+        >>> hottest(torch.tensor([0.1, 0.4, 0.2, 0.4])).tolist()
+        [1, 3, 2, 0]
     """
     require_type(score, Tensor, where="hottest, score", hint="Convert it with torch.as_tensor.")
     if score.ndim != 1 or bool(score.isnan().any()):
@@ -259,19 +250,13 @@ def hottest(score: Tensor, count: int | None = None) -> Tensor:
             f"{int(score.isnan().sum())} of NaN (in hottest, score)",
             hint="Pass one number for each vertex.",
         )
-    count = len(score) if count is None else count
-    if not 0 <= count <= len(score):
-        raise InputError(
-            f"there are fewer vertices: {count}, expected 0 to {len(score)} (in hottest, count)",
-            hint="Ask for no more vertices than there are.",
-        )
-    return torch.sort(score, descending=True, stable=True).indices[:count]
+    return torch.sort(score, descending=True, stable=True).indices
 
 
-def _iterated(topology: Topology, score: Tensor, damping: float) -> Tensor:
+def _iterated(topology: Topology, score: Tensor) -> Tensor:
     # A vertex without in-edges gives its score to nobody, so its divisor does not matter.
     shares = score / topology.in_degrees().clamp_(min=1)
-    return spread(topology, shares).mul_(damping).add_((1 - damping) / max(1, topology.num_dst))
+    return spread(topology, shares).mul_(DAMPING).add_((1 - DAMPING) / max(1, topology.num_dst))
 
 
 def _uniform(num_vertices: int) -> Tensor:
@@ -291,13 +276,3 @@ def count_labelled(labelled: Tensor, num_vertices: int, *, where: str) -> int:
             hint="Mark the vertices that batches start from.",
         )
     return count
-
-
-def _require_damping(damping: object, *, where: str) -> None:
-    require_type(damping, (int, float), where=where, hint="Pass a number.")
-    assert isinstance(damping, (int, float))
-    if not 0 <= damping < 1:
-        raise InputError(
-            f"damping is out of range: {damping:g}, expected at least 0 and below 1 (in {where})",
-            hint="Correct the number, or leave it out.",
-        )

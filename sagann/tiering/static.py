@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import numpy as np
 
-from sagann.tiering.cache import NO_ROW, NO_SLOT, Array, id_type
+from sagann.tiering.cache import NO_ROW, NO_SLOT, Announced, Array, id_type
 
 
 class Static:
@@ -24,8 +26,10 @@ class Static:
         [-1, 1, 0]
     """
 
+    is_fixed: ClassVar[bool] = True
+
     def __init__(self, num_rows: int, num_slots: int, hottest: Array | None = None) -> None:
-        self.num_rows, self.num_slots = num_rows, num_slots
+        self.num_slots = num_slots
         self.owners = np.full(num_slots, NO_ROW, id_type(num_rows))
         self._slot_of: Array | None = None
         kept = np.arange(min(num_slots, num_rows)) if hottest is None else hottest[:num_slots]
@@ -39,6 +43,14 @@ class Static:
         if self._slot_of is not None:
             return self._slot_of.take(ids)
         return np.where(ids < self.num_slots, ids, NO_SLOT).astype(np.int32)
+
+    def announce(self, ids: Array) -> Announced:
+        """Accept a batch; no decision depends on it."""
+        return Announced(ids=ids)
+
+    def slots_of(self, batch: Announced) -> Array:
+        """Find the slots of the rows of an announced batch."""
+        return self.place(batch.ids)
 
     @staticmethod
     def state_bytes(num_rows: int, num_slots: int, *, has_order: bool) -> int:

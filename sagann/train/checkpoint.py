@@ -90,7 +90,7 @@ class CheckpointFolder:
                 raise ValueError(f"format {version!r:.80}, expected {FORMAT}")
             if Position.of(state) != position:
                 raise ValueError(f"it is of {Position.of(state)}, its name says {position}")
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, KeyError) as error:
             what = "" if type(error) is ValueError else f"{type(error).__name__}: "
             raise CheckpointError(
                 f"checkpoint is damaged: {what}{error} (in {path})", hint="Remove this file to silence the message."

@@ -143,8 +143,9 @@ class HybridEpochs(SampledEpochs):
     def close(self) -> None:
         for trainer in self.trainers.values():
             trainer.close()
+        idle = self.work.without_seeds if self.work is not None and self.trainers else ()
         self.trainers = {}
-        if self.work is not None and (idle := self.work.without_seeds):
+        if idle:
             self._say(
                 f"{listed(idle)} got no seeds in the last epoch, because iterations were expected to be shorter so. Training without "
                 f"{'it' if len(idle) == 1 else 'them'} spares the copies and messages."

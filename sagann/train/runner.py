@@ -159,9 +159,14 @@ class OnPart(Runner):
         require_one_graph(self.model, self.prepared.graph)
         if self.model.training not in self._row_wise_modes:
             # Imported here: most runs have no workers, and it loads the compiler of whole models.
+            from sagann.compiler import CompilerOptions
             from sagann.compiler.capture import capture
 
-            capture(self.model, self._part.hops(self.num_hops), self._part.features)
+            part, features = self._part, self._part.features
+            # Only what capturing refuses is wanted: nothing that makes programs fast, and sparse features as any others.
+            options = CompilerOptions(hoist=False, split_concat=False, commute=False, invariant=False, fuse=False)
+            x = torch.empty(0, features.shape[1], dtype=features.dtype, device=features.device)
+            capture(self.model, part.hops(self.num_hops), x, options=options)
             self._row_wise_modes.add(self.model.training)
 
     def _run(self, model: nn.Module) -> Tensor:

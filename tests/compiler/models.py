@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from sagann.compiler import CompilerOptions
 from sagann.compiler.capture import capture
 from sagann.compiler.model_program import ModelProgram
 from sagann.graph import Topology
@@ -30,9 +31,9 @@ class Model(nn.Module):
         return self.function(self, hops, x)
 
 
-def captured(forward: Callable[..., Any]) -> ModelProgram:
+def captured(forward: Callable[..., Any], options: CompilerOptions | None = None) -> ModelProgram:
     topology = random_topology(30, 90)
-    return capture(Model(forward), [topology, topology], torch.randn(30, 4))
+    return capture(Model(forward), [topology, topology], torch.randn(30, 4), options=options)
 
 
 def plain(m: Any, hops: Any, x: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from sagann.compiler import CompilerOptions
 from sagann.compiler.capture import capture
 from sagann.errors import LayerError
 from sagann.graph import Topology
@@ -56,7 +57,7 @@ def test_a_layer_used_twice_and_layers_of_layers() -> None:
 
 
 FOREIGN = random_topology(30, 90)
-MIXED = "a model that is streamed must treat vertices independently between its layers: "
+MIXED = "a model that is streamed, or divided among workers, must treat vertices independently between its layers: "
 UNSEEN = "the model cannot be captured: "
 NO_HOP = UNSEEN + (
     "a layer gets a topology that is none of the hops, or features that are not a row per vertex: vertex features do not fit the topology: "
@@ -84,11 +85,13 @@ REFUSED: dict[str, tuple[Callable[..., Any], str]] = {
 }  # fmt: skip
 
 
+@pytest.mark.parametrize("optimised", [True, False])
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_cannot_be_streamed_is_named(name: str) -> None:
+def test_what_cannot_be_streamed_is_named(name: str, optimised: bool) -> None:
     forward, said = REFUSED[name]
+    options = dict.fromkeys(("hoist", "split_concat", "commute", "invariant", "fuse"), optimised)
     with pytest.raises(LayerError) as caught:
-        captured(forward)
+        captured(forward, CompilerOptions(**options))
     # Not in the whole message: the line that it names has this text in it.
     assert caught.value.message.startswith(said)
 

@@ -189,14 +189,18 @@ def run_kernel(
             await ctx.tick()
         for first in program.destination[program.is_drain, 0]:
             for chunk in range(chunks):
-                drained = await ctx.tick().sample(kernel.drained.chunks).until(kernel.drained.valid)
+                drained = await ctx.tick().sample(kernel.drained.payload).until(kernel.drained.valid)
                 sums[first : first + n, chunk * lanes : (chunk + 1) * lanes] = [list(row) for row in drained[0]]
         await ctx.tick().until(kernel.idle)
-        stalls.extend(ctx.get(each) for each in (kernel.row_stalls, kernel.room_stalls, kernel.hazard_stalls))
+        stalls.extend(_stalls(ctx, kernel))
 
     _simulate(kernel, run_before, take, give_rows, give_words)
     found = sums.view(np.float32)[: hop.num_dst, : hop.features.shape[1]]
     return Run(found, (sum(waited), *stalls), len(beats))  # type: ignore[arg-type]
+
+
+def _stalls(ctx: Any, kernel: Aggregate | Layer) -> list[int]:
+    return [ctx.get(kernel.stalls[cause]) for cause in ("rows", "room", "hazard")]
 
 
 class LayerRun(NamedTuple):
@@ -231,16 +235,17 @@ def run_layer(
     async def load(ctx: Any) -> None:
         for port, value in ((kernel.chunks, chunks), (kernel.tiles, tiles), (kernel.rectifies, relu)):
             ctx.set(port, value)
-        for number in range(num_loads):
-            chunk, row, tile = loads[number] if number < len(loads) else (0, 0, number - len(loads))
-            held = matrix[chunk * lanes + row] if number < len(loads) else biases
-            ctx.set(kernel.loads, number < len(loads))
-            ctx.set(kernel.loads_bias, number >= len(loads))
-            ctx.set(kernel.load_row, row)
-            ctx.set(kernel.load_address, chunk * tiles + tile)
-            ctx.set(kernel.load_values, held[tile * columns : (tile + 1) * columns].view(np.uint32).tolist())
+        ctx.set(kernel.weights.valid, 1)
+        for chunk, row, tile in loads:
+            held = matrix[chunk * lanes + row, tile * columns : (tile + 1) * columns].view(np.uint32).tolist()
+            ctx.set(kernel.weights.payload, {"row": row, "address": chunk * tiles + tile, "values": held})
             await ctx.tick()
-        ctx.set(kernel.loads_bias, 0)
+        ctx.set(kernel.weights.valid, 0)
+        ctx.set(kernel.biases.valid, 1)
+        for tile, held in enumerate(biases.view(np.uint32).reshape(tiles, columns).tolist()):
+            ctx.set(kernel.biases.payload, {"tile": tile, "values": held})
+            await ctx.tick()
+        ctx.set(kernel.biases.valid, 0)
 
     async def count(ctx: Any) -> None:
         await ctx.tick().repeat(num_loads)
@@ -249,15 +254,13 @@ def run_layer(
             read[0] += 1
 
     async def take(ctx: Any) -> None:
-        result = kernel.result
         for first in program.destination[program.is_drain, 0]:
             for _ in range(n * tiles):
-                taken = ctx.tick().sample(result.row, result.tile, result.values, result.mask)
-                row, tile, found, is_positive = await taken.until(result.valid)
-                place = first + row, slice(tile * columns, (tile + 1) * columns)
-                values[place] = list(found)
-                mask[place] = [is_positive >> column & 1 for column in range(columns)]
-        stalls.extend(ctx.get(kernel.stalls[number]) for number in range(3))
+                (result,) = await ctx.tick().sample(kernel.results.payload).until(kernel.results.valid)
+                place = first + result.row, slice(result.tile * columns, (result.tile + 1) * columns)
+                values[place] = list(result["values"])
+                mask[place] = [result.mask >> column & 1 for column in range(columns)]
+        stalls.extend(_stalls(ctx, kernel))
 
     _simulate(kernel, load, give_rows, give_words, count, take)
     part = slice(0, hop.num_dst), slice(0, weights.shape[1])

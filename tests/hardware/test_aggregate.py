@@ -18,35 +18,15 @@ from tests.hardware.simulated import Hop, Run, changed, hop_of, random_hop, run_
 SMALL = KernelDesign(scatter_pes=4, lanes=4, window_rows=4, row_chunks=8, beat_chunks=2, bank_chunks=64)
 
 
-def hub() -> Hop:
-    return hop_of(np.arange(20), np.zeros(20, dtype=np.int64), 9, num_pes=4)
-
-
-def star() -> Hop:
-    return hop_of(np.zeros(20, dtype=np.int64), np.arange(20), 5, num_pes=4)
-
-
-def isolated() -> Hop:
-    return hop_of(np.array([1, 2, 2]), np.array([0, 4, 9]), 3, num_pes=4)
-
-
-def doubled_edges() -> Hop:
-    return hop_of(np.array([0, 0, 0, 1, 1]), np.array([0, 0, 1, 1, 1]), 8, num_pes=4)
-
-
-def narrow() -> Hop:
-    return random_hop(20, 30, 60, 3, num_pes=4)
-
-
-def wide() -> Hop:
-    return random_hop(20, 6, 24, 30, num_pes=4)
-
-
-def odd() -> Hop:
-    return random_hop(20, 10, 40, 14, num_pes=4)
-
-
-HOPS = [hub, star, isolated, doubled_edges, narrow, wide, odd]
+HOPS: dict[str, Callable[[], Hop]] = {
+    "hub": lambda: hop_of(np.arange(20), np.zeros(20, dtype=np.int64), 9, num_pes=4),
+    "star": lambda: hop_of(np.zeros(20, dtype=np.int64), np.arange(20), 5, num_pes=4),
+    "isolated": lambda: hop_of(np.array([1, 2, 2]), np.array([0, 4, 9]), 3, num_pes=4),
+    "doubled edges": lambda: hop_of(np.array([0, 0, 0, 1, 1]), np.array([0, 0, 1, 1, 1]), 8, num_pes=4),
+    "narrow": lambda: random_hop(20, 30, 60, 3, num_pes=4),
+    "wide": lambda: random_hop(20, 6, 24, 30, num_pes=4),
+    "odd": lambda: random_hop(20, 10, 40, 14, num_pes=4),
+}
 
 
 def require_exact(hop: Hop, design: KernelDesign, run: Run) -> None:
@@ -59,9 +39,9 @@ def require_exact(hop: Hop, design: KernelDesign, run: Run) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("made", HOPS)
-def test_the_kernel_is_exact(made: Callable[[], Hop]) -> None:
-    hop = made()
+@pytest.mark.parametrize("name", HOPS)
+def test_the_kernel_is_exact(name: str) -> None:
+    hop = HOPS[name]()
     require_exact(hop, SMALL, run_kernel(hop, hop.program(SMALL), SMALL))
 
 
@@ -82,7 +62,7 @@ def test_kernels_of_other_sizes_are_exact(design: KernelDesign) -> None:
 
 @pytest.mark.slow
 def test_a_program_after_another_one_is_exact() -> None:
-    hop, before = odd(), wide()
+    hop, before = HOPS["odd"](), HOPS["wide"]()
     require_exact(hop, SMALL, run_kernel(hop, hop.program(SMALL), SMALL, before=before))
 
 
@@ -96,18 +76,18 @@ def test_sums_are_those_of_float64() -> None:
 
 
 MUTANTS = [
-    ("range(HAZARD - 1)", "range(HAZARD - 2)", narrow),
-    ("released < design.window_rows", "released <= design.window_rows", wide),
-    ("bank.valid & issue.adds", "bank.valid & ~issue.drains", wide),
+    ("range(HAZARD - 1)", "range(HAZARD - 2)", "narrow"),
+    ("released < design.window_rows", "released <= design.window_rows", "wide"),
+    ("bank.valid & issue.adds", "bank.valid & ~issue.drains", "wide"),
 ]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("term", "instead", "made"), MUTANTS)
-def test_a_wrong_term_of_the_kernel_is_noticed(term: str, instead: str, made: Callable[[], Hop]) -> None:
+@pytest.mark.parametrize(("term", "instead", "name"), MUTANTS)
+def test_a_wrong_term_of_the_kernel_is_noticed(term: str, instead: str, name: str) -> None:
     # A chunk in a cycle, so that words wait long for their rows.
     design = replace(SMALL, beat_chunks=1)
-    hop, kernel = made(), changed(aggregate, term, instead)["Aggregate"](design)
+    hop, kernel = HOPS[name](), changed(aggregate, term, instead)["Aggregate"](design)
     run = run_kernel(hop, hop.program(design), design, kernel)
     expected = aggregated(hop.indptr, hop.rows, hop.coefficients, hop.features)
     assert not np.array_equal(run.sums, expected)

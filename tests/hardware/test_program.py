@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from sagann.errors import InputError
-from sagann.hardware import KernelDesign, first_use
+from sagann.hardware import KernelDesign, cycles_of, first_use, scatter_program
 from sagann.hardware.design import HAZARD
 
 pytest.importorskip("amaranth", reason="needs the extra 'hardware'")
@@ -97,12 +97,19 @@ def test_rows_come_in_the_order_of_first_use_dealt_to_destinations() -> None:
     assert first_use(indptr, sources, 4).tolist() == [5, 1, 3, 7]
 
 
+def test_a_hop_without_destinations_has_no_words() -> None:
+    nothing = np.empty(0, dtype=np.int64)
+    program = scatter_program(np.array([0]), nothing, nothing.astype(np.float32), KernelDesign(), width=4)
+    assert program.num_words == 0
+    assert cycles_of(program, KernelDesign(), tiles=1) == (0, 0, 0, 0, 0)
+
+
 def test_dealt_edges_fill_words() -> None:
     design = KernelDesign(scatter_pes=8, window_rows=32)
-    dealt = random_hop(4000, 256, 2560, 100, num_pes=8).program(design)
-    one_by_one = random_hop(4000, 256, 2560, 100, num_pes=1).program(design)
-    assert 6.5 < dealt.edges_per_word <= 8
-    assert one_by_one.edges_per_word < 0.8 * dealt.edges_per_word
+    dealt, one_by_one = (random_hop(4000, 256, 2560, 100, num_pes=each).program(design) for each in (8, 1))
+    # Of 2560 edges, at least 6.5 in a word.
+    assert (~dealt.is_drain).sum() < 2560 / 6.5
+    assert (~one_by_one.is_drain).sum() > (~dealt.is_drain).sum() / 0.8
 
 
 def test_what_does_not_fit_is_refused() -> None:

@@ -35,13 +35,12 @@ def test_out_degrees(name: str) -> None:
     assert torch.equal(out_degree(topology), naive.edge_counts(topology).sum(1))
 
 
-@pytest.mark.parametrize("damping", [0.0, 0.85])
 @pytest.mark.parametrize("name", TOPOLOGIES)
-def test_reverse_pagerank_is_the_fixed_point(name: str, damping: float) -> None:
+def test_reverse_pagerank_is_the_fixed_point(name: str) -> None:
     topology = TOPOLOGIES[name]
-    found, expected = reverse_pagerank(topology, damping=damping), naive.reverse_pagerank(topology, damping)
-    # The last change is below 1e-6; all that would follow add up to less than damping / (1 - damping) times that.
-    assert float((found - expected).abs().sum()) < 1e-6 * damping / (1 - damping) + 1e-12
+    found, expected = reverse_pagerank(topology), naive.reverse_pagerank(topology)
+    # The last change is below 1e-6; with a damping of 0.85, all that would follow add up to less than 0.85 / 0.15 times that.
+    assert float((found - expected).abs().sum()) < 1e-6 * 0.85 / 0.15
 
 
 @pytest.mark.parametrize("iterations", [0, 5])
@@ -116,8 +115,6 @@ def test_a_graph_without_vertices_has_no_scores() -> None:
 def test_the_hottest_come_first_and_equal_scores_by_id() -> None:
     score = torch.tensor([0.1, 0.4, 0.2, 0.4, 0.4])
     assert hottest(score).tolist() == [1, 3, 4, 2, 0]
-    assert hottest(score, 2).tolist() == [1, 3]
-    assert hottest(score, 0).tolist() == []
     assert hottest(torch.tensor([3, 5, 5])).tolist() == [1, 2, 0]
 
 
@@ -165,8 +162,6 @@ def test_what_cannot_be_scored_is_refused() -> None:
             score(block)
     with pytest.raises(InputError, match="they are on a device of type 'meta'"):
         out_degree(topology.to("meta"))
-    with pytest.raises(InputError, match="damping is out of range: 1, expected at least 0 and below 1"):
-        reverse_pagerank(topology, damping=1)
     labelled = torch.ones(53, dtype=torch.bool)
     with pytest.raises(InputError, match="batch_size is out of range: 0"):
         inclusion_probability(topology, labelled, [2], batch_size=0)
@@ -178,7 +173,5 @@ def test_what_cannot_be_scored_is_refused() -> None:
         weighted_reverse_pagerank(topology, torch.tensor([1, 2]))
     with pytest.raises(InputError, match="no vertex is labelled: 0 of 53 vertices"):
         weighted_reverse_pagerank(topology, ~labelled)
-    with pytest.raises(InputError, match="there are fewer vertices: 4, expected 0 to 3"):
-        hottest(torch.zeros(3), 4)
     with pytest.raises(InputError, match=r"1 of NaN"):
         hottest(torch.tensor([0.0, float("nan")]))

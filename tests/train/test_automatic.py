@@ -150,7 +150,7 @@ def test_what_cannot_be_streamed_runs_as_ever_and_says_why(free: Free) -> None:
     free(0)
     found, (message,) = run()
     assert found == expected
-    assert "cannot be streamed: a model that is streamed must treat vertices independently" in message
+    assert "cannot be streamed: a model that is streamed, or divided among workers, must treat" in message
     assert message.endswith("use a torch.nn.BatchNorm1d.")
 
 

@@ -318,6 +318,8 @@ def test_trainers_without_seeds_are_named_at_the_end() -> None:
     for step in source.steps(1):
         step.loss()
     source.close()
+    # A second call does nothing.
+    source.close()
     assert [text.partition(" got no seeds")[0] for text in said] == ["accelerator0"]
 
 

@@ -6,6 +6,7 @@ that it finds out itself are those that depend on time: whether a word's rows ha
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 from amaranth.hdl import Array, Cat, Module, Mux, ResetInserter, Signal, Value
@@ -20,6 +21,20 @@ from sagann.hardware.rtl.delay import delayed
 from sagann.hardware.rtl.float32 import Add, Mul
 
 _COUNT_BITS = 32
+
+STALLS = data.StructLayout(dict.fromkeys(("rows", "room", "hazard"), _COUNT_BITS))
+"""Cycles in which a word waited for rows, for room, or for sums that were under way, as in :class:`sagann.hardware.Cycles`, since the program
+began."""
+
+
+def chunk_layout(design: KernelDesign) -> data.ArrayLayout:
+    """A chunk of a row: a float for each lane."""
+    return data.ArrayLayout(32, design.lanes)
+
+
+def beat_layout(design: KernelDesign) -> data.ArrayLayout:
+    """Chunks of a row that external memory gives in a cycle."""
+    return data.ArrayLayout(chunk_layout(design), design.beat_chunks)
 
 
 def edge_layout(design: KernelDesign) -> data.StructLayout:
@@ -46,6 +61,11 @@ def word_layout(design: KernelDesign) -> data.StructLayout:
             "releases": _COUNT_BITS,
         }
     )
+
+
+def drained_stream(design: KernelDesign) -> stream.Signature:
+    """A chunk of each of n destinations, which is taken as it comes."""
+    return stream.Signature(data.ArrayLayout(chunk_layout(design), design.scatter_pes), always_ready=True)
 
 
 def encoded(program: ScatterProgram, design: KernelDesign) -> list[dict[str, Any]]:
@@ -81,32 +101,27 @@ class Aggregate(wiring.Component):
         chunks: of a row; constant while a program runs.
         rows: beats of rows, in the order of their numbers; the last beat of a row may have unused chunks.
         words: of the program.
-        drained: a chunk of each of n destinations in the cycles in which it is valid.
+        drained: finished destinations, chunk by chunk.
         begins: a program begins after this cycle; the kernel is idle, and all words of the program before have been taken.
         room: whether what takes drained destinations has room for n more.
         begins_drain: n destinations are about to be drained.
         idle: no sum is under way; also while a word waits.
-        row_stalls, room_stalls, hazard_stalls: cycles in which a word waited for rows, for room, or for sums that were under way.
+        stalls: cycles in which a word waited, by cause.
     """
 
     def __init__(self, design: KernelDesign) -> None:
         self._design = design
-        chunk = data.ArrayLayout(32, design.lanes)
         super().__init__(
             {
                 "chunks": In(range(design.row_chunks + 1)),
-                "rows": In(stream.Signature(data.ArrayLayout(chunk, design.beat_chunks))),
+                "rows": In(stream.Signature(beat_layout(design))),
                 "words": In(stream.Signature(word_layout(design))),
-                "drained": Out(
-                    wiring.Signature({"valid": Out(1), "chunks": Out(data.ArrayLayout(chunk, design.scatter_pes))})
-                ),
+                "drained": Out(drained_stream(design)),
                 "begins": In(1),
                 "room": In(1),
                 "begins_drain": Out(1),
                 "idle": Out(1),
-                "row_stalls": Out(_COUNT_BITS),
-                "room_stalls": Out(_COUNT_BITS),
-                "hazard_stalls": Out(_COUNT_BITS),
+                "stalls": Out(STALLS),
             }
         )
 
@@ -121,8 +136,7 @@ class Aggregate(wiring.Component):
         wiring.connect(m, wiring.flipped(self.rows), duplicator.rows)
         wiring.connect(m, wiring.flipped(self.words), issue.words)
         m.d.comb += [issue.room.eq(self.room), self.begins_drain.eq(issue.begins_drain)]
-        for name in ("row_stalls", "room_stalls", "hazard_stalls"):
-            m.d.comb += getattr(self, name).eq(getattr(issue, name))
+        m.d.comb += self.stalls.eq(issue.stalls)
 
         products = Array(self._scatter_pe(m, number, duplicator, issue) for number in range(design.scatter_pes))
         drains = delayed(m, issue.drains, DELAY + 1, resets=True)
@@ -137,7 +151,7 @@ class Aggregate(wiring.Component):
                 gather.accumulator.eq(delayed(m, bank.accumulator, DELAY)),
                 gather.first.eq(delayed(m, bank.first, DELAY + 1)),
                 gather.adds.eq(delayed(m, bank.valid & issue.adds, DELAY + 1, resets=True)),
-                self.drained.chunks[number].eq(gather.sum),
+                self.drained.payload[number].eq(gather.sum),
             ]
         under_way = Signal(DELAY + 1 + ADD_STAGES)
         m.d.sync += under_way.eq(Cat(issue.active, under_way)[: len(under_way)])
@@ -165,16 +179,15 @@ class _Duplicator(wiring.Component):
     def __init__(self, design: KernelDesign) -> None:
         self._design = design
         self._row_beats = design.row_chunks // design.beat_chunks
-        beat = data.ArrayLayout(data.ArrayLayout(32, design.lanes), design.beat_chunks)
         super().__init__(
             {
                 "chunks": In(range(design.row_chunks + 1)),
-                "rows": In(stream.Signature(beat)),
+                "rows": In(stream.Signature(beat_layout(design))),
                 "released": In(_COUNT_BITS),
                 "arrived": Out(_COUNT_BITS),
                 "writes": Out(1),
                 "address": Out(range(design.window_rows * self._row_beats)),
-                "beat": Out(beat),
+                "beat": Out(beat_layout(design)),
             }
         )
 
@@ -221,9 +234,7 @@ class _Issue(wiring.Component):
                 "banks": Out(data.ArrayLayout(bank, n)),
                 "room": In(1),
                 "begins_drain": Out(1),
-                "row_stalls": Out(_COUNT_BITS),
-                "room_stalls": Out(_COUNT_BITS),
-                "hazard_stalls": Out(_COUNT_BITS),
+                "stalls": Out(STALLS),
             }
         )
 
@@ -256,17 +267,15 @@ class _Issue(wiring.Component):
                         ]
             m.d.comb += bank.accumulator.eq(base + self.chunk)
             clashes += [bank.valid & past[number].valid & (past[number].accumulator == base) for past in history]
-            for newer, older in zip([None, *history], history, strict=False):
-                if newer is not None:
-                    m.d.sync += older[number].eq(newer[number])
+            for newer, older in pairwise(history):
+                m.d.sync += older[number].eq(newer[number])
             m.d.sync += [
                 history[0][number].valid.eq(self.active & begins & bank.valid),
                 history[0][number].accumulator.eq(base),
             ]
-        for number in range(n):
-            m.d.comb += self.edges[number].eq(word.edges[number])
         lacks_rows, lacks_room, clash = Signal(), Signal(), Signal()
         m.d.comb += [
+            self.edges.eq(word.edges),
             lacks_rows.eq(begins & (self.arrived < word.needs)),
             lacks_room.eq(begins & word.drain & ~self.room),
             clash.eq(begins & Cat(*clashes).any()),
@@ -281,11 +290,11 @@ class _Issue(wiring.Component):
         with m.If(self.words.ready):
             m.d.sync += [self.chunk.eq(0), self.released.eq(word.releases)]
         with m.If(self.words.valid & lacks_rows):
-            m.d.sync += self.row_stalls.eq(self.row_stalls + 1)
+            m.d.sync += self.stalls.rows.eq(self.stalls.rows + 1)
         with m.Elif(self.words.valid & lacks_room):
-            m.d.sync += self.room_stalls.eq(self.room_stalls + 1)
+            m.d.sync += self.stalls.room.eq(self.stalls.room + 1)
         with m.Elif(self.words.valid & clash):
-            m.d.sync += self.hazard_stalls.eq(self.hazard_stalls + 1)
+            m.d.sync += self.stalls.hazard.eq(self.stalls.hazard + 1)
         return m
 
 
@@ -294,7 +303,6 @@ class _ScatterPe(wiring.Component):
 
     def __init__(self, design: KernelDesign) -> None:
         self._design = design
-        self._beat = data.ArrayLayout(data.ArrayLayout(32, design.lanes), design.beat_chunks)
         self._depth = design.window_rows * design.row_chunks // design.beat_chunks
         super().__init__(
             {
@@ -303,14 +311,14 @@ class _ScatterPe(wiring.Component):
                 "coefficient": In(32),
                 "writes": In(1),
                 "address": In(range(self._depth)),
-                "beat": In(self._beat),
-                "product": Out(data.ArrayLayout(32, design.lanes)),
+                "beat": In(beat_layout(design)),
+                "product": Out(chunk_layout(design)),
             }
         )
 
     def elaborate(self, platform: object) -> Module:
         design, m = self._design, Module()
-        m.submodules.local = local = Memory(shape=self._beat, depth=self._depth, init=[])
+        m.submodules.local = local = Memory(shape=beat_layout(design), depth=self._depth, init=[])
         write, read = local.write_port(), local.read_port()
         beat_bits = exact_log2(design.beat_chunks)
         row_bits = exact_log2(design.row_chunks) - beat_bits
@@ -336,18 +344,17 @@ class _GatherPe(wiring.Component):
         self._design = design
         super().__init__(
             {
-                "product": In(32 * design.lanes),
+                "product": In(chunk_layout(design)),
                 "accumulator": In(ceil_log2(design.bank_chunks)),
                 "first": In(1),
                 "adds": In(1),
-                "sum": Out(data.ArrayLayout(32, design.lanes)),
+                "sum": Out(chunk_layout(design)),
             }
         )
 
     def elaborate(self, platform: object) -> Module:
         design, m = self._design, Module()
-        chunk = data.ArrayLayout(32, design.lanes)
-        m.submodules.bank = bank = Memory(shape=chunk, depth=design.bank_chunks, init=[])
+        m.submodules.bank = bank = Memory(shape=chunk_layout(design), depth=design.bank_chunks, init=[])
         write, read = bank.write_port(), bank.read_port()
         m.d.comb += [
             read.addr.eq(self.accumulator),
@@ -359,7 +366,7 @@ class _GatherPe(wiring.Component):
             m.submodules[f"add{lane}"] = add = Add()
             m.d.comb += [
                 add.a.eq(Mux(self.first, 0, read.data[lane])),
-                add.b.eq(self.product[32 * lane : 32 * lane + 32]),
+                add.b.eq(self.product[lane]),
                 write.data[lane].eq(add.result),
             ]
         return m

@@ -10,12 +10,13 @@ from __future__ import annotations
 from typing import Any
 
 from amaranth.hdl import Cat, Const, Module, Mux, Signal, Value
-from amaranth.lib import data, wiring
+from amaranth.lib import data, stream, wiring
 from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 from amaranth.utils import ceil_log2, exact_log2
 
 from sagann.hardware.design import ADD_STAGES, HAZARD, MUL_STAGES, KernelDesign
+from sagann.hardware.rtl.aggregate import chunk_layout, drained_stream
 from sagann.hardware.rtl.delay import delayed
 from sagann.hardware.rtl.float32 import Add, Mul
 
@@ -23,38 +24,67 @@ _TO_SUM = 1 + MUL_STAGES
 "Cycles from an operand's arrival at a multiply-accumulator to its product."
 
 
-def result_layout(design: KernelDesign) -> dict[str, Any]:
-    """What comes out of the update kernel in a cycle: a tile of a row, and where a value is not zero, so where a rectified one is positive."""
-    return {
-        "valid": Out(1),
-        "row": Out(range(max(2, design.scatter_pes))),
-        "tile": Out(range(max(2, design.array_weights))),
-        "values": Out(data.ArrayLayout(32, design.array_columns)),
-        "mask": Out(design.array_columns),
-    }
+def tag_layout(design: KernelDesign) -> data.StructLayout:
+    """Which sums go through the array: those of a chunk of a row, by a tile of columns; and whether the chunk is the row's first or last one."""
+    return data.StructLayout(
+        {
+            "valid": 1,
+            "row": range(max(2, design.scatter_pes)),
+            "tile": range(max(2, design.array_weights)),
+            "first": 1,
+            "last": 1,
+        }
+    )
+
+
+def weights_stream(design: KernelDesign) -> stream.Signature:
+    """Weights of a row of the array, which its multiply-accumulators write to an address."""
+    layout = {"row": range(max(2, design.lanes)), "address": ceil_log2(design.array_weights)}
+    return _columns_stream(design, layout)
+
+
+def biases_stream(design: KernelDesign) -> stream.Signature:
+    """The bias of a tile of columns."""
+    return _columns_stream(design, {"tile": range(max(2, design.array_weights))})
+
+
+def results_stream(design: KernelDesign) -> stream.Signature:
+    """A tile of a row, and where a value is not zero, so where a rectified one is positive."""
+    tag = tag_layout(design)
+    return _columns_stream(
+        design, {"row": tag["row"].shape, "tile": tag["tile"].shape, "mask": design.array_columns}
+    )
+
+
+def _columns_stream(design: KernelDesign, layout: dict[str, Any]) -> stream.Signature:
+    """A stream of values for all columns, which are taken as they come."""
+    values = data.ArrayLayout(32, design.array_columns)
+    return stream.Signature(data.StructLayout({**layout, "values": values}), always_ready=True)
 
 
 class Feeder(wiring.Component):
-    """Two sets of n row buffers. One is filled by drained chunks while the array reads the other one: chunk by chunk, row by row, tile by tile."""
+    """Two sets of n row buffers. One is filled by drained chunks while the array reads the other one: chunk by chunk, row by row, tile by tile.
+
+    Ports:
+        chunks, tiles: of a row, and of its result; constant while a program runs.
+        begins: n destinations are about to be drained, for which there is room.
+        drained: their chunks.
+        lanes, address, tag: what the array is fed with, and which sums come of it.
+        idle: the array has read all rows that were drained so far.
+    """
 
     def __init__(self, design: KernelDesign) -> None:
         self._design = design
-        chunk = data.ArrayLayout(32, design.lanes)
         super().__init__(
             {
                 "chunks": In(range(design.row_chunks + 1)),
                 "tiles": In(range(design.array_weights + 1)),
                 "begins": In(1),
-                "valid": In(1),
-                "drained": In(data.ArrayLayout(chunk, design.scatter_pes)),
+                "drained": In(drained_stream(design)),
                 "room": Out(1),
-                "feeds": Out(1),
-                "lanes": Out(chunk),
+                "lanes": Out(chunk_layout(design)),
                 "address": Out(ceil_log2(design.array_weights)),
-                "row": Out(range(max(2, design.scatter_pes))),
-                "tile": Out(range(max(2, design.array_weights))),
-                "first": Out(1),
-                "last": Out(1),
+                "tag": Out(tag_layout(design)),
                 "idle": Out(1),
             }
         )
@@ -64,15 +94,12 @@ class Feeder(wiring.Component):
         n, chunk_bits = design.scatter_pes, exact_log2(design.row_chunks)
         filling, reading, filled = Signal(), Signal(), Signal(range(design.row_chunks))
         num_taken, num_full = Signal(2), Signal(2)
-        ends_fill = self.valid & (filled + 1 == self.chunks)
+        ends_fill = self.drained.valid & (filled + 1 == self.chunks)
 
         # Counters of the feed, and cycles since a chunk began: the next one begins HAZARD cycles later at the earliest.
-        chunk, row, tile = Signal(range(design.row_chunks)), Signal(range(max(2, n))), Signal.like(self.tile)
-        since, is_over, address = (
-            Signal(range(n * design.array_weights + HAZARD)),
-            Signal(),
-            Signal.like(self.address),
-        )
+        chunk, row, tile = Signal(range(design.row_chunks)), Signal.like(self.tag.row), Signal.like(self.tag.tile)
+        since, is_over = Signal(range(n * design.array_weights + HAZARD)), Signal()
+        address = Signal.like(self.address)
         reads = num_full != 0
         ends_tile, ends_row = tile + 1 == self.tiles, row == n - 1
         all_fed = is_over | (ends_tile & ends_row)
@@ -90,7 +117,7 @@ class Feeder(wiring.Component):
                 chunk.eq(Mux(ends_read, 0, chunk + 1)),
                 address.eq(Mux(ends_read, 0, address + self.tiles)),
             ]
-        with m.If(self.valid):
+        with m.If(self.drained.valid):
             m.d.sync += filled.eq(Mux(ends_fill, 0, filled + 1))
         m.d.sync += [
             filling.eq(filling ^ ends_fill),
@@ -103,22 +130,25 @@ class Feeder(wiring.Component):
         rows = []
         for number in range(n):
             m.submodules[f"row{number}"] = memory = Memory(
-                shape=data.ArrayLayout(32, design.lanes), depth=2 << chunk_bits, init=[]
+                shape=chunk_layout(design), depth=2 << chunk_bits, init=[]
             )
             write, read = memory.write_port(), memory.read_port()
             m.d.comb += [
-                write.en.eq(self.valid),
+                write.en.eq(self.drained.valid),
                 write.addr.eq(Cat(filled[:chunk_bits], filling)),
-                write.data.eq(self.drained[number]),
+                write.data.eq(self.drained.payload[number]),
                 read.addr.eq(Cat(chunk[:chunk_bits], reading)),
             ]
             rows.append(read.data.as_value())
-        feeds = reads & ~is_over
-        late = [delayed(m, each, 1) for each in (row, tile, address + tile, chunk == 0, chunk + 1 == self.chunks)]
-        for port, value in zip((self.row, self.tile, self.address, self.first, self.last), late, strict=True):
-            m.d.comb += port.eq(value)
-        m.d.comb += self.feeds.eq(delayed(m, feeds, 1, resets=True))
-        with m.Switch(self.row):
+        m.d.sync += [
+            self.address.eq(address + tile),
+            self.tag.valid.eq(reads & ~is_over),
+            self.tag.row.eq(row),
+            self.tag.tile.eq(tile),
+            self.tag.first.eq(chunk == 0),
+            self.tag.last.eq(chunk + 1 == self.chunks),
+        ]
+        with m.Switch(self.tag.row):
             for number, each in enumerate(rows):
                 with m.Case(number):
                     m.d.comb += self.lanes.eq(each)
@@ -133,7 +163,7 @@ class SystolicArray(wiring.Component):
         feeds, lanes, address: operands of a cycle, and which of the weights, or sums, they meet. In gradient mode those that meet one sum are
             ``HAZARD`` cycles apart.
         grads, first: in gradient mode, the gradients of a tile of columns, and whether sums begin at zero.
-        loads, load_row, load_address, load_values: weights of an array row are written, while nothing is fed.
+        weights: are written while nothing is fed.
         sums: of each column, ``latency`` cycles after the lanes.
     """
 
@@ -146,14 +176,11 @@ class SystolicArray(wiring.Component):
             {
                 "gradient": In(1),
                 "feeds": In(1),
-                "lanes": In(data.ArrayLayout(32, design.lanes)),
+                "lanes": In(chunk_layout(design)),
                 "address": In(address),
                 "grads": In(columns),
                 "first": In(1),
-                "loads": In(1),
-                "load_row": In(range(max(2, design.lanes))),
-                "load_address": In(address),
-                "load_values": In(columns),
+                "weights": In(weights_stream(design)),
                 "sums": Out(columns),
             }
         )
@@ -166,23 +193,24 @@ class SystolicArray(wiring.Component):
             for column in range(design.array_columns)
         ]
         control = Cat(self.address, self.first, self.feeds & self.gradient)
+        weights = self.weights.payload
         for row in range(design.lanes):
             behind = ADD_STAGES * row
             operand = delayed(m, self.lanes[row], behind)
-            told = delayed(m, control, behind, resets=True)
+            controlled = delayed(m, control, behind, resets=True)
             for column in range(design.array_columns):
                 m.submodules[f"mac{row}_{column}"] = mac = _Mac(design)
                 m.d.comb += [
                     mac.gradient.eq(self.gradient),
                     mac.operand.eq(operand),
-                    Cat(mac.address, mac.first, mac.adds).eq(told),
+                    Cat(mac.address, mac.first, mac.adds).eq(controlled),
                     mac.above.eq(above[column]),
-                    mac.loads.eq(self.loads & (self.load_row == row)),
-                    mac.load_address.eq(self.load_address),
-                    mac.load_value.eq(self.load_values[column]),
+                    mac.loads.eq(self.weights.valid & (weights.row == row)),
+                    mac.load_address.eq(weights.address),
+                    mac.load_value.eq(weights.values[column]),
                 ]
                 above[column] = mac.below
-                operand, told = delayed(m, operand, 1), delayed(m, told, 1, resets=True)
+                operand, controlled = delayed(m, operand, 1), delayed(m, controlled, 1, resets=True)
         for column, total in enumerate(above):
             m.d.comb += self.sums[column].eq(delayed(m, total, design.array_columns - 1 - column))
         return m
@@ -234,28 +262,20 @@ class ColumnSums(wiring.Component):
     """Adds the sums of the chunks of a row to its bias, and rectifies the results.
 
     Ports:
-        valid, sums, row, tile, first, last: sums of a chunk, of which row and tile, and whether it is the row's first or last one.
+        sums, tag: sums of a chunk, and which ones they are.
         rectifies: whether negative results are zero; constant while results are under way.
-        loads, load_tile, load_values: the bias of a tile is written.
+        biases: are written while there are no sums.
     """
 
     def __init__(self, design: KernelDesign) -> None:
         self._design = design
-        columns = data.ArrayLayout(32, design.array_columns)
-        row, tile = range(max(2, design.scatter_pes)), range(max(2, design.array_weights))
         super().__init__(
             {
-                "valid": In(1),
-                "sums": In(columns),
-                "row": In(row),
-                "tile": In(tile),
-                "first": In(1),
-                "last": In(1),
+                "sums": In(data.ArrayLayout(32, design.array_columns)),
+                "tag": In(tag_layout(design)),
                 "rectifies": In(1),
-                "loads": In(1),
-                "load_tile": In(tile),
-                "load_values": In(columns),
-                "result": Out(wiring.Signature(result_layout(design))),
+                "biases": In(biases_stream(design)),
+                "results": Out(results_stream(design)),
             }
         )
 
@@ -268,21 +288,21 @@ class ColumnSums(wiring.Component):
         )
         load, bias = biases.write_port(), biases.read_port()
         write, read = partial.write_port(), partial.read_port()
-        # Tile and row of the sums of the next cycle are read now.
-        place = Cat(self.row[: exact_log2(design.scatter_pes)], self.tile)
+        tag, result = self.tag, self.results.payload
+        place = Cat(tag.row[: exact_log2(design.scatter_pes)], tag.tile)
         m.d.comb += [
-            load.en.eq(self.loads),
-            load.addr.eq(self.load_tile),
-            load.data.eq(self.load_values),
-            bias.addr.eq(self.tile),
+            load.en.eq(self.biases.valid),
+            load.addr.eq(self.biases.payload.tile),
+            load.data.eq(self.biases.payload.values),
+            bias.addr.eq(tag.tile),
             read.addr.eq(place),
-            write.en.eq(delayed(m, self.valid & ~self.last, 1 + ADD_STAGES, resets=True)),
+            write.en.eq(delayed(m, tag.valid & ~tag.last, 1 + ADD_STAGES, resets=True)),
             write.addr.eq(delayed(m, place, 1 + ADD_STAGES)),
-            self.result.valid.eq(delayed(m, self.valid & self.last, 1 + ADD_STAGES, resets=True)),
-            self.result.row.eq(delayed(m, self.row, 1 + ADD_STAGES)),
-            self.result.tile.eq(delayed(m, self.tile, 1 + ADD_STAGES)),
+            self.results.valid.eq(delayed(m, tag.valid & tag.last, 1 + ADD_STAGES, resets=True)),
+            result.row.eq(delayed(m, tag.row, 1 + ADD_STAGES)),
+            result.tile.eq(delayed(m, tag.tile, 1 + ADD_STAGES)),
         ]
-        begins = delayed(m, self.first, 1)
+        begins = delayed(m, tag.first, 1)
         for column in range(design.array_columns):
             m.submodules[f"add{column}"] = add = Add()
             is_negative = add.result[31] & self.rectifies
@@ -290,7 +310,7 @@ class ColumnSums(wiring.Component):
                 add.a.eq(Mux(begins, bias.data[column], read.data[column])),
                 add.b.eq(delayed(m, self.sums[column], 1)),
                 write.data[column].eq(add.result),
-                self.result.values[column].eq(Mux(is_negative, 0, add.result)),
-                self.result.mask[column].eq(~is_negative & add.result[:31].any()),
+                result.values[column].eq(Mux(is_negative, 0, add.result)),
+                result.mask[column].eq(~is_negative & add.result[:31].any()),
             ]
         return m

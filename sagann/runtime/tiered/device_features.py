@@ -11,8 +11,7 @@ One index has the place of each row:
 A batch is served in two parts. :meth:`DeviceFeatures.pick` runs on the processor, ahead of training; it counts rows by tier and reads far
 rows. :meth:`DeviceFeatures.gather` queues one kernel on the device, which reads all other rows from where they are.
 
-Several devices are tested as simulated ones. On one H100 the kernel reads rows in place at 0.9 of the rate of contiguous copies
-(`bench/results/cold_bytes_device.md`).
+Several devices are tested as simulated ones. `bench/results/cold_bytes_device.md` has the rate at which a device reads rows in place.
 """
 
 from __future__ import annotations

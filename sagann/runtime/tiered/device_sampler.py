@@ -7,7 +7,7 @@ Picks are kernels (:mod:`sagann.kernels.edge_picks`). All other steps are sorts,
 the device works in. The host waits for the device in each hop, for the numbers of its edges, of its new sources and, with replacement, of its destinations that
 have edges.
 
-No call here has been measured on a device. Tests run it in Triton's interpreter.
+Tests run it in Triton's interpreter.
 
 References:
     Min et al., Graph Neural Network Training with Data Tiering, 2021, Sec. 5.5: the device samples, and the edges lie over the memory of several

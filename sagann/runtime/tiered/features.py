@@ -11,14 +11,13 @@ Invariants:
 - A row that has a slot but has not arrived is read from the cold tier, by every thread that needs it. So no thread waits for the reads of
   another one, and a read that fails leaves nothing behind.
 - A cache that never changes its mind (``static``) has no need of the lock: its slots are filled once.
-- The cache "look-ahead" decides for announced batches in their order. A decision waits in its announcement, so a batch that was dropped is
-  decided for like any other, and nothing is read for it.
+- The cache "look-ahead" decides for announced batches in their order. A decision waits in its announcement. Of a batch that was dropped, which
+  is decided for like any other, nothing is kept and nothing is read.
 """
 
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -41,9 +40,8 @@ from sagann.runtime.tiered.counters import TierCounts, Traffic
 from sagann.runtime.tiered.hot_size import HotSize, hot_rows
 from sagann.storage.mapped import positioned
 from sagann.storage.row_copies import copy_row
-from sagann.tiering import CACHES, Cache, LookAhead
-from sagann.tiering.cache import Array, id_type
-from sagann.tiering.look_ahead import MOST_BATCHES
+from sagann.tiering import CACHES, Cache
+from sagann.tiering.cache import Announced, Array, id_type
 
 _PRELOAD_BYTES = 64 << 20
 "Largest number of bytes of hot rows that are read at a time when a store is made."
@@ -55,10 +53,8 @@ class Announcement:
 
     store: object
     "The mark of the store where the batch was announced; None after its rows were asked for."
-    ids: Array
-    "int64 [n]: the rows of the batch."
-    slots: Array | None = None
-    "The slot of each row; None before the cache has decided."
+    batch: Announced
+    "The batch, as the store's cache knows it."
 
 
 class TieredFeatures:
@@ -114,13 +110,10 @@ class TieredFeatures:
         self._arrived = self._cache.owners.copy()
         self._cold = cold_rows(features)
         self._traffic = Traffic()
-        self._ahead = self._cache if isinstance(self._cache, LookAhead) else None
         self._mark = object()
         "Stands for the store in announcements, which do not keep it."
-        self._undecided: deque[Announcement] = deque()
-        "The announced batches that the cache has not decided for, in their order."
         self._lock = Lock()
-        self._slots_lock: AbstractContextManager[Any] = nullcontext() if self._ahead is None else self._lock
+        self._slots_lock: AbstractContextManager[Any] = nullcontext() if self._cache.is_fixed else self._lock
         self._preload()
 
     @property
@@ -150,7 +143,7 @@ class TieredFeatures:
     @property
     def wants_announcements(self) -> bool:
         """Whether announcing batches saves reads: whether the cache is "look-ahead"."""
-        return self._ahead is not None
+        return not self._cache.is_fixed
 
     def announce(self, ids: Tensor) -> Announcement:
         """Tell which rows a batch will read; see :class:`sagann.graph.feature_store.AnnouncedFeatures`.
@@ -162,14 +155,9 @@ class TieredFeatures:
         Raises:
             InputError: an id is no vertex.
         """
-        made = Announcement(store=self._mark, ids=checked_ids(ids, self.num_rows, "TieredFeatures.announce, ids"))
-        if self._ahead is not None:
-            with self._lock:
-                if len(self._undecided) == MOST_BATCHES:
-                    self._decide_next(self._ahead)
-                self._ahead.announce(made.ids)
-                self._undecided.append(made)
-        return made
+        found = checked_ids(ids, self.num_rows, "TieredFeatures.announce, ids")
+        with self._lock:
+            return Announcement(store=self._mark, batch=self._cache.announce(found))
 
     def rows_of(self, announcement: Announcement) -> Tensor:
         """The rows of an announced batch, once, in the order of its ids.
@@ -183,7 +171,7 @@ class TieredFeatures:
         with self._lock:
             _require_waiting(announcement, self._mark)
             announcement.store = None
-        return self._load(announcement.ids, lambda: self._slots_of(announcement))
+        return self._load(announcement.batch.ids, lambda: self._cache.slots_of(announcement.batch))
 
     def traffic(self) -> Traffic:
         """Rows and bytes that each tier has given so far."""
@@ -195,21 +183,10 @@ class TieredFeatures:
 
         None where the cache may fill a slot anew.
         """
-        if self._ahead is not None:
+        if not self._cache.is_fixed:
             return None
         count = int((self._arrived >= 0).sum())
         return self._arrived[:count], self._hot[:count]
-
-    def _slots_of(self, announcement: Announcement) -> Array:
-        """The cache's decision for an announced batch. Batches that were announced before it are decided first."""
-        if self._ahead is None:
-            return self._cache.place(announcement.ids)
-        while announcement.slots is None:
-            self._decide_next(self._ahead)
-        return announcement.slots
-
-    def _decide_next(self, cache: LookAhead) -> None:
-        self._undecided.popleft().slots = cache.place_next()
 
     def _load(self, ids: Array, decide: Callable[[], Array]) -> Tensor:
         """Copy hot rows, read cold rows, and let those of them that have slots arrive there."""
@@ -222,7 +199,7 @@ class TieredFeatures:
             missing = missing[: _copy_hot(ids, slots, self._arrived, self._hot, target, missing)]
         reads = self._cold.read(ids[missing], target, missing)
         with self._lock:
-            if self._ahead is not None:
+            if not self._cache.is_fixed:
                 _keep(ids, slots, missing, self._cache.owners, self._arrived, self._hot, target)
             self._traffic += Traffic(
                 hot=TierCounts.of(len(ids) - len(missing), self._row_bytes),

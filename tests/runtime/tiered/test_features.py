@@ -188,9 +188,9 @@ def test_an_announced_batch_is_given_once_and_by_its_store(cache: str) -> None:
 def test_batches_beyond_the_window_and_dropped_ones_are_decided_for(
     monkeypatch: pytest.MonkeyPatch, limit: int
 ) -> None:
-    monkeypatch.setattr("sagann.runtime.tiered.features.MOST_BATCHES", limit)
     features = torch.arange(10.0)[:, None]
     store = TieredFeatures(features, hot=0.2, cache="look-ahead")
+    monkeypatch.setattr("sagann.tiering.look_ahead.MOST_BATCHES", limit)
     announced = [store.announce(torch.tensor([row, 9])) for row in range(8)]
     del announced[2:5]
     found = [store.rows_of(each).flatten().tolist() for each in announced]
