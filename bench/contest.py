@@ -15,10 +15,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from tempfile import TemporaryDirectory
 from typing import Any
-
-import numpy as np
 
 from bench.workers import Worker, WorkerEndedError
 
@@ -305,22 +302,6 @@ def take_turns(
 
 def _start(contestant: Contestant, specification: Mapping[str, Any], rules: Rules) -> Worker:
     return Worker(contestant.command, specification, timeout_s=rules.timeout_s, memory_bytes=rules.memory_bytes)
-
-
-def results_of(
-    contestant: Contestant, specification: Mapping[str, Any], epochs: int, rules: Rules
-) -> dict[str, np.ndarray]:
-    """What a contestant computes after some runs, for comparing.
-
-    Raises:
-        WorkerEndedError: it ended before its time.
-    """
-    with _start(contestant, specification, rules) as worker, TemporaryDirectory() as folder:
-        worker.ask({"epochs": epochs})
-        path = Path(folder) / "result.npz"
-        worker.ask({"result": str(path)})
-        with np.load(path) as archive:
-            return {name: archive[name] for name in archive.files}
 
 
 def _repetitions(expected_s: float, rules: Rules) -> int:

@@ -165,16 +165,11 @@ def rehearsal(num_features: int, num_classes: int) -> Stored:
     )
 
 
-def write_task(folder: Path, dataset: str, models: Iterable[str], hidden: int, *, encoder: bool = False) -> Stored:
+def write_task(folder: Path, dataset: str, models: Iterable[str], hidden: int) -> Stored:
     """Write a graph and the first weights of models of two layers; gives the graph."""
     stored = stored_graph(dataset)
     write_graph(folder, stored)
-    configs = [
-        ModelConfig(
-            model=model, layers=2, hidden=hidden, heads=8, dropout=0.0, encoder="linear" if encoder else "auto"
-        )
-        for model in models
-    ]
+    configs = [ModelConfig(model=model, layers=2, hidden=hidden, heads=8, dropout=0.0) for model in models]
     write_weights(folder, configs, stored.features.shape[1], stored.num_classes)
     return stored
 
@@ -186,7 +181,6 @@ def specification_of(model: str, **others: Any) -> dict[str, Any]:
         "variant": "",
         "layers": 2,
         "heads": 8,
-        "encoder": False,
         "defaults": False,
         "dropout": 0.0,
         "sparse": False,
