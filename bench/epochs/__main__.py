@@ -39,7 +39,6 @@ GROUPS = {
     "sagann": ("sagann", "sagann:lean"),
     "pyg": tuple(f"pyg:{variant}" for variant in PYG_VARIANTS),
     "pyg-sparse": ("pyg:edge_index+sparse", "pyg:csr+sparse"),
-    "pyg-compile": ("pyg:compile",),
     "dgl": ("dgl", "dgl:weights"),
     "floor": ("floor",),
 }
@@ -56,7 +55,6 @@ def main() -> int:
         rounds=arguments.rounds,
         epochs=arguments.epochs,
         timeout_s=arguments.timeout,
-        memory_bytes=None if arguments.memory is None else int(arguments.memory * 2**30),
     )
     settings = {
         **asdict(rules),
@@ -147,7 +145,6 @@ def _arguments() -> argparse.Namespace:
         default=["sagann", "pyg", *(["pyg-sparse"] if of_defaults else []), "dgl", "floor"],
         help=f"groups ({', '.join(GROUPS)}) or single ones (pyg:csr, sagann:lean)",
     )
-    parser.add_argument("--memory", type=float, metavar="GIB", help="memory that a contestant may hold")
     parser.add_argument("--timeout", type=float, default=1800.0, help="longest wait for a turn, in seconds")
     return parser.parse_args()
 

@@ -40,9 +40,8 @@ SHAPES = {
     "reddit-small": Shape(vertices=46_600, edges=1_400_000, features=602, classes=41),
     "reddit-middle": Shape(vertices=233_000, edges=23_200_000, features=602, classes=41),
     "tiny": Shape(vertices=200, edges=1_000, features=24, classes=5),
-    "small": Shape(vertices=5_000, edges=100_000, features=100, classes=10),
 }
-"Shapes of the papers' graphs (NGra, Table 1), and two for trying things out."
+"Shapes of the papers' graphs (NGra, Table 1), and one for trying things out."
 REAL = ("cora", "pubmed", "amazon_computers", "coauthor_cs", "facebook10")
 DATASETS = ("pubmed", "amazon_computers", "facebook10", "reddit-small", "reddit-middle")
 USUAL = (*REAL, "reddit-small")
