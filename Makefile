@@ -85,7 +85,6 @@ accuracy: $(STAMP)  ## Reproduce the published accuracies (an hour or more; RESU
 	$(BIN)/python -m bench.accuracy --results $(RESULTS)/accuracy.jsonl --out docs/accuracy.md
 
 epochs: $(STAMP)  ## Time epochs against PyG, and DGL where DGL=path/to/its/python (some hours).
-	$(BIN)/python -m bench.epochs --check $(if $(DGL),--dgl $(DGL))
 	$(BIN)/python -m bench.epochs --defaults --results $(RESULTS)/defaults.jsonl $(if $(DGL),--dgl $(DGL))
 	$(BIN)/python -m bench.epochs --results $(RESULTS)/epochs.jsonl $(if $(DGL),--dgl $(DGL))
 

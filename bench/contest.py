@@ -15,10 +15,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from tempfile import TemporaryDirectory
 from typing import Any
-
-import numpy as np
 
 from bench.workers import Worker, WorkerEndedError
 
@@ -64,8 +61,6 @@ class Rules:
     "Short runs are repeated within a turn until they take this long together, in seconds."
     timeout_s: float = 1800.0
     "Longest wait for a turn, in seconds."
-    memory_bytes: int | None = None
-    "Memory that a contestant may hold; None for the machine's."
 
 
 class Results:
@@ -167,7 +162,6 @@ def run_contest(
             request=lambda name, _: {"epochs": _repetitions(median(alone[name]["seconds"]), rules)},
             rounds=rules.rounds,
             timeout_s=rules.timeout_s,
-            memory_bytes=rules.memory_bytes,
         )
         seconds = {name: [turn["seconds"] for turn in each] for name, each in turns.answers.items()}
         results.add({"kind": "together", "dataset": dataset, "task": task, "seconds": seconds})
@@ -245,7 +239,6 @@ def take_turns(
     rounds: int,
     last: Mapping[str, Mapping[str, Any]] | None = None,
     timeout_s: float = MOST_WAIT_S,
-    memory_bytes: int | None = None,
 ) -> Turns:
     """Ask every contestant a first question, and then one in each round, in alternation.
 
@@ -259,7 +252,6 @@ def take_turns(
         rounds: turns of each.
         last: questions after all turns, by contestant.
         timeout_s: longest wait for an answer.
-        memory_bytes: memory that a contestant may hold; None for the machine's.
     """
     answers: dict[str, list[Record]] = {}
     failures: dict[str, WorkerEndedError] = {}
@@ -283,9 +275,7 @@ def take_turns(
         for contestant in contestants:
             name = contestant.name
             try:
-                started = Worker(
-                    contestant.command, specification(contestant), timeout_s=timeout_s, memory_bytes=memory_bytes
-                )
+                started = Worker(contestant.command, specification(contestant), timeout_s=timeout_s)
             except WorkerEndedError as end:
                 end_of(name, end)
                 continue
@@ -304,23 +294,7 @@ def take_turns(
 
 
 def _start(contestant: Contestant, specification: Mapping[str, Any], rules: Rules) -> Worker:
-    return Worker(contestant.command, specification, timeout_s=rules.timeout_s, memory_bytes=rules.memory_bytes)
-
-
-def results_of(
-    contestant: Contestant, specification: Mapping[str, Any], epochs: int, rules: Rules
-) -> dict[str, np.ndarray]:
-    """What a contestant computes after some runs, for comparing.
-
-    Raises:
-        WorkerEndedError: it ended before its time.
-    """
-    with _start(contestant, specification, rules) as worker, TemporaryDirectory() as folder:
-        worker.ask({"epochs": epochs})
-        path = Path(folder) / "result.npz"
-        worker.ask({"result": str(path)})
-        with np.load(path) as archive:
-            return {name: archive[name] for name in archive.files}
+    return Worker(contestant.command, specification, timeout_s=rules.timeout_s)
 
 
 def _repetitions(expected_s: float, rules: Rules) -> int:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import resource
 import selectors
 import signal
 import socket
@@ -34,8 +33,6 @@ FIRST_TO_GO = 1000
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")
 GRACE_S = 10.0
 "Longest wait for the end of a worker that answers no more, in seconds."
-OUTCOMES = ("killed", "out of memory", "unsupported", "too slow", "failed")
-"How a worker may end before its time. Killed is by the kernel, as a rule for want of memory."
 
 
 def free_port() -> int:
@@ -62,7 +59,7 @@ class WorkerEndedError(Exception):
     """A worker ended before its time.
 
     Attributes:
-        outcome: one of :data:`OUTCOMES`.
+        outcome: killed (by the kernel, as a rule for want of memory), out of memory, unsupported, too slow, or failed.
         detail: its last words.
     """
 
@@ -83,7 +80,6 @@ class Worker:
         command: how to start it; the specification in JSON and the pipe for answers are appended as arguments.
         specification: what it is to be; ``threads`` also sets the thread variables of its environment.
         timeout_s: longest wait for an answer.
-        memory_bytes: most that the process may hold of memory of its own, or None for no limit.
     Raises:
         WorkerEndedError: it did not get ready.
     """
@@ -94,7 +90,6 @@ class Worker:
         specification: Mapping[str, Any],
         *,
         timeout_s: float = 1800.0,
-        memory_bytes: int | None = None,
     ) -> None:
         self._timeout_s = timeout_s
         self._unread = b""
@@ -123,8 +118,6 @@ class Worker:
             os.close(answers)
         try:
             Path(f"/proc/{self._process.pid}/oom_score_adj").write_text(str(FIRST_TO_GO))
-            if memory_bytes is not None:
-                resource.prlimit(self._process.pid, resource.RLIMIT_DATA, (memory_bytes, memory_bytes))
             self.ready: dict[str, Any] = self._answer()["ready"]
         except BaseException:
             self.close()

@@ -119,8 +119,8 @@ class ModelConfig:
     """
 
     model: Annotated[str, Metavar("NAME|FILE.py:CLASS")] = "gcn"
-    """appnp, commnet, edgeconv, gat, gated-gcn, gatv2, gcn, ggnn, gin, gine, maxpool-gcn, pna, residual-gcn, rgcn, sage, sgc or
-    transformer; or ``path/to/file.py:ClassName`` for a layer or model of the user's own."""
+    """A model of the zoo, such as gcn, sage, gat or gin (a name that is none gets the list of all); or ``path/to/file.py:ClassName`` for a layer or
+    model of the user's own."""
     layers: Annotated[int, _LAYERS] = 2
     "Number of layers; for ggnn, number of steps with shared parameters; for appnp and sgc, number of hops."
     hidden: Annotated[int, _WIDTHS] = 128

@@ -17,7 +17,7 @@ from sagann.constructor_options import check_options, require_options
 from sagann.did_you_mean import closest, did_you_mean
 from sagann.errors import InputError
 from sagann.hybrid.policies import POLICIES
-from sagann.nn import MODELS, ModelConfig
+from sagann.nn import ModelConfig
 from sagann.nn.link_model import DECODERS
 from sagann.partition import BALANCES
 from sagann.storage import ImportOptions
@@ -36,7 +36,6 @@ def test_help_is_the_text_of_a_field_without_markup() -> None:
     for option in SETTINGS.values():
         assert option.help
         assert not any(each in option.help for each in ("`", "None", "  "))
-    assert all(name in SETTINGS["model"].help for name in MODELS)
 
 
 @pytest.mark.parametrize(

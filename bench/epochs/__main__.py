@@ -16,10 +16,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import numpy as np
 import torch
 
-from bench.contest import Contestant, Results, Rules, results_of, run_contest
+from bench.contest import Contestant, Results, Rules, run_contest
 from bench.epochs.graphs import (
     DATASETS,
     REAL,
@@ -31,7 +30,7 @@ from bench.epochs.graphs import (
 )
 from bench.epochs.report import DENSE_MODELS, EDGE_MODELS, render, rows_of
 from bench.pages import parser_of
-from bench.workers import RESULTS, ROOT, WorkerEndedError, commit
+from bench.workers import RESULTS, ROOT, commit
 from sagann.runtime.processor import processor_name
 
 MODELS = (*DENSE_MODELS, *EDGE_MODELS)
@@ -40,41 +39,33 @@ GROUPS = {
     "sagann": ("sagann", "sagann:lean"),
     "pyg": tuple(f"pyg:{variant}" for variant in PYG_VARIANTS),
     "pyg-sparse": ("pyg:edge_index+sparse", "pyg:csr+sparse"),
-    "pyg-compile": ("pyg:compile",),
     "dgl": ("dgl", "dgl:weights"),
     "floor": ("floor",),
 }
 "What may be asked for together; every single contestant may be asked for too."
 ONLY_FOR = {"dgl:weights": ("gcn",), "pyg:EdgeIndex32": ("commnet",)}
-CHECKED_EPOCHS = 5
 USUAL_MODELS = ("gcn", "sage", "gin", "gat")
 
 
 def main() -> int:
-    """Measure, or check that all compute the same."""
+    """Measure what is not yet measured, and report."""
     arguments = _arguments()
     contestants = contestants_of(arguments.contestants, arguments.dgl)
     rules = Rules(
         rounds=arguments.rounds,
         epochs=arguments.epochs,
         timeout_s=arguments.timeout,
-        memory_bytes=None if arguments.memory is None else int(arguments.memory * 2**30),
     )
-    if arguments.check:
-        return check(contestants, arguments, rules)
     settings = {
         **asdict(rules),
         "threads": arguments.threads,
         "hidden": arguments.hidden,
-        "encoder": arguments.encoder,
         "defaults": arguments.defaults,
     }
     results = Results(arguments.results, settings, commit(), processor_name())
     for dataset in arguments.datasets:
         with TemporaryDirectory(prefix="sagann_epochs_", dir=arguments.work) as folder:
-            stored = write_task(
-                Path(folder), dataset, arguments.models, arguments.hidden, encoder=arguments.encoder
-            )
+            stored = write_task(Path(folder), dataset, arguments.models, arguments.hidden)
             told = _told(arguments, folder) | {"sparse": arguments.defaults and has_sparse_features(stored)}
             for model in arguments.models:
                 run_contest(
@@ -117,36 +108,9 @@ def contestants_of(names: Sequence[str], dgl: str | None) -> list[Contestant]:
     ]
 
 
-def check(contestants: Sequence[Contestant], arguments: argparse.Namespace, rules: Rules) -> int:
-    """Compare the logits after a few epochs on a small graph; gives the exit status."""
-    wrong = 0
-    with TemporaryDirectory(prefix="sagann_epochs_") as folder:
-        write_task(Path(folder), "tiny", arguments.models, arguments.hidden, encoder=arguments.encoder)
-        for model in arguments.models:
-            logits: dict[str, np.ndarray] = {}
-            for who in contestants:
-                if who.name == "floor" or model not in ONLY_FOR.get(who.name, (model,)):
-                    continue
-                specification = specification_of(model, variant=who.variant, **_told(arguments, folder))
-                try:
-                    logits[who.name] = results_of(who, specification, CHECKED_EPOCHS, rules)["logits"]
-                except WorkerEndedError as end:
-                    wrong += end.outcome != "unsupported"
-                    print(f"{model:12} {who.name:20} {end.outcome}: {end.detail[-300:]}", flush=True)
-                    continue
-                first = next(iter(logits.values()))
-                difference = float(np.abs(logits[who.name] - first).max() / np.abs(first).max())
-                agrees = difference < 1e-3
-                wrong += not agrees
-                print(
-                    f"{model:12} {who.name:20} {'same' if agrees else 'DIFFERENT'} ({difference:.1e})", flush=True
-                )
-    return int(wrong > 0)
-
-
 def _told(arguments: argparse.Namespace, folder: str) -> dict[str, Any]:
     """What every worker is told."""
-    names = ("hidden", "encoder", "defaults", "threads")
+    names = ("hidden", "defaults", "threads")
     dropout = 0.5 if arguments.defaults else 0.0
     return {**{name: getattr(arguments, name) for name in names}, "dropout": dropout, "folder": folder}
 
@@ -168,7 +132,6 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--results", type=Path, default=RESULTS / ("defaults.jsonl" if of_defaults else "epochs.jsonl")
     )
-    parser.add_argument("--check", action="store_true", help="only compare what the contestants compute")
     models = USUAL_MODELS if of_defaults else MODELS
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(models))
     parser.add_argument(
@@ -182,10 +145,6 @@ def _arguments() -> argparse.Namespace:
         default=["sagann", "pyg", *(["pyg-sparse"] if of_defaults else []), "dgl", "floor"],
         help=f"groups ({', '.join(GROUPS)}) or single ones (pyg:csr, sagann:lean)",
     )
-    parser.add_argument(
-        "--encoder", action="store_true", help="a linear encoder before the first layer of all models"
-    )
-    parser.add_argument("--memory", type=float, metavar="GIB", help="memory that a contestant may hold")
     parser.add_argument("--timeout", type=float, default=1800.0, help="longest wait for a turn, in seconds")
     return parser.parse_args()
 

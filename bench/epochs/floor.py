@@ -79,8 +79,6 @@ class Size:
     hidden: int
     heads: int
     layers: int
-    encoder: bool
-    "A linear map of the features comes first."
     nonzeros: int | None = None
     "Non-zeros of sparse features; None for dense ones."
     dropout: bool = False
@@ -104,20 +102,18 @@ def work_of(model: str, size: Size) -> Work:
 
 def _walk(work: Work, model: str, size: Size) -> None:
     """One pass through the model, with its backward where the work trains."""
-    encoded = size.encoder or model == "ggnn"
-    if encoded:
+    if model == "ggnn":
         _first_linear(work, size, size.hidden)
         _activation(work, size)
-    if model == "ggnn":
         for _ in range(size.layers):
             _drop(work, size, size.hidden, learns=True)
             _ggnn_step(work, size)
         _drop(work, size, size.hidden, learns=True)
         work.linear(size.vertices, size.hidden, size.classes)
         return
-    dims = [size.hidden if encoded else size.features, *[size.hidden] * (size.layers - 1), size.classes]
+    dims = [size.features, *[size.hidden] * (size.layers - 1), size.classes]
     for hop in range(size.layers):
-        learns = encoded or hop > 0
+        learns = hop > 0
         _drop(work, size, dims[hop], learns=learns)
         if model == "gat":
             _gat(work, size, dims[hop], dims[hop + 1], learns, 1 if hop == size.layers - 1 else size.heads)

@@ -9,7 +9,6 @@ from __future__ import annotations
 from functools import cached_property
 from pathlib import Path
 
-import numpy as np
 import torch
 
 from bench.epochs.floor import FLOAT_BYTES, Size, Work, work_of
@@ -51,10 +50,6 @@ class Floor:
         self._gathers()
         self._copies()
         return float("nan")
-
-    def result(self) -> dict[str, np.ndarray]:
-        """Nothing is computed."""
-        return {}
 
     def _products(self) -> None:
         for m, k, n in self.work.products:
@@ -139,7 +134,6 @@ def build(specification: dict, stored: Stored) -> Floor:
         hidden=specification["hidden"],
         heads=specification["heads"],
         layers=specification["layers"],
-        encoder=specification["encoder"],
         nonzeros=int(stored.features.count_nonzero()) if specification["sparse"] else None,
         dropout=specification["dropout"] > 0,
         evaluates=specification["defaults"],

@@ -40,9 +40,8 @@ SHAPES = {
     "reddit-small": Shape(vertices=46_600, edges=1_400_000, features=602, classes=41),
     "reddit-middle": Shape(vertices=233_000, edges=23_200_000, features=602, classes=41),
     "tiny": Shape(vertices=200, edges=1_000, features=24, classes=5),
-    "small": Shape(vertices=5_000, edges=100_000, features=100, classes=10),
 }
-"Shapes of the papers' graphs (NGra, Table 1), and two for trying things out."
+"Shapes of the papers' graphs (NGra, Table 1), and one for trying things out."
 REAL = ("cora", "pubmed", "amazon_computers", "coauthor_cs", "facebook10")
 DATASETS = ("pubmed", "amazon_computers", "facebook10", "reddit-small", "reddit-middle")
 USUAL = (*REAL, "reddit-small")
@@ -165,16 +164,11 @@ def rehearsal(num_features: int, num_classes: int) -> Stored:
     )
 
 
-def write_task(folder: Path, dataset: str, models: Iterable[str], hidden: int, *, encoder: bool = False) -> Stored:
+def write_task(folder: Path, dataset: str, models: Iterable[str], hidden: int) -> Stored:
     """Write a graph and the first weights of models of two layers; gives the graph."""
     stored = stored_graph(dataset)
     write_graph(folder, stored)
-    configs = [
-        ModelConfig(
-            model=model, layers=2, hidden=hidden, heads=8, dropout=0.0, encoder="linear" if encoder else "auto"
-        )
-        for model in models
-    ]
+    configs = [ModelConfig(model=model, layers=2, hidden=hidden, heads=8, dropout=0.0) for model in models]
     write_weights(folder, configs, stored.features.shape[1], stored.num_classes)
     return stored
 
@@ -186,7 +180,6 @@ def specification_of(model: str, **others: Any) -> dict[str, Any]:
         "variant": "",
         "layers": 2,
         "heads": 8,
-        "encoder": False,
         "defaults": False,
         "dropout": 0.0,
         "sparse": False,

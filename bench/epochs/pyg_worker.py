@@ -107,10 +107,9 @@ class Model(nn.Module):
         kind, hidden, layers = specification["model"], specification["hidden"], specification["layers"]
         self.kind, self.dropout = kind, specification["dropout"]
         self.activation = {"gat": F.elu, "ggnn": None}.get(kind, F.relu)
-        encoded = kind == "ggnn" or specification["encoder"]
-        self.encoder = nn.Linear(in_dim, hidden) if encoded else None
+        self.encoder = nn.Linear(in_dim, hidden) if kind == "ggnn" else None
         self.decoder = nn.Linear(hidden, classes) if kind == "ggnn" else None
-        dims = [hidden if encoded else in_dim, *[hidden] * (layers - 1), classes]
+        dims = [in_dim, *[hidden] * (layers - 1), classes]
         if kind == "ggnn":
             # Steps share their parameters, so that one step is called as often as there are.
             self.layers = nn.ModuleList([GatedGraphConv(hidden, 1)])
@@ -130,7 +129,6 @@ class Model(nn.Module):
         """The logits."""
         if self.encoder is not None:
             x = self.encoder(x)
-            x = x if self.activation is None else self.activation(x)
         for hop, layer in enumerate(self.calls):
             if hop and self.activation is not None:
                 x = self.activation(x)

@@ -7,7 +7,6 @@ from contextvars import copy_context
 from pathlib import Path
 from queue import SimpleQueue
 
-import numpy as np
 from torch import nn
 
 from bench.epochs.graphs import graph_of
@@ -31,7 +30,6 @@ def config_of(specification: dict) -> ModelConfig:
         layers=specification["layers"],
         hidden=specification["hidden"],
         heads=specification["heads"],
-        encoder="linear" if specification["encoder"] else "auto",
         dropout=specification["dropout"],
     )
 
@@ -82,10 +80,6 @@ class TrainerRun(LogReporter):
         if (error := self.ended.get()) is not None:
             raise error
         return float("nan")
-
-    def result(self) -> dict[str, np.ndarray]:
-        """The probabilities of classes with the weights as they are now."""
-        return {"probabilities": self.trainer.predict(probabilities=True).numpy()}
 
     def close(self) -> None:
         """End the run, which otherwise keeps PyTorch's settings of a training."""

@@ -12,8 +12,7 @@ from dataclasses import fields, replace
 from itertools import permutations
 
 from bench.epochs.report import geometric_mean
-from bench.hyscale.batches import expected_counts
-from bench.hyscale.cases import ALL, CASES, DATASETS, FIGURE_11, SEEDS, Case
+from bench.hyscale.cases import ALL, CASES, FIGURE_11, SEEDS, Case
 from bench.pages import command_line, head, parser_of, row
 from sagann.hybrid.assignment import HOST, Assignment, split_evenly
 from sagann.hybrid.forecast import (
@@ -46,13 +45,6 @@ EPOCH_COLUMNS = (
     "host seeds",
     "bottleneck",
 )
-BATCH_COLUMNS = (
-    "dataset",
-    "sample",
-    "vertices, seeds last",
-    "edges, nearest the seeds last",
-    "without deduplication",
-)
 EFFECT_COLUMNS = ("equations", "seconds, times", "within 25%", "within 40%")
 STEP_COLUMNS = ("dataset", "model", "offload s", "hybrid", "+ management", "+ two stages")
 STEPS = ("hybrid", "management", "two stages")
@@ -67,7 +59,7 @@ def main(given: Sequence[str] | None = None) -> int:
     machine = published_machine(arguments.machine)
     print("# HyScale-GNN by simulation\n")
     print(f"`{command_line('bench.hyscale', given)}`; rates of {machine.name}.\n")
-    for section in (_epochs, _batches, _effects, _steps, _scale):
+    for section in (_epochs, _effects, _steps, _scale):
         print("\n".join(section(machine)), end="\n\n")
     return 0
 
@@ -110,25 +102,6 @@ def _epochs(machine: Machine) -> Iterator[str]:
                 prediction.times.bottleneck,
             ]
         )
-
-
-def _batches(machine: Machine) -> Iterator[str]:
-    yield f"## Mini-batches of {SEEDS} seeds that are expected\n"
-    yield head(BATCH_COLUMNS, words=("sample",))
-    for name, dataset in DATASETS.items():
-        for fanouts in dict.fromkeys(case.fanouts for case in CASES):
-            counts, copies = (
-                expected_counts(dataset.law, fanouts, SEEDS, deduplicated=each) for each in (True, False)
-            )
-            yield row(
-                [
-                    name,
-                    _sample(fanouts),
-                    ", ".join(f"{each:,.0f}" for each in counts.vertices),
-                    ", ".join(f"{each:,.0f}" for each in counts.edges),
-                    f"{copies.vertices[0]:,.0f} vertices",
-                ]
-            )
 
 
 def _effects(machine: Machine) -> Iterator[str]:

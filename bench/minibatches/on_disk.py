@@ -3,8 +3,8 @@
 The graph is R-MAT with random features and labels. The limit is a part of the features' bytes, or stated, and holds for all memory of a
 process and for the page cache of the files that it reads. Every contestant trains the same model by Adam on as many batches as it is
 given, in a process and a control group of its own; before each turn the system's cache drops the files. "s / batch" is the median over the
-turns, and of sagann's over its epochs. "ready" is everything before the first epoch: imports, the graph, and for sagann the score, the hot tier, a batch
-that compiles and a forecast. Peers get fewer batches where theirs take minutes. Prints Markdown.
+turns. "ready" is everything before the first epoch: imports, the graph, and for sagann the score, the hot tier, and a
+batch that compiles. Peers get fewer batches where theirs take minutes. Prints Markdown.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from bench.pages import command_line, figure, head, mebibytes, parser_of, row
+from bench.pages import command_line, head, mebibytes, parser_of, row
 from bench.size.limit import Ended, Limit, drop_cached
 from bench.workers import ROOT, THREAD_VARIABLES
 from sagann.byte_size import format_bytes, parse_bytes
@@ -34,10 +34,6 @@ NUM_CLASSES = 40
 COLUMNS = (
     *("contestant", "outcome", "batches", "s / batch", "it / sagann", "edges / batch", "rows / batch", "ready s"),
     "held MiB",
-)
-FORECAST_COLUMNS = (
-    *("epoch", "forecast, s", "measured, s", "seconds, forecast / measured", "bytes, forecast / measured"),
-    "cold bytes, forecast / measured",
 )
 
 
@@ -87,17 +83,14 @@ def _run(name: str, folder: Path, limit_bytes: int, hot_bytes: int, options: arg
         "folder": str(folder.absolute()),
         "threads": options.threads,
         "batches": options.batches if name == "sagann" else options.peer_batches,
-        "epochs": options.epochs,
         "batch_size": options.batch_size,
         "fanouts": options.sample,
         "hot_bytes": hot_bytes,
-        "step_bytes": limit_bytes // 2,
         "model": "sage",
         "layers": len(options.sample),
         "hidden": options.hidden,
         "heads": 8,
         "dropout": 0.0,
-        "encoder": False,
         "variant": "",
         "classes": NUM_CLASSES,
     }
@@ -137,7 +130,7 @@ def rows_of(turns: dict[str, list[Turn]]) -> list[str]:
 
 
 def tiers_of(turns: dict[str, list[Turn]]) -> list[str]:
-    """What sagann read of each tier, its stages, and its forecast beside what was measured."""
+    """What sagann read of each tier, and its stages."""
     found = [turn.told for turn in turns["sagann"] if turn.told]
     if not found:
         return []
@@ -149,24 +142,7 @@ def tiers_of(turns: dict[str, list[Turn]]) -> list[str]:
         f"sagann's {told['batches']} batches: {', '.join(f'{value:,.0f} MiB {name}' for name, value in mebibytes.items())}; {told['reads']:,} "
         f"reads of {told['read_bytes'] / 2**20:,.0f} MiB with the gaps between rows; {told['hit_rate']:.1%} of the rows from the hot tier. Work of "
         f"the stages: {stages}. Before the first epoch: {preparing}.",
-        "",
-        *forecasts_of([epoch for each in found for epoch in each["epochs"]]),
     ]
-
-
-def forecasts_of(epochs: Sequence[dict[str, float]]) -> list[str]:
-    """A row for each epoch of sagann, and what was foretold of it just before."""
-    rows = [head(FORECAST_COLUMNS)]
-    for number, epoch in enumerate(epochs):
-        # Where all rows are hot, no bytes are cold.
-        seconds, num_bytes, cold = (
-            epoch[f"forecast_{name}"] / epoch[measured] if epoch[measured] else None
-            for name, measured in (("s", "seconds"), ("bytes", "bytes"), ("cold_bytes", "cold_bytes"))
-        )
-        both_s = [f"{epoch['forecast_s']:.1f}", f"{epoch['seconds']:.1f}"]
-        rows.append(row([number + 1, *both_s, figure(seconds), figure(num_bytes, ".3f"), figure(cold, ".3f")]))
-    near = median(epoch["forecast_s"] / epoch["seconds"] for epoch in epochs)
-    return [*rows, "", f"Median of forecast / measured: {near:.2f}."]
 
 
 def _batch_s(turns: Sequence[Turn]) -> float | None:
@@ -203,7 +179,6 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--work", type=Path, required=True, help="folder for the graph, which stays; on a disk")
     parser.add_argument("--sample", type=int, nargs="+", default=[25, 10], help="fanouts")
     parser.add_argument("--batches", type=int, default=32, help="batches that sagann trains")
-    parser.add_argument("--epochs", type=int, default=1, help="epochs of those batches, each foretold just before")
     parser.add_argument("--peer-batches", type=int, default=1, help="batches that each peer trains")
     parser.add_argument("--limit", type=size, help="of each control group; a quarter of the features by default")
     parser.add_argument("--hot", type=size, help="size of sagann's hot tier; a quarter of the limit by default")

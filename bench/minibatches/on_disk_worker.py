@@ -6,14 +6,13 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
-from statistics import median
 from typing import Any
 
 import torch
 from torch import nn
 
 from bench.standalone.large import open_dataset, say, specification
-from bench.standalone.minibatches import LEARNING_RATE, Batch, SampledTraining
+from bench.standalone.minibatches import Batch, SampledTraining
 
 STARTED_S = time.monotonic()
 AHEAD = 4
@@ -27,8 +26,8 @@ def seeds_of(asked: dict[str, Any], num_vertices: int) -> torch.Tensor:
 
 
 def train_sagann(asked: dict[str, Any]) -> None:
-    """Make a hot tier, then foretell and train epochs through it by turns."""
-    from sagann import MiniBatches, ModelConfig, TrainConfig, Trainer
+    """Make a hot tier, and train an epoch through it."""
+    from sagann import MiniBatches, ModelConfig
     from sagann.nn import build_model
     from sagann.runtime.tiered import TieredFeatures
     from sagann.storage import load_graph
@@ -54,19 +53,7 @@ def train_sagann(asked: dict[str, Any]) -> None:
     del order
     note("hot tier")
     graph = replace(graph, features=store)
-    # The forecast is of the tier that is trained through: a second one would have no room. A budget keeps it from being read into memory.
-    config = TrainConfig(
-        sample=fanouts,
-        batch_size=batch_size,
-        device="cpu",
-        batches_ahead=AHEAD,
-        memory=f"{asked['step_bytes']}B",
-        lr=LEARNING_RATE,
-    )
-    trainer = Trainer(named, graph, config, validate=False, progress=False)
-    note("trainer")
-    # Other batches than those that were rehearsed.
-    minibatches = MiniBatches(graph, fanouts=fanouts, batch_size=batch_size, ahead=AHEAD, seed=1)
+    minibatches = MiniBatches(graph, fanouts=fanouts, batch_size=batch_size, ahead=AHEAD)
     model = build_model(named, graph)
     counted = {"rows": 0, "stages": {}}
 
@@ -85,26 +72,11 @@ def train_sagann(asked: dict[str, Any]) -> None:
     # The first batch compiles.
     training.epoch()
     note("first batch")
-    epochs: list[dict[str, float]] = []
-    for _ in range(asked["epochs"]):
-        forecast = trainer.foretell()
-        if not epochs:
-            note("forecast")
-        before, counted["rows"] = store.traffic(), 0
-        told = training.epoch()
-        traffic = store.traffic() - before
-        epochs.append(
-            {
-                "seconds": told["seconds"],
-                "forecast_s": forecast.seconds,
-                "bytes": traffic.hot.num_bytes + traffic.cold.num_bytes,
-                "forecast_bytes": forecast.num_bytes,
-                "cold_bytes": traffic.cold.num_bytes,
-                "forecast_cold_bytes": forecast.tiers["cold"].num_bytes,
-            }
-        )
+    before, counted["rows"] = store.traffic(), 0
+    told = training.epoch()
+    traffic = store.traffic() - before
     say(
-        seconds=median(each["seconds"] for each in epochs),
+        seconds=told["seconds"],
         edges=told["edges"],
         batches=asked["batches"],
         rows=counted["rows"],
@@ -115,7 +87,6 @@ def train_sagann(asked: dict[str, Any]) -> None:
         reads=traffic.cold_reads,
         read_bytes=traffic.cold_read_bytes,
         hit_rate=traffic.hit_rate,
-        epochs=epochs,
     )
 
 

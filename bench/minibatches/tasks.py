@@ -52,7 +52,6 @@ class Task:
             "hidden": options.hidden,
             "heads": 8,
             "dropout": 0.0,
-            "encoder": False,
             "batch_size": options.batch_size,
             "threads": options.threads,
             "device": options.device,

@@ -1,19 +1,19 @@
 """ROC's experiments on its cluster by simulation, beside its paper: ``python -m bench.roc``.
 
-Prints Markdown: throughput on 1 to 16 GPUs (figure 5), policies of partitioning in training (figure 8) and inference (figure 9), and policies of
-memory (figure 10). Nothing is trained. Graphs are generated at a scale, plans have the sizes of the paper's Table 4.
+Prints Markdown: throughput on 1 to 16 GPUs (figure 5), and policies of partitioning in training (figure 8) and inference (figure 9); those of
+memory (figure 10) are :mod:`bench.memory_policies`. Nothing is trained. Graphs are generated at a scale, plans have the sizes of the paper's
+Table 4.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import product
 from pathlib import Path
 from statistics import mean
 
-from bench.memory_policies import SHAPES, cases_of, spread
+from bench.memory_policies import SHAPES, spread
 from bench.pages import command_line, head, parser_of, row
 from bench.papers.rivals import place_uncached
 from bench.roc.epochs import (
@@ -35,8 +35,6 @@ from sagann.partition import CostModel, vertex_ranges
 from sagann.plan.dynamic_program import place_by_program
 from sagann.plan.machine import Machine
 
-RIVALS: Mapping[str, str] = {"none": "streaming (`none`)", "lru": "`lru`"}
-"Memory policies of figure 10 beside the dynamic program, with their names."
 MODELS = ("gcn", "gin", "commnet")
 "Models of ROC, Sec. 7.1."
 INFERRED_MODEL = "gin"
@@ -76,7 +74,6 @@ LATENCY_COLUMNS = (
 )
 TRAINED_GRAPHS, TEST_GRAPHS = 20, 4
 "Numbers of graphs of ROC, Sec. 7.6: PPI has 24."
-MEMORY_COLUMNS = ("budget", "rival", "bytes, times", "seconds, times")
 
 
 def main(given: Sequence[str] | None = None) -> int:
@@ -91,7 +88,6 @@ def main(given: Sequence[str] | None = None) -> int:
         rivals(machine, arguments.datasets),
         partitioners(machine, arguments.partitioned),
         inference(machine, arguments.inferred),
-        memory(machine, arguments.partitioned),
     ):
         print("\n".join(section), end="\n\n", flush=True)
     return 0
@@ -258,29 +254,10 @@ def predictions(
     return found
 
 
-def memory(machine: Machine, dataset: str) -> Iterator[str]:
-    """Memory policies on one device."""
-    yield "## Memory policies (figure 10)\n"
-    yield (
-        f"GCN on {dataset}, one GPU: how many times the bytes and the seconds of the dynamic program a rival takes. The paper states 1.4 to 5 times the bytes and 1.2 to 2 times "
-        "the seconds. Within the memory of a P100 nothing would move twice, so budgets are parts of what the whole graph takes (`python -m bench.memory_policies`).\n"
-    )
-    cases = list(cases_of(dataset, MODELS[0], HIDDEN, 8, machine))
-    for rival, named in RIVALS.items():
-        copied = spread([case.times(rival) for case in cases])
-        seconds = spread([case.seconds[rival] / case.seconds["dp"] for case in cases])
-        yield f"- {named}: bytes {copied} times, seconds {seconds} times."
-    yield ""
-    yield head(MEMORY_COLUMNS, words=("rival",))
-    for case, (rival, named) in product(cases, RIVALS.items()):
-        slower = case.seconds[rival] / case.seconds["dp"]
-        yield row([case.budget, named, f"{case.times(rival):.2f}", f"{slower:.2f}"])
-
-
 def _arguments(given: Sequence[str] | None) -> argparse.Namespace:
     parser = parser_of(__doc__)
     parser.add_argument("--datasets", nargs="+", choices=list(SHAPES), default=list(SHAPES), metavar="SHAPE")
-    parser.add_argument("--partitioned", choices=list(SHAPES), default="reddit", help="shape of figures 8 and 10")
+    parser.add_argument("--partitioned", choices=list(SHAPES), default="reddit", help="shape of figure 8")
     parser.add_argument("--inferred", choices=list(SHAPES), default="ppi", help="shape of figure 9")
     parser.add_argument(
         "--machine", type=Path, default=MACHINE, help="nodes of four devices, with links between them"

@@ -2,8 +2,7 @@
 
 The shape of ROC's and NeuGraph's Amazon graph, generated as a power-law graph in bounded memory. sagann trains a 2-layer GCN
 on it within a budget; PyG and DGL try the same. Each runs in a control group of its own, whose limit the kernel enforces.
-With ``--workers`` several workers train instead, each of them a part of the graph, without peers. ``--check`` first has everybody, and
-one process of sagann, train a hundredth of the graph without a limit, and compares the losses.
+With ``--workers`` several workers train instead, each of them a part of the graph, without peers.
 
 References:
     Jia et al., ROC, MLSys 2020, Table 4: Amazon.
@@ -15,18 +14,16 @@ import argparse
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from bench.pages import command_line, parser_of
 from bench.size.contest import UNLIMITED, Result, Task, run_peer, run_plan, run_sagann, write_first_weights
-from bench.size.report import HEADER, NOTES, checked, plan_lines, row_of, trains, verdict
+from bench.size.report import HEADER, NOTES, plan_lines, row_of, trains, verdict
 from sagann.byte_size import parse_bytes
 from sagann.runtime.processor import processor_name
 
 VERTICES, EDGES, FEATURES, CLASSES = 9_430_088, 231_594_310, 300, 24
 "ROC, Table 4."
-CHECKED_SCALE = 0.01
 PEERS = ("pyg:edge_index", "pyg:csr")
 
 
@@ -35,42 +32,33 @@ def main(given: Sequence[str] | None = None) -> int:
     arguments = _arguments(given)
     limit = UNLIMITED if arguments.limit == "none" else parse_bytes(arguments.limit, where="--limit")
     print(f"`{command_line('bench.size', given)}`; {arguments.threads} threads, {processor_name()}.\n")
-    agreed = True
-    if arguments.check:
-        small = replace(
-            task_of(arguments, CHECKED_SCALE * arguments.scale, UNLIMITED), memory=arguments.check_memory
-        )
-        alone = run_sagann(replace(small, workers=1))
-        agreed, text = checked([*alone, *(run_sagann(small) if small.workers > 1 else _peers(small, arguments))])
-        print(f"A hundredth of it without a limit: {text}\n", flush=True)
-    task = task_of(arguments, arguments.scale, limit)
+    task = task_of(arguments, limit)
     if task.workers == 1:
         plan = run_plan(task, arguments.machine)
         print("\n".join(plan_lines(plan)), end="\n\n", flush=True)
     print(HEADER, flush=True)
     ours = run_sagann(task)
     print("\n".join(map(row_of, ours)), flush=True)
-    others = _peers(task, arguments, show=True) if task.workers == 1 else []
+    others = _peers(task, arguments) if task.workers == 1 else []
     print(f"\n{verdict(ours, others)}\n\n{NOTES}")
     for result in (*ours, *others):
         # What those said who failed otherwise than by being killed.
         if result.ended.outcome not in ("ok", "killed"):
             print(f"{result.name}: {result.ended.errors.strip()}", file=sys.stderr)
-    return 0 if agreed and trains(ours) else 1
+    return 0 if trains(ours) else 1
 
 
-def _peers(task: Task, arguments: argparse.Namespace, *, show: bool = False) -> list[Result]:
+def _peers(task: Task, arguments: argparse.Namespace) -> list[Result]:
     results = []
     for name in [*PEERS, *(["dgl"] if arguments.dgl else [])]:
         results.append(run_peer(task, name, arguments.dgl if name == "dgl" else None))
-        if show:
-            print(row_of(results[-1]), flush=True)
+        print(row_of(results[-1]), flush=True)
     return results
 
 
-def task_of(arguments: argparse.Namespace, scale: float, limit_bytes: int) -> Task:
-    """The graph at a scale, generated where it is not there yet, and what is done with it."""
-    vertices, edges = max(2, round(VERTICES * scale)), round(EDGES * scale)
+def task_of(arguments: argparse.Namespace, limit_bytes: int) -> Task:
+    """The graph at its scale, generated where it is not there yet, and what is done with it."""
+    vertices, edges = max(2, round(VERTICES * arguments.scale)), round(EDGES * arguments.scale)
     folder = arguments.work / f"graph-{vertices}"
     if not folder.exists():
         counts = {"vertices": vertices, "edges": edges, "features": FEATURES, "classes": CLASSES}
@@ -104,8 +92,6 @@ def _arguments(given: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--workers", type=int, default=1, help="processes of sagann")
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--lr", type=float, default=0.01)
-    parser.add_argument("--check-memory", default="64MiB", help="the budget for the comparison")
-    parser.add_argument("--check", action="store_true", help="compare losses on a hundredth of it first")
     parser.add_argument("--machine", type=Path, help="rates for the forecast; default this machine's, probed")
     parser.add_argument("--dgl", help="Python of an environment with DGL")
     arguments = parser.parse_args(given)

@@ -18,8 +18,6 @@ NOTES = """\
 *Killed* is by the kernel's own count of the group's kills. *Held* is the most memory of the processes' own, looked at twice
 a second; the rest of a group is the cache of files, which makes way when the limit is *hit*. Epoch seconds are the median;
 the whole run is with imports, checks, preparation, and sagann's evaluation of all splits."""
-AGREE = 1e-4
-"Relative difference of losses that are the same."
 _SHOWN = ("P = ", "Memory:", "An epoch:", "On disk:", "Expected:", "Of that,")
 
 
@@ -44,20 +42,6 @@ def row_of(result: Result) -> str:
         f"{result.losses[0]:.4f}, {result.losses[-1]:.4f}" if result.losses else "-",
     ]
     return row(cells)
-
-
-def checked(results: Sequence[Result]) -> tuple[bool, str]:
-    """Whether all have the losses of the first, and by how much they differ."""
-    first, *others = results
-    differences = {}
-    for other in others:
-        same_length = other.ended.outcome == "ok" and len(other.losses) == len(first.losses) > 0
-        pairs = zip(other.losses, first.losses, strict=False)
-        differences[other.name] = max(abs(a - b) / abs(b) for a, b in pairs) if same_length else float("inf")
-    text = ", ".join(f"{name} {difference:.1e}" for name, difference in differences.items())
-    agreed = all(difference <= AGREE for difference in differences.values())
-    losses = ", ".join(f"{loss:.5f}" for loss in first.losses)
-    return agreed, f"losses of {first.name} {losses}; the others' differ by at most {text}, relative."
 
 
 def trains(ours: Sequence[Result]) -> bool:

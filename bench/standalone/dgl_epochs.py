@@ -145,14 +145,12 @@ class Model(nn.Module):
         kind, hidden = specification["model"], specification["hidden"]
         self.dropout = specification["dropout"]
         self.activation = {"gat": F.elu, "ggnn": None}.get(kind, F.relu)
-        encoded = kind == "ggnn" or specification["encoder"]
-        self.encoder = nn.Linear(in_dim, hidden) if encoded else None
-        first = hidden if encoded else in_dim
+        self.encoder = nn.Linear(in_dim, hidden) if kind == "ggnn" else None
         if kind == "ggnn":
             self.layers = nn.ModuleList([GatedSteps(hidden, specification["layers"])])
             self.decoder = nn.Linear(hidden, classes)
         else:
-            dims = [first, *[hidden] * (specification["layers"] - 1), classes]
+            dims = [in_dim, *[hidden] * (specification["layers"] - 1), classes]
             last = len(dims) - 2
             self.layers = nn.ModuleList(
                 make_layer(specification, dims[i], dims[i + 1], i == last) for i in range(last + 1)
@@ -163,7 +161,6 @@ class Model(nn.Module):
         x = loaded.stored.features
         if self.encoder is not None:
             x = self.encoder(x)
-            x = x if self.activation is None else self.activation(x)
         for i, layer in enumerate(self.layers):
             x = layer(loaded, dropped(x, self.dropout, self.training))
             if self.activation is not None and i < len(self.layers) - 1:

@@ -69,10 +69,6 @@ class SampledTraining:
         self._optimizer.step()
         return loss.detach()
 
-    def result(self) -> dict[str, np.ndarray]:
-        """Nothing that contestants could compare: each draws other numbers."""
-        return {}
-
 
 REQUESTS = {"epoch": lambda runner, _: runner.epoch()}
 "For the worker's end of the pipe: a request for one epoch."

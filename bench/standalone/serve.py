@@ -7,7 +7,7 @@ environment. A worker script gives :func:`serve` two functions, ``load`` and ``b
 2. load the graph in the form that the contestant wants: from here on memory is counted;
 3. build the contestant, answer ``{"ready": ...}``, and then one line for each request.
 
-Requests are ``{"epochs": n}``, ``{"memory": n}`` and ``{"result": path}``, and those that a worker script adds.
+Requests are ``{"epochs": n}`` and ``{"memory": n}``, and those that a worker script adds.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, Protocol
 
-import numpy as np
 import torch
 
 OUT_OF_MEMORY = ("can't allocate memory", "not enough memory", "bad_alloc", "Cannot allocate memory")
@@ -41,10 +40,6 @@ class Runner(Protocol):
 
     def run(self) -> float:
         """Run once; gives the loss, or NaN where there is none."""
-        ...
-
-    def result(self) -> dict[str, np.ndarray]:
-        """What the run computes, by name, for comparing contestants."""
         ...
 
 
@@ -118,18 +113,15 @@ def _obey(
     if "epochs" in request:
         seconds, loss = _timed(runner, request["epochs"])
         return {"seconds": seconds, "loss": loss}
-    if "memory" in request:
-        forget_peak()
-        seconds, loss = _timed(runner, request["memory"])
-        peak_bytes = memory_bytes("VmHWM")
-        return {
-            "peak_bytes": peak_bytes - loaded_bytes,
-            "process_bytes": peak_bytes,
-            "seconds": seconds,
-            "loss": loss,
-        }
-    np.savez(request["result"], **runner.result())
-    return {"saved": request["result"]}
+    forget_peak()
+    seconds, loss = _timed(runner, request["memory"])
+    peak_bytes = memory_bytes("VmHWM")
+    return {
+        "peak_bytes": peak_bytes - loaded_bytes,
+        "process_bytes": peak_bytes,
+        "seconds": seconds,
+        "loss": loss,
+    }
 
 
 def _timed(runner: Runner, epochs: int) -> tuple[list[float], float]:

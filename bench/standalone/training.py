@@ -44,11 +44,6 @@ class Training:
         """The mean cross-entropy of the training vertices."""
         return F.cross_entropy(self.forward()[self.train], self.labels)
 
-    def result(self) -> dict[str, np.ndarray]:
-        """The logits with the weights as they are now."""
-        with torch.no_grad():
-            return {"logits": self.forward().numpy()}
-
 
 class EvaluatedTraining(Training):
     """The loop of ``sagann train`` with its defaults: a step with dropout, then an evaluation without.

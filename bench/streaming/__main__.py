@@ -18,7 +18,7 @@ import torch
 from bench.contest import Contestant, take_turns
 from bench.epochs.graphs import DATASETS, SHAPES, specification_of, write_task
 from bench.pages import command_line, parser_of
-from bench.streaming.report import CHECKED_EPOCHS, HEADER, NOTES, PARTS_HEADER, PARTS_NOTES, parts_of, rows_of
+from bench.streaming.report import CHECKED_EPOCHS, HEADER, NOTES, rows_of
 from bench.streaming.worker import WAYS
 from sagann.nn import MODELS
 from sagann.runtime.forecasting.probe import probe
@@ -42,7 +42,6 @@ def main(given: Sequence[str] | None = None) -> int:
         arguments.work.mkdir(parents=True, exist_ok=True)
     machine = _machine(arguments)
     contestants = [Contestant(name=way, command=(sys.executable, "-m", "bench.streaming.worker")) for way in WAYS]
-    parts = []
     for dataset in arguments.datasets:
         with TemporaryDirectory(prefix="sagann_streaming_", dir=arguments.work) as folder:
             common = {
@@ -62,8 +61,6 @@ def main(given: Sequence[str] | None = None) -> int:
                     timeout_s=arguments.timeout,
                 )
                 print("\n".join(rows_of(dataset, model, turns)), flush=True)
-                parts += parts_of(dataset, model, turns.first)
-    print("\n".join(["", PARTS_NOTES, "", PARTS_HEADER, *parts]))
     return 0
 
 

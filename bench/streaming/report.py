@@ -1,4 +1,4 @@
-"""The report of the streaming benchmark: a table, and where the seconds went."""
+"""The report of the streaming benchmark."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from statistics import median
 from typing import Any
 
-from bench.contest import Record, Turns
+from bench.contest import Turns
 from bench.pages import figure, head, mebibytes, row
 from bench.streaming.worker import SHARE, WAYS
 from bench.timing import median_ratio
@@ -30,23 +30,6 @@ COLUMNS = (
     *("measured MiB", "on host MiB", "loaded MiB", "stored MiB", "loss differs by", " "),
 )
 HEADER = head(COLUMNS, words=("model", "epoch", " "))
-PARTS_HEADER = head(
-    (
-        "dataset",
-        "model",
-        "epoch",
-        "recorded s",
-        "steps",
-        "in steps s",
-        "loads and stores",
-        "in these s",
-        "in neither s",
-    ),
-    words=("model", "epoch"),
-)
-PARTS_NOTES = """\
-Where the seconds of one epoch went, recorded after the first ones. In neither is what comes between steps and copies, and the
-optimizer's step; on disk, copies run beside steps."""
 NOTES = f"""\
 Seconds are the median over rounds in alternation; a ratio is the median of the rounds'. *Expected* is the forecast, made
 before the first epoch from the machine's rates and steps timed on a part of the graph; *hidden* the part of copying or
@@ -65,13 +48,13 @@ def rows_of(dataset: str, model: str, turns: Turns) -> list[str]:
     found = []
     for way, name in WAYS.items():
         first: Mapping[str, Any] = turns.first.get(way, {})
-        plan, recorded = first.get("planned") or {}, first.get("recorded")
+        plan, hidden = first.get("planned") or {}, first.get("hidden")
         compared = "folded" in seconds and way in seconds
         cells = [
             figure(median(seconds[way]) if way in seconds else None, ".4g"),
             figure(median_ratio(seconds[way], seconds["folded"]) if compared else None),
             figure(plan.get("expected_s"), ".4g"),
-            "-" if recorded is None or way == "ram" else f"{recorded['hidden']:.0%}",
+            "-" if hidden is None or way == "ram" else f"{hidden:.0%}",
             figure(plan.get("P"), "d"),
             *(mebibytes(plan.get(key), ".1f") for key in ("budget", "peak")),
             mebibytes(first.get("peak_bytes"), ".1f"),
@@ -91,21 +74,3 @@ def _largest_difference(ours: Mapping[str, Any], engine: Mapping[str, Any]) -> f
     """The largest relative difference of the losses."""
     pairs = zip(ours["losses"], engine["losses"], strict=False)
     return max((abs(a - b) / abs(b) for a, b in pairs), default=math.nan)
-
-
-def parts_of(dataset: str, model: str, first: Mapping[str, Record]) -> list[str]:
-    """A line of the table of parts for every way of which they are known."""
-    lines = []
-    for way, answer in first.items():
-        if (parts := answer["recorded"]) is not None:
-            compute_s, copy_s = parts["compute_s"], parts["copy_s"]
-            busy_s = compute_s + copy_s - parts["hidden"] * min(compute_s, copy_s)
-            cells = [
-                f"{parts['seconds']:.4g}",
-                parts["steps"],
-                f"{compute_s:.4g}",
-                parts["copies"],
-                f"{copy_s:.4g}",
-            ]
-            lines.append(row([dataset, model, WAYS[way], *cells, f"{parts['seconds'] - busy_s:.3g}"]))
-    return lines

@@ -12,7 +12,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -88,14 +87,10 @@ class Run:
         """One epoch; gives the loss before its step."""
         return self.training.run()
 
-    def result(self) -> dict[str, np.ndarray]:
-        """The logits with the weights as they are now."""
-        return self.training.result()
-
     def first(self, epochs: int) -> dict[str, Any]:
         """Run the first epochs: seconds, losses, and the most that they took above the moment before.
 
-        One more tells where the time went.
+        One more tells what ran beside each other.
         """
         self.rest()
         before = memory_bytes("VmRSS")
@@ -104,23 +99,16 @@ class Run:
         peak_bytes = memory_bytes("VmHWM") - before
         self.rest()
         found = {"seconds": seconds, "losses": losses, "peak_bytes": peak_bytes}
-        return {**found, "planned": self.planned, "recorded": self._recorded()}
+        return {**found, "planned": self.planned, "hidden": self._hidden()}
 
-    def _recorded(self) -> dict[str, float] | None:
-        """Where the seconds of an epoch went, with the optimizer's step; None where it is not known."""
+    def _hidden(self) -> float | None:
+        """The part of copying or computing, whichever is shorter, that ran beside the other in an epoch; None for the engine."""
         if self.streamed is None:
             return None
         self.streamed.timeline = recorder = Recorder()
-        (seconds,), _ = self._timed(1)
+        self.run()
         self.streamed.timeline = None
-        return {
-            "seconds": seconds,
-            "compute_s": recorder.busy_s("compute"),
-            "copy_s": recorder.busy_s("load", "store"),
-            "steps": len(recorder.of("compute")),
-            "copies": len(recorder.of("load")) + len(recorder.of("store")),
-            "hidden": recorder.hidden,
-        }
+        return recorder.hidden
 
     def turn(self, epochs: int) -> dict[str, Any]:
         """Run an epoch untimed, which takes its memory anew, and then some: their seconds."""

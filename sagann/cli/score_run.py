@@ -122,7 +122,7 @@ def _seeds(graph: Graph, split: str | None) -> Tensor:
 
 def _epoch(graph: Graph, num_seeds: int, num_reads: int, batch_size: int) -> str:
     batches = -(-num_seeds // batch_size)
-    text = f"An epoch of {batches:,} batches from {num_seeds:,} vertices reads {num_reads:,} rows"
+    text = f"An epoch of {batches:,} {'batch' if batches == 1 else 'batches'} from {num_seeds:,} vertices reads {num_reads:,} rows"
     if graph.features is None:
         return f"{text}."
     store = feature_store(graph.features)

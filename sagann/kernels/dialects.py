@@ -8,14 +8,13 @@ import os
 from functools import cache
 from typing import Protocol
 
-from sagann.errors import InputError, MissingDependencyError
+from sagann.errors import InputError, MissingDependencyError, require_choice
 from sagann.kernels.edge.state import Run
 
-DIALECTS = ("auto", "naive", "cpu", "gpu")
-# By kind of device. Other kinds run plain PyTorch.
-_FASTEST = {"cpu": "cpu", "cuda": "gpu"}
-# The memory that a dialect's kernels read, and its kind of device.
+# The memory that a dialect's kernels read, and its kind of device. Other kinds run plain PyTorch.
 _MEMORY = {"cpu": ("the processor's memory", "cpu"), "gpu": ("a CUDA device's memory", "cuda")}
+_FASTEST = {kind: name for name, (_, kind) in _MEMORY.items()}
+DIALECTS = ("auto", "naive", *_MEMORY)
 
 
 class Dialect(Protocol):
@@ -27,10 +26,7 @@ class Dialect(Protocol):
 
 def check_dialect(name: str) -> None:
     """Refuse a name that no dialect has."""
-    if name not in DIALECTS:
-        raise InputError(
-            f"no such dialect of kernels: {name!r} (in dialect)", hint=f"Choose one of {', '.join(DIALECTS)}."
-        )
+    require_choice(name, DIALECTS, what="no such dialect of kernels", where="dialect")
 
 
 @cache

@@ -159,8 +159,7 @@ def resident_text(resident: Resident) -> str:
 
 
 def _named(step: Step) -> str:
-    of = "gather" if step.kind in ("gather", "finish", "prepare_grad", "gather_grad", "finish_grad") else "stage"
-    of = "means" if "means" in step.kind else of
+    of = "stage" if step.kind.startswith(("transform", "output")) else "means" if "means" in step.kind else "gather"
     with_loss = " with the loss" if step.kind == "transform_loss" else ""
     what = ("the gradient of " if step.kind.endswith("_grad") else "") + f"{of} {step.number}{with_loss}"
     where = (

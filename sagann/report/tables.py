@@ -14,22 +14,9 @@ from sagann.graph import Graph
 from sagann.graph.rows import is_sparse
 from sagann.report.terminal import facts_table, table
 from sagann.train import METRICS, Metrics
+from sagann.train.metrics import ERRORS
 
 _MOST_SHOWN = 12
-_TITLES = {
-    "micro_f1": "micro-F1",
-    "macro_f1": "macro-F1",
-    "roc_auc": "ROC-AUC",
-    "mae": "MAE",
-    "rmse": "RMSE",
-    "r2": "R2",
-    "mrr": "MRR",
-    "hits_1": "hits@1",
-    "hits_3": "hits@3",
-    "hits_10": "hits@10",
-}
-_WITH_UNITS = ("loss", "mae", "rmse")
-"Metrics that may have any magnitude."
 
 
 def metrics_table(metrics: Mapping[str, Metrics], *, title: str) -> Table:
@@ -40,12 +27,12 @@ def metrics_table(metrics: Mapping[str, Metrics], *, title: str) -> Table:
         (split, *(_metric(name, found[name]) if name in found else "-" for name in shown))
         for split, found in metrics.items()
     )
-    return table(title, ["split", *(_TITLES.get(name, name) for name in shown)], rows)
+    return table(title, ["split", *shown], rows)
 
 
 def _metric(name: str, value: float) -> str:
     """A metric in four decimals; where those would show too little or too much of it, with an exponent."""
-    is_far = name in _WITH_UNITS and value and not 0.001 <= abs(value) < 1e6
+    is_far = name in ERRORS and value and not 0.001 <= abs(value) < 1e6
     return f"{value:.3e}" if is_far else f"{value:.4f}"
 
 

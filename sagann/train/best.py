@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from sagann.config import TrainConfig
 from sagann.errors import InputError
 from sagann.train.contract import Contract
-from sagann.train.metrics import KINDS, LOWER_IS_BETTER, Metrics, present_splits
+from sagann.train.metrics import ERRORS, KINDS, Metrics, present_splits
 from sagann.train.reporter import EpochRecord
 
 _STATE = ("epoch", "value", "improved", "evaluated", "weights")
@@ -49,7 +49,7 @@ class BestTracker:
     def __init__(self, monitor: str, *, keep_weights: bool, patience: int | None) -> None:
         self.monitor = monitor
         self.split, _, self.metric = monitor.partition("/")
-        self.maximise = self.metric not in LOWER_IS_BETTER
+        self.maximise = self.metric not in ERRORS
         self.keep_weights = keep_weights
         self.patience = patience
         self.epoch: int | None = None

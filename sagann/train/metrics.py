@@ -28,35 +28,43 @@ from sagann.graph.checks import CHECKED_AT_ONCE, slices
 from sagann.train.losses import Loss, default_loss
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Kind:
     """How a model of one kind of task is measured."""
 
-    metrics: tuple[str, ...]
-    """Names of the metrics. 'loss' is the training loss on the split, without dropout. Of links it is over the negative links that each link is
-    ranked among (50, where hold_out_links draws them), not over the ``TrainConfig.negatives`` of training: a softmax or a sum over them is larger
-    than in training."""
+    scores: tuple[str, ...]
+    "Names of the metrics that are better the higher they are."
+    errors: tuple[str, ...] = ()
+    "Names of those, besides the loss, that are better the lower they are, and may have any magnitude."
     quick: str
     "The metric that is measured after every epoch, beside the loss."
     monitor: str
     "The metric that is monitored where none is named."
 
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """Names of all metrics. 'loss' is the training loss on the split, without dropout. Of links it is over the negative links that each
+        link is ranked among (50, where hold_out_links draws them), not over the ``TrainConfig.negatives`` of training: a softmax or a sum over
+        them is larger than in training.
+        """
+        return ("loss", *self.errors, *self.scores)
 
-_OF_CLASSES = ("loss", "accuracy", "micro_f1", "macro_f1", "roc_auc")
+
+_OF_CLASSES = ("accuracy", "micro_f1", "macro_f1", "roc_auc")
 KINDS: Mapping[str, Kind] = MappingProxyType(
     {
-        "classification": Kind(_OF_CLASSES, quick="accuracy", monitor="accuracy"),
+        "classification": Kind(scores=_OF_CLASSES, quick="accuracy", monitor="accuracy"),
         # Of many rare classes micro-F1 is best while nothing is learned and everything is predicted.
-        "multi-label": Kind(_OF_CLASSES, quick="micro_f1", monitor="loss"),
-        "regression": Kind(("loss", "mae", "rmse", "r2"), quick="mae", monitor="loss"),
-        LINK_TASK: Kind(("loss", "mrr", "hits_1", "hits_3", "hits_10", "roc_auc"), quick="mrr", monitor="mrr"),
+        "multi-label": Kind(scores=_OF_CLASSES, quick="micro_f1", monitor="loss"),
+        "regression": Kind(scores=("r2",), errors=("mae", "rmse"), quick="mae", monitor="loss"),
+        LINK_TASK: Kind(scores=("mrr", "hits_1", "hits_3", "hits_10", "roc_auc"), quick="mrr", monitor="mrr"),
     }
 )
 "How each kind of task is measured."
 METRICS = tuple(dict.fromkeys(name for kind in KINDS.values() for name in kind.metrics))
 "Every metric."
-LOWER_IS_BETTER = frozenset({"loss", "mae", "rmse"})
-"Metrics that are better the lower they are."
+ERRORS = frozenset(("loss", *(name for kind in KINDS.values() for name in kind.errors)))
+"Metrics that are better the lower they are, and may have any magnitude."
 
 Metrics = dict[str, float]
 

@@ -29,6 +29,5 @@ def test_the_page_has_every_section(monkeypatch: pytest.MonkeyPatch, capsys: pyt
         (roc.RIVAL_COLUMNS, 3),
         (roc.PARTITION_COLUMNS, 6),
         (roc.LATENCY_COLUMNS, 8),
-        (roc.MEMORY_COLUMNS, 6),
     ):
         assert len(tables[columns]) == 2 + count

@@ -34,8 +34,8 @@ def test_a_run_is_evaluated_as_it_was_trained(invoke: Invoke, run_dir: Path) -> 
     assert 0 < summary["test"]["mrr"] <= 1
     ended = invoke("evaluate", run_dir)
     assert ended.code == 0, ended.err
-    assert "MRR" in ended.out
-    assert "hits@10" in ended.out
+    assert "mrr" in ended.out
+    assert "hits_10" in ended.out
     assert f"{summary['test']['mrr']:.4f}" in ended.out
     assert "has changed" not in ended.err
     ended = invoke("evaluate", run_dir, "--split", "edges:0.5,0.1")

@@ -40,8 +40,8 @@ def test_scores_and_seeds_can_be_chosen(invoke: Invoke, blocks: Path) -> None:
     outcome = invoke("data", "score", blocks, "--score", "wrpr", "--fanouts", "-1", "--split", "val")
     assert outcome.code == 0
     assert {len(shares) for shares in rows_of(outcome.out).values()} == {2}
-    assert "1 batches from 24 vertices" in outcome.err
-    assert "1 batches from 120 vertices" in invoke("data", "score", blocks, "--split", "all").err
+    assert "1 batch from 24 vertices" in outcome.err
+    assert "1 batch from 120 vertices" in invoke("data", "score", blocks, "--split", "all").err
 
 
 def test_without_labels_and_splits(invoke: Invoke, blocks: Path, tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ def test_its_configuration_does_the_same_run_again(invoke: Invoke, trained: Path
 def test_a_table_of_metrics_goes_to_stdout(invoke: Invoke, blocks: Path, tmp_path: Path) -> None:
     outcome = invoke("train", "--data", blocks, *QUICK, "--out", tmp_path / "run")
     assert outcome.code == 0
-    for word in ("train", "val", "test", "accuracy", "macro-F1", "ROC-AUC"):
+    for word in ("train", "val", "test", "accuracy", "macro_f1", "roc_auc"):
         assert word in outcome.out
     assert f"Run saved in {tmp_path / 'run'}" in outcome.out
     # No terminal: no escape codes, no carriage returns, nothing that was redrawn.

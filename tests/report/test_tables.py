@@ -20,7 +20,7 @@ def test_a_row_per_split_and_a_column_per_metric() -> None:
     assert ["train", "0.5000", "1.0000", "-"] in rows
     assert ["test", "-", "0.7500", "0.9000"] in rows
     assert ["val", "-", "-", "-"] in rows
-    assert "macro-F1" not in capture.get()
+    assert "macro_f1" not in capture.get()
 
 
 def described(graph: Graph, path: Path = Path("nowhere")) -> dict[str, str]:

@@ -15,6 +15,7 @@ from sagann.kernels.edge.cpu.emit import emit
 from sagann.kernels.edge.cpu.expressions import Form
 from sagann.kernels.edge.cpu.launch import compile_source, launch
 from sagann.kernels.edge.cpu.merge import merge_slots
+from sagann.kernels.edge.cpu.writers import WRITERS
 from sagann.kernels.edge.divide import divide
 from sagann.kernels.edge.function import EdgeFunction, verify
 from sagann.kernels.edge.kinds import KINDS, is_empty, once, reduced_results, results_of
@@ -47,9 +48,10 @@ def run(
     """Run a pass, or continue one; arguments and results as in :func:`sagann.kernels.edge.naive.run`.
 
     Results are bitwise the same for any number of threads. Half precision is accumulated, and returned, in float32.
-    Not differentiable.
+    A function without a kernel runs in plain PyTorch. Not differentiable.
     """
-    if edges.num_edges == 0 or is_empty(function):
+    has_writers = all(output.reduce in WRITERS for output in function.outputs)
+    if edges.num_edges == 0 or is_empty(function) or not has_writers:
         return naive.run(function, edges, arrays, seed=seed, into=into, edge_offset=edge_offset)
     check_into(function, edges, into, edge_offset)
     walk = walk_of(edges, function.at)

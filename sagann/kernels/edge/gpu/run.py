@@ -17,6 +17,7 @@ from sagann.kernels.edge.gpu.cut import Cut, cut_of
 from sagann.kernels.edge.gpu.emit import emit
 from sagann.kernels.edge.gpu.layout import shared_results, supports
 from sagann.kernels.edge.gpu.merge import MERGES, merge_rows
+from sagann.kernels.edge.gpu.writers import WRITERS
 from sagann.kernels.edge.kinds import is_empty, once, results_of
 from sagann.kernels.edge.pass_edges import Edges
 from sagann.kernels.edge.source import import_source, library_hash
@@ -41,7 +42,8 @@ def run(
     a topology. Results are bitwise the same from run to run. Half precision is accumulated, and returned, in float32. Not
     differentiable. Under TRITON_INTERPRET=1 the arrays lie on the CPU. A function without a kernel runs in plain PyTorch.
     """
-    if edges.num_edges == 0 or is_empty(function) or supports(function) is not None:
+    has_writers = all(output.reduce in WRITERS for output in function.outputs)
+    if edges.num_edges == 0 or is_empty(function) or not has_writers or supports(function) is not None:
         return naive.run(function, edges, arrays, seed=seed, into=into, edge_offset=edge_offset)
     check_into(function, edges, into, edge_offset)
     # Made once, so that no later pass waits for the host.

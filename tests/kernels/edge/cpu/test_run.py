@@ -7,6 +7,7 @@ import torch
 
 from sagann.graph import Topology
 from sagann.kernels.edge import cpu, naive
+from sagann.kernels.edge.cpu.writers import WRITERS
 from sagann.kernels.edge.function import EdgeFunction
 from tests.kernels.edge import cases
 from tests.kernels.edge.cases import TOPOLOGIES
@@ -46,6 +47,11 @@ def test_few_edges_are_added_up_one_after_the_other(num_edges: int) -> None:
     (found,) = cpu.run(function, topology, {"src0": x})
     rows = x[topology.indices[: topology.indptr[1]].long()]
     assert torch.equal(found[0], torch.from_numpy(rows.numpy().cumsum(0)[-1]))
+
+
+def test_a_reduction_without_a_writer_runs_in_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(WRITERS, "product")
+    assert_equals_naive(cases.all_reductions("dst"), TOPOLOGIES["skewed"], 1e-11)
 
 
 @pytest.mark.parametrize("at", ["dst", "src"])
