@@ -45,6 +45,7 @@ def predictor(**changes: Any) -> Predictor:
         (lambda: topology(indptr=[0, 1]), "Topology.indptr"),
         (lambda: topology(num_src=90.0), "Topology.num_src"),
         (lambda: topology(edge_data=[ONE]), "edge data"),
+        (lambda: Topology.from_coo(src=ONE, dst=ONE, num_src=1, edge_data=torch.ones(2)), "edge data"),
         (lambda: topology(edge_data={"weight": [1.0]}), "edge data 'weight'"),
         (lambda: Topology.from_coo(src=[0], dst=ONE, num_src=1), "Topology.from_coo, src"),
         (lambda: Trainer(None, GRAPH), "Trainer.model"),

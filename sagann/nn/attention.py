@@ -16,8 +16,7 @@ from sagann.graph.large_arrays import slabs
 from sagann.graph.rows import is_sparse
 from sagann.graph.topology import destinations
 from sagann.kernels.naive import gather_denominator
-from sagann.nn.layer_widths import require_counts, require_share, require_widths
-from sagann.nn.layers import glorot_linear
+from sagann.nn.layers import glorot_linear, require_counts, require_share, require_widths
 from sagann.saga import Edge, SagaLayer
 from sagann.saga.edge import named
 

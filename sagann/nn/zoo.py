@@ -23,11 +23,10 @@ from sagann.graph import Graph, for_task
 from sagann.graph.task import answers_of, without_others
 from sagann.interop.pyg_call import is_written_for_pyg
 from sagann.nn.attention import GAT, GATv2, TransformerConv
-from sagann.nn.graph_model import GraphModel, pooled_by, reads_graphs
 from sagann.nn.layers import GCN, GIN, SAGE, CommNet, GatedGCN, MaxPoolGCN, ResidualGCN
-from sagann.nn.link_model import LinkModel, decoder_of
 from sagann.nn.model_call import own_score
 from sagann.nn.neighbourhoods import PNA, EdgeConv
+from sagann.nn.on_vertices import GraphModel, LinkModel, decoder_of, pooled_by, reads_graphs
 from sagann.nn.propagation import Propagated
 from sagann.nn.relations import GGNN, GINE, RGCN
 from sagann.nn.stack import GNN, EmbeddingEncoder, LinearEncoder
