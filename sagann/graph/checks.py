@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from sagann.errors import InputError, require_type
-from sagann.ranges import RANGES
+from sagann.ranges import RANGES, require_integer
 
 Rows: TypeAlias = Any
 "A tensor or a NumPy array."
@@ -80,8 +80,8 @@ def wrong_form(
     array: Rows, expected: str, *, where: str, hint: str, error: type[InputError] = InputError
 ) -> InputError:
     """The error for an array of another dtype or shape than ``expected`` says."""
-    value = f"{array.dtype} {list(array.shape)}, expected {expected}"
-    return error(f"array has the wrong form: {value} (in {where})", hint=hint)
+    found = form_of(array) if isinstance(array, Tensor) else f"{array.dtype} {list(array.shape)}"
+    return error(f"array has the wrong form: {found}, expected {expected} (in {where})", hint=hint)
 
 
 def mask_of_ids(num_rows: int) -> str:
@@ -250,7 +250,6 @@ def check_labels(
 
 
 _AS_TENSOR = "Convert it with torch.as_tensor."
-_AS_COUNT = "Pass the number of vertices, as int(...)."
 
 
 def check_forms(
@@ -260,7 +259,7 @@ def check_forms(
     for name, array in (("indptr", indptr), ("indices", indices)):
         require_type(array, Tensor, where=f"Topology.{name}", hint=_AS_TENSOR)
     require_type(edge_ids, Tensor, where="Topology.edge_ids", hint=_AS_TENSOR, optional=True)
-    require_type(num_src, int, where="Topology.num_src", hint=_AS_COUNT)
+    require_integer(num_src, "num_vertices", where="Topology.num_src")
     if indptr.dtype != torch.int64 or indptr.ndim != 1 or len(indptr) == 0:
         hint = "Convert the offsets with .to(torch.int64)."
         raise wrong_form(indptr, "torch.int64 [num_dst + 1]", where="Topology.indptr", hint=hint)
@@ -283,7 +282,7 @@ def check_coo(src: Tensor, dst: Tensor, num_src: int, num_dst: int, edge_data: M
     for side, ids in (("src", src), ("dst", dst)):
         require_type(ids, Tensor, where=f"Topology.from_coo, {side}", hint=_AS_TENSOR)
     for name, count in (("num_src", num_src), ("num_dst", num_dst)):
-        require_type(count, int, where=f"Topology.from_coo, {name}", hint=_AS_COUNT)
+        require_integer(count, "num_vertices", where=f"Topology.from_coo, {name}")
     if src.ndim != 1 or src.shape != dst.shape:
         raise InputError(
             f"source and destination ids differ in shape: {list(src.shape)} and {list(dst.shape)}, expected "
@@ -291,7 +290,7 @@ def check_coo(src: Tensor, dst: Tensor, num_src: int, num_dst: int, edge_data: M
             hint="Pass one source and one destination id per edge.",
         )
     for name, side, ids, count in (("src", "source", src, num_src), ("dst", "destination", dst, num_dst)):
-        if ids.dtype not in (torch.int32, torch.int64):
+        if ids.dtype not in (torch.int32, torch.int64) or ids.layout != torch.strided:
             hint = "Convert the ids with .to(torch.int64)."
             raise wrong_form(ids, "torch.int32 or torch.int64 [num_edges]", where=name, hint=hint)
         check_ids(ids, count, side, where=numbered(name, "edge"))
@@ -301,21 +300,23 @@ def check_coo(src: Tensor, dst: Tensor, num_src: int, num_dst: int, edge_data: M
 def check_edge_index(edge_index: Tensor) -> None:
     """Check the form of PyG's ``edge_index``."""
     require_type(edge_index, Tensor, where="Topology.from_edge_index, edge_index", hint=_AS_TENSOR)
-    if edge_index.ndim != 2 or edge_index.shape[0] != 2:
-        raise InputError(
-            f"edge_index has the wrong form: {list(edge_index.shape)}, expected [2, num_edges] (in "
-            "Topology.from_edge_index, edge_index)",
-            hint="Pass the sources in the first row and the destinations in the second; transpose edges [num_edges, 2].",
+    if edge_index.ndim != 2 or edge_index.shape[0] != 2 or edge_index.layout != torch.strided:
+        hint = (
+            "Pass the sources in the first row and the destinations in the second; transpose edges [num_edges, 2]."
         )
+        raise wrong_form(edge_index, "[2, num_edges]", where="Topology.from_edge_index, edge_index", hint=hint)
 
 
 def _check_rows(edge_data: Mapping[str, Tensor] | None, num_edges: int) -> None:
     require_type(edge_data, Mapping, where="edge data", hint="Pass a mapping of name to tensor.", optional=True)
     for name, rows in ({} if edge_data is None else edge_data).items():
-        require_type(rows, Tensor, where=f"edge data '{name}'", hint=_AS_TENSOR)
+        where = f"edge data '{name}'"
+        require_type(rows, Tensor, where=where, hint=_AS_TENSOR)
+        if rows.layout != torch.strided:
+            raise wrong_form(rows, "a dense tensor", where=where, hint="Convert it with .to_dense().")
         if rows.ndim == 0 or len(rows) != num_edges:
             raise InputError(
                 f"edge data has the wrong number of rows: {list(rows.shape)}, expected one row for each of "
-                f"{num_edges} edges (in edge data '{name}')",
+                f"{num_edges} edges (in {where})",
                 hint="Pass one row per edge, in the topology's order (by destination, then source), or use from_coo.",
             )

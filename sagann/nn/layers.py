@@ -213,7 +213,11 @@ def glorot_linear(in_dim: int, out_dim: int, *, bias: bool = True) -> nn.Linear:
     return linear
 
 
-_OF_GRAPH = {"in_dim": "graph.num_features", "edge_dim": "GINE.edge_dim_of(graph)"}
+_OF_GRAPH = {
+    "num_vertices": "graph.num_vertices",
+    "in_dim": "graph.num_features",
+    "edge_dim": "GINE.edge_dim_of(graph)",
+}
 "Where a graph states a width, by the name of the constructor's argument."
 
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from sagann.errors import InputError, require_choice, require_type
 from sagann.graph import Graph, Topology
 from sagann.interop.pyg_call import parameters_of
+from sagann.nn.layers import require_share, require_widths
 from sagann.nn.model_call import VERTICES, check_call
 from sagann.nn.pooling import check_pool, pool
 from sagann.saga.layer import count_hops
@@ -80,6 +81,8 @@ class GraphModel(OnVertices):
         dropout: float = 0.0,
     ) -> None:
         super().__init__(gnn)
+        require_widths(self, width=width, out_dim=out_dim)
+        require_share(self, dropout=dropout)
         check_pool(pool, where="GraphModel.pool")
         self.pool = pool
         pooled = width * (1 if isinstance(pool, str) else len(pool))
@@ -146,6 +149,8 @@ class LinkModel(OnVertices):
         dropout: float = 0.0,
     ) -> None:
         super().__init__(gnn)
+        require_widths(self, width=width)
+        require_share(self, dropout=dropout)
         require_choice(decoder, DECODERS, what="unknown decoder", where="LinkModel.decoder")
         self.decoder = decoder
         if decoder == "distmult":

@@ -200,14 +200,7 @@ def test_bad_sparse_features_are_refused(tmp_path: Path, spoil: dict[str, Any], 
             action(archive(tmp_path, **(parts | spoil)))
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "{",
-        '{"num_classes": 2, "class_names": ["a"]}',
-        "\xff",
-    ],
-)
+@pytest.mark.parametrize("text", ["{", '{"num_classes": 2, "class_names": ["a"]}', "\xff"])
 def test_bad_descriptions_are_refused(tmp_path: Path, text: str) -> None:
     path = archive(tmp_path)
     (tmp_path / "g.json").write_bytes(text.encode("latin-1"))
