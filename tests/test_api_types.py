@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import sagann
+from sagann import graph, nn, saga
 from sagann.errors import InputError
 from sagann.graph import Graph, Topology
 from sagann.nn import ModelConfig
@@ -20,7 +21,8 @@ from tests.train.runs import Plain, community_graph
 
 GRAPH = community_graph()
 TOPOLOGY = GRAPH.topology
-ONE = torch.tensor([0])
+WEIGHED = TOPOLOGY.with_edge_data(weight=torch.ones(GRAPH.num_edges, 1))
+NONE, ONE = torch.empty(0, dtype=torch.int64), torch.tensor([0])
 
 
 def topology(**changes: Any) -> Topology:
@@ -45,6 +47,23 @@ def predictor(**changes: Any) -> Predictor:
         (lambda: topology(indptr=[0, 1]), "Topology.indptr"),
         (lambda: topology(num_src=90.0), "Topology.num_src"),
         (lambda: topology(edge_data=[ONE]), "edge data"),
+        (lambda: Topology.from_coo(src=NONE, dst=NONE, num_src=-1), "Topology.from_coo, num_src"),
+        (lambda: replace(GRAPH, features=torch.ones(90)), "features are no matrix"),
+        (
+            lambda: graph.normalise_features(replace(GRAPH, features=torch.ones(90, 2).long())),
+            "features of another type",
+        ),
+        (lambda: graph.normalise(Graph(topology=WEIGHED), "row"), "expected a number per edge"),
+        (lambda: graph.add_self_loops(GRAPH, fill=1.0), "add_self_loops, fill"),
+        (lambda: graph.random_split(GRAPH, seed=0.5), "(in seed)"),
+        (lambda: graph.edge_split(TOPOLOGY, seed=0, ids=ONE), "edge_split, ids"),
+        (lambda: graph.rmat_graph(1e3, 1e4, seed=0), "num_vertices is out of range: 1000.0"),
+        (lambda: sagann.save_graph(TOPOLOGY, "graph"), "save_graph"),
+        (lambda: nn.build_model("gcn", GRAPH), "build_model, config"),
+        (lambda: nn.GNN([nn.SAGE(4, 3)], dropout="half"), "dropout = 'half'"),
+        (lambda: nn.attention_weights(nn.GAT(4, 3), TOPOLOGY, torch.ones(3, 4)), "vertex features do not fit"),
+        (lambda: saga.set_engine("naive"), "set_engine"),
+        (lambda: Topology.from_coo(src=ONE, dst=ONE, num_src=1, edge_data=torch.ones(2)), "edge data"),
         (lambda: topology(edge_data={"weight": [1.0]}), "edge data 'weight'"),
         (lambda: Topology.from_coo(src=[0], dst=ONE, num_src=1), "Topology.from_coo, src"),
         (lambda: Trainer(None, GRAPH), "Trainer.model"),

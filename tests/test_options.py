@@ -18,7 +18,7 @@ from sagann.did_you_mean import closest, did_you_mean
 from sagann.errors import InputError
 from sagann.hybrid.policies import POLICIES
 from sagann.nn import ModelConfig
-from sagann.nn.link_model import DECODERS
+from sagann.nn.on_vertices import DECODERS
 from sagann.partition import BALANCES
 from sagann.storage import ImportOptions
 from sagann.tiering import CACHES, SCORES

@@ -25,6 +25,7 @@ from sagann.compiler.stages import cut
 from sagann.compiler.trace import TraceError, trace_layer
 from sagann.compiler.typed import map_first, map_last, map_single_types, with_bytes
 from sagann.compiler.vjp import Backward
+from sagann.errors import require_choice
 from sagann.kernels.accumulators import Gathering
 from sagann.kernels.edge.builder import Builder
 from sagann.kernels.edge.function import EdgeFunction, Input, Side
@@ -55,11 +56,8 @@ class CompilerOptions:
     in the topology ("cheaper"). "first" needs ``hoist``; "last" needs ``hoist`` and ``commute``."""
 
     def __post_init__(self) -> None:
-        if self.typed_maps not in get_args(MapOrder):
-            raise ValueError(
-                f"typed_maps is {self.typed_maps!r} in CompilerOptions, expected one of "
-                f"{', '.join(get_args(MapOrder))}; leave it out to take the cheaper order"
-            )
+        where = "CompilerOptions.typed_maps"
+        require_choice(self.typed_maps, get_args(MapOrder), what="unknown order of maps by type", where=where)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

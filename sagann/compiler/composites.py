@@ -262,4 +262,4 @@ COMPOSITES: dict[Any, Callable[..., Any]] = {
     _aten.square.default: lambda x: x * x,
     _aten.celu.default: lambda x, alpha=1.0: _elu(x, alpha, 1.0, 1 / alpha),
 }
-"Decompositions for :func:`sagann.compiler.trace.make_graph`."
+"Decompositions for :func:`sagann.compiler.lower.lower`."

@@ -36,7 +36,7 @@ class Lowering:
         "The operator that is being translated."
         self.salt = 0
         "Number of the dropout that was translated last."
-        # A tensor that were freed would leave its identity to another one.
+        # The tensors are kept, because a new one could get the id of one that was freed.
         self._named: dict[int, tuple[Tensor, str]] = {}
 
     def set_name(self, tensor: Tensor, name: str) -> None:

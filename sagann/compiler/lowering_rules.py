@@ -1,6 +1,6 @@
-"""Rules: the translation of each operator of a traced stage into ops of an edge function.
+"""Rules: the translation of each operator of a stage into ops of an edge function.
 
-A rule takes the lowering, the operator's result in the trace and its arguments, and gives the name of the builder's value.
+A rule takes the lowering, the operator's result, which is a fake tensor, and its arguments, and gives the name of the builder's value.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Checks of values: of a graph in memory, and of rows on their way into a dataset.
+"""Checks of values: of a graph in memory, of the arrays that a topology is made of, and of rows on their way into a dataset.
 
-Each check takes rows as a tensor or as a NumPy array. It names the first offending row by the text that ``where`` gives for
-the row's index, and raises an error of class ``error``.
+Most checks take rows as a tensor or as a NumPy array. They name the first offending row by the text that ``where`` gives for
+the row's index, and raise an error of class ``error``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from sagann.errors import InputError, require_type
-from sagann.ranges import RANGES
+from sagann.ranges import RANGES, require_integer
 
 Rows: TypeAlias = Any
 "A tensor or a NumPy array."
@@ -80,8 +80,8 @@ def wrong_form(
     array: Rows, expected: str, *, where: str, hint: str, error: type[InputError] = InputError
 ) -> InputError:
     """The error for an array of another dtype or shape than ``expected`` says."""
-    value = f"{array.dtype} {list(array.shape)}, expected {expected}"
-    return error(f"array has the wrong form: {value} (in {where})", hint=hint)
+    found = form_of(array) if isinstance(array, Tensor) else f"{array.dtype} {list(array.shape)}"
+    return error(f"array has the wrong form: {found}, expected {expected} (in {where})", hint=hint)
 
 
 def mask_of_ids(num_rows: int) -> str:
@@ -246,4 +246,77 @@ def check_labels(
                 f"label out of range: {value} (in {where(part.start + at)})",
                 hint="Write 1 for each class that a vertex has, and 0 for the others, also where it is unknown. One label per vertex is "
                 "one column.",
+            )
+
+
+_AS_TENSOR = "Convert it with torch.as_tensor."
+
+
+def check_forms(
+    indptr: Tensor, indices: Tensor, num_src: int, edge_data: Mapping[str, Tensor] | None, edge_ids: Tensor | None
+) -> None:
+    """Check types, dtypes and shapes of what a topology is made of; the values are not read."""
+    for name, array in (("indptr", indptr), ("indices", indices)):
+        require_type(array, Tensor, where=f"Topology.{name}", hint=_AS_TENSOR)
+    require_type(edge_ids, Tensor, where="Topology.edge_ids", hint=_AS_TENSOR, optional=True)
+    require_integer(num_src, "num_vertices", where="Topology.num_src")
+    if indptr.dtype != torch.int64 or indptr.ndim != 1 or len(indptr) == 0:
+        hint = "Convert the offsets with .to(torch.int64)."
+        raise wrong_form(indptr, "torch.int64 [num_dst + 1]", where="Topology.indptr", hint=hint)
+    if indices.dtype not in (torch.int32, torch.int64) or indices.ndim != 1:
+        expected, hint = "torch.int32 or torch.int64 [num_edges]", "Convert the ids with .to(torch.int32)."
+        raise wrong_form(indices, expected, where="Topology.indices", hint=hint)
+    num_dst, num_edges = indptr.size(0) - 1, indices.size(0)
+    if num_dst > num_src:
+        raise InputError(
+            f"more destination than source vertices: num_dst {num_dst}, num_src {num_src} (in Topology)",
+            hint="Number the vertices so that the destinations are the first of the sources.",
+        )
+    _check_rows(edge_data, num_edges)
+    if edge_ids is not None:
+        _check_rows({"edge_ids": edge_ids}, num_edges)
+
+
+def check_coo(src: Tensor, dst: Tensor, num_src: int, num_dst: int, edge_data: Mapping[str, Tensor] | None) -> None:
+    """Check a list of edges, with its ids."""
+    for side, ids in (("src", src), ("dst", dst)):
+        require_type(ids, Tensor, where=f"Topology.from_coo, {side}", hint=_AS_TENSOR)
+    for name, count in (("num_src", num_src), ("num_dst", num_dst)):
+        require_integer(count, "num_vertices", where=f"Topology.from_coo, {name}")
+    if src.ndim != 1 or src.shape != dst.shape:
+        raise InputError(
+            f"source and destination ids differ in shape: {list(src.shape)} and {list(dst.shape)}, expected "
+            "two arrays [num_edges] (in Topology.from_coo)",
+            hint="Pass one source and one destination id per edge.",
+        )
+    for name, side, ids, count in (("src", "source", src, num_src), ("dst", "destination", dst, num_dst)):
+        if ids.dtype not in (torch.int32, torch.int64) or ids.layout != torch.strided:
+            hint = "Convert the ids with .to(torch.int64)."
+            raise wrong_form(ids, "torch.int32 or torch.int64 [num_edges]", where=name, hint=hint)
+        check_ids(ids, count, side, where=numbered(name, "edge"))
+    _check_rows(edge_data, len(src))
+
+
+def check_edge_index(edge_index: Tensor) -> None:
+    """Check the form of PyG's ``edge_index``."""
+    require_type(edge_index, Tensor, where="Topology.from_edge_index, edge_index", hint=_AS_TENSOR)
+    if edge_index.ndim != 2 or edge_index.shape[0] != 2 or edge_index.layout != torch.strided:
+        hint = (
+            "Pass the sources in the first row and the destinations in the second; transpose edges [num_edges, 2]."
+        )
+        raise wrong_form(edge_index, "[2, num_edges]", where="Topology.from_edge_index, edge_index", hint=hint)
+
+
+def _check_rows(edge_data: Mapping[str, Tensor] | None, num_edges: int) -> None:
+    require_type(edge_data, Mapping, where="edge data", hint="Pass a mapping of name to tensor.", optional=True)
+    for name, rows in ({} if edge_data is None else edge_data).items():
+        where = f"edge data '{name}'"
+        require_type(rows, Tensor, where=where, hint=_AS_TENSOR)
+        if rows.layout != torch.strided:
+            raise wrong_form(rows, "a dense tensor", where=where, hint="Convert it with .to_dense().")
+        if rows.ndim == 0 or len(rows) != num_edges:
+            raise InputError(
+                f"edge data has the wrong number of rows: {list(rows.shape)}, expected one row for each of "
+                f"{num_edges} edges (in {where})",
+                hint="Pass one row per edge, in the topology's order (by destination, then source), or use from_coo.",
             )

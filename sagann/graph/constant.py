@@ -1,4 +1,4 @@
-"""Constant features: features that their owner declares to be the same in every epoch.
+"""What tells whether a tensor is still the same: the count of its changes in place, and features that their owner declares constant.
 
 The aggregate of constant features is constant too, so a layer may keep it. Constant tensors must be declared, because
 they cannot be recognised: the result of dropout needs no gradient either, but changes in every epoch. A feature store is constant: the
@@ -13,6 +13,11 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from sagann.graph.feature_store import Features
 
 _CONSTANT = WeakTensorKeyDictionary()
+
+
+def version_of(tensor: Tensor) -> int:
+    """Number of changes in place; -1 for a tensor made in inference mode, whose changes PyTorch does not count."""
+    return -1 if tensor.is_inference() else tensor._version
 
 
 def declare_constant(features: Tensor) -> Tensor:

@@ -113,6 +113,9 @@ class Graph:
         if not self.num_edge_types and types is not None and not types.is_floating_point() and len(types):
             object.__setattr__(self, "num_edge_types", max(0, int(types.max()) + 1))
         row_shape = () if features is None else tuple(feature_store(features).row_shape)
+        if features is not None and len(row_shape) != 1:
+            value = f"rows of shape {list(row_shape)}, expected [num_features] (in graph '{self.name}')"
+            raise InputError(f"features are no matrix: {value}", hint="Pass features.reshape(num_vertices, -1).")
         fits = {
             "feature_names": (len(self.feature_names),) == row_shape,
             "class_names": len(self.class_names) == self.num_classes,

@@ -14,12 +14,13 @@ import torch
 from torch import Tensor
 
 from sagann.errors import InputError, require_choice
-from sagann.graph.checks import slices
+from sagann.graph.checks import slices, wrong_form
 from sagann.graph.feature_store import FeatureStore, feature_store, read_slice
 from sagann.graph.graph import Graph
 from sagann.graph.large_arrays import empty_array, slabs
 from sagann.graph.rows import csr_tensor, is_sparse
 from sagann.graph.topology import Topology, destinations
+from sagann.graph.validate import FEATURE_DTYPES
 
 Normalisation = Literal["symmetric", "row"]
 
@@ -49,6 +50,7 @@ def normalise(
         tensor([0.5000, 0.5000, 1.0000])
     """
     require_choice(how, get_args(Normalisation), what="unknown normalisation", where="normalise")
+    require_choice(dtype, FEATURE_DTYPES, what="weights cannot be of this type", where="normalise, dtype")
     topology = graph.topology
     degrees = weighted_in_degrees(topology)
     if how == "symmetric":
@@ -73,6 +75,9 @@ def weighted_in_degrees(topology: Topology) -> Tensor:
     weight = topology.edge_data.get("weight")
     if weight is None:
         return topology.in_degrees().double()
+    if weight.ndim != 1:
+        hint = "Take the only column, weight.squeeze(1)."
+        raise wrong_form(weight, "a number per edge, [num_edges]", where="edge data 'weight'", hint=hint)
     degrees = torch.zeros(topology.num_dst, dtype=torch.float64, device=topology.device)
     for rows, edges in slabs(topology.indptr):
         degrees.index_add_(0, destinations(topology, rows, edges), weight[edges].double())
@@ -100,7 +105,7 @@ def normalise_features(graph: Graph) -> Graph:
     Returns:
         the graph with new features, of the same layout and dtype; a feature store becomes a tensor.
     Raises:
-        InputError: the graph has no features.
+        InputError: the graph has no features, or no floating-point ones.
     References:
         Kipf and Welling, ICLR 2017, Sec. 5.2: "row-normalize input feature vectors", as their code does it.
         PyTorch Geometric's ``NormalizeFeatures`` is equal where all features are non-negative, the smallest is
@@ -118,6 +123,7 @@ def normalise_features(graph: Graph) -> Graph:
             f"there are no features to normalise: features are None (in graph '{graph.name}')",
             hint="Leave normalise_features (--normalise-features) out.",
         )
+    require_choice(features.dtype, FEATURE_DTYPES, what="features of another type", where=f"graph '{graph.name}'")
     normalised = (
         _normalised_sparse(features)
         if is_sparse(features)

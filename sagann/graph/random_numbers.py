@@ -17,6 +17,7 @@ import torch
 from numba import prange
 from torch import Tensor
 
+from sagann.errors import require_type
 from sagann.graph.threads import pytorch_threads
 from sagann.jit import compiled
 
@@ -56,7 +57,8 @@ def key_of(seed: int, purpose: int, *counters: int) -> np.uint64:
 
     ``counters`` keep draws for one purpose apart, for example those of every epoch. Their order counts.
     """
-    word = _hashed(seed * 0x9E3779B97F4A7C15 + purpose * 0xD1B54A32D192ED03)
+    require_type(seed, (int, np.integer), where="seed", hint="Pass an integer, as seed=0.")
+    word = _hashed(int(seed) * 0x9E3779B97F4A7C15 + purpose * 0xD1B54A32D192ED03)
     for counter in counters:
         # The last number keeps 0, whose hash is 0, from being the key of several counters.
         word = _hashed(word * 0x9E3779B97F4A7C15 + counter * 0xD1B54A32D192ED03 + 0x632BE59BD9B4E019)

@@ -30,6 +30,7 @@ from sagann.graph.threads import pytorch_threads
 from sagann.graph.topology import Topology
 from sagann.graph.widths import id_dtype
 from sagann.jit import compiled
+from sagann.ranges import require_integer
 
 EDGES, SCRAMBLE, FEATURES, LABELS = range(4)
 # Each level compares 16 random bits with the probabilities, so one draw of 64 bits serves four levels.
@@ -85,6 +86,8 @@ def rmat_edges(
     Raises:
         InputError: there are edges but no vertices, or the range of edges exceeds ``num_edges``.
     """
+    for name, number in (("num_vertices", num_vertices), ("num_edges", num_edges)):
+        require_integer(number, name, where="rmat_edges")
     quadrants = quadrants or Quadrants()
     count = num_edges - first if count is None else count
     if num_vertices < 1 and num_edges > 0:
@@ -116,12 +119,7 @@ def rmat_edges(
 
 
 def rmat_chunks(
-    num_vertices: int,
-    num_edges: int,
-    *,
-    seed: int,
-    chunk_edges: int = 1 << 24,
-    quadrants: Quadrants | None = None,
+    num_vertices: int, num_edges: int, *, seed: int, chunk_edges: int = 1 << 24, quadrants: Quadrants | None = None
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Draw an R-MAT graph chunk by chunk; the edges do not depend on the size of the chunks.
 
@@ -158,6 +156,8 @@ def rmat_graph(
     Raises:
         InputError: there are edges but no vertices.
     """
+    for name, number in (("num_features", num_features), ("num_classes", num_classes)):
+        require_integer(number, name, where="rmat_graph")
     src, dst = rmat_edges(num_vertices, num_edges, seed=seed, quadrants=quadrants)
     graph = Graph(
         topology=Topology.from_coo(src=src, dst=dst, num_src=num_vertices),

@@ -28,6 +28,7 @@ from sagann.graph.split import planetoid_split
 from sagann.graph.threads import pytorch_threads
 from sagann.graph.topology import Topology
 from sagann.jit import compiled
+from sagann.ranges import require_integer
 
 LABELS, WEIGHTS, EDGES, CENTRES, NOISE = range(5)
 # Draws that repeat an edge are replaced in further rounds; dense graphs converge slowly, so rounds are limited.
@@ -63,8 +64,10 @@ def sbm_graph(
     Raises:
         InputError: an argument is out of range.
     """
+    counts = {"num_vertices": num_vertices, "num_classes": num_classes, "num_features": num_features}
+    for name, count in counts.items():
+        require_integer(count, name, where="sbm_graph")
     limits = (
-        ("num_vertices", num_vertices, num_vertices >= 0, "at least 0"),
         ("num_classes", num_classes, num_classes >= 1, "at least 1"),
         (
             "average_degree",
@@ -74,7 +77,6 @@ def sbm_graph(
         ),
         ("homophily", homophily, 0 <= homophily <= 1, "from 0 to 1"),
         ("degree_exponent", degree_exponent, degree_exponent > 2, "above 2"),
-        ("num_features", num_features, num_features >= 0, "at least 0"),
         # Features are float32, and a normal number is below 10.
         ("feature_noise", feature_noise, 0 <= feature_noise <= 1e36, "from 0 to 1e+36"),
     )

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from numbers import Integral
 
 import torch
 from torch import Tensor
 
-from sagann.errors import InputError, shown
+from sagann.errors import InputError, require_type, shown
 from sagann.graph.answers import SPLITTERS, Answers
-from sagann.graph.generator import generator_of
 from sagann.graph.graph import Graph
 from sagann.graph.task import answers_of
 from sagann.ranges import RANGES
@@ -110,9 +110,11 @@ def planetoid_split(graph: Graph, *, train: int = 20, val: int = 500, test: int 
 
 def require_shares(train: float, val: float, *, where: str) -> None:
     """Refuse shares of a split that are negative or exceed 1 together."""
-    if not (train >= 0 and val >= 0 and train + val <= 1):
+    if not (
+        all(isinstance(each, int | float) for each in (train, val)) and min(train, val) >= 0 and train + val <= 1
+    ):
         raise InputError(
-            f"shares of a split do not fit: train {train:g} and val {val:g}, expected each at least 0, and a "
+            f"shares of a split do not fit: train {shown(train)} and val {shown(val)}, expected each at least 0, and a "
             f"sum of at most 1 (in {where})",
             hint="Lower one of the shares; the rest is for testing.",
         )
@@ -139,11 +141,7 @@ def _parts_per_class(graph: Graph, train: int, val: int, seed: int) -> tuple[Ten
     if train + val:
         _check_class_sizes(graph, classes, sizes, train, val)
     rank = torch.arange(len(vertices), device=vertices.device) - (sizes.cumsum(0) - sizes).repeat_interleave(sizes)
-    return (
-        vertices[rank < train],
-        vertices[(rank >= train) & (rank < train + val)],
-        vertices[rank >= train + val],
-    )
+    return (vertices[rank < train], vertices[(rank >= train) & (rank < train + val)], vertices[rank >= train + val])
 
 
 def _check_class_sizes(graph: Graph, classes: Tensor, sizes: Tensor, train: int, val: int) -> None:
@@ -162,11 +160,7 @@ def _check_class_sizes(graph: Graph, classes: Tensor, sizes: Tensor, train: int,
 
 
 def graph_split(
-    graph: Graph,
-    *,
-    train: Sequence[str | int],
-    val: Sequence[str | int] = (),
-    test: Sequence[str | int] = (),
+    graph: Graph, *, train: Sequence[str | int], val: Sequence[str | int] = (), test: Sequence[str | int] = ()
 ) -> Graph:
     """Split by whole graphs: train on some, test on others.
 
@@ -216,6 +210,18 @@ def _graph_position(graph: Graph, key: str | int) -> int:
 def refused(graph: Graph, what: str, value: str, hint: str) -> InputError:
     """The error for a graph that cannot be split."""
     return InputError(f"{what}: {value} (in graph '{graph.name}')", hint=hint)
+
+
+def generator_of(seed: int) -> torch.Generator:
+    """A generator on the processor for any whole number. Numbers that are equal modulo 2^64 are the same seed, as for all other draws.
+
+    Example:
+        >>> generator_of(2**64 + 7).initial_seed()
+        7
+    """
+    require_type(seed, Integral, where="seed", hint="Pass an integer, as seed=0.")
+    # PyTorch refuses larger numbers.
+    return torch.Generator().manual_seed(int(seed) % 2**64)
 
 
 def _shuffled(count: int, seed: int) -> Tensor:

@@ -18,6 +18,7 @@ from numba import prange
 from torch import Tensor
 
 from sagann.errors import require_type
+from sagann.graph.checks import require_distinct, wrong_form
 from sagann.graph.random_numbers import key_of, stream_of
 from sagann.graph.split import require_shares
 from sagann.graph.threads import pytorch_threads
@@ -73,7 +74,7 @@ def edge_split(
         seed: seed of the draw.
         undirected: keep ``v -> u`` in the part of ``u -> v``, which would give it away. Pass False where a model is to
             tell the directions apart.
-        ids: int64 [num_vertices], distinct, by which vertices are known to the draw: those before they were renumbered
+        ids: int64 [num_src], distinct, by which vertices are known to the draw: those before they were renumbered
             (``Graph.original_ids``), so that the same edges are drawn. None for their present ids.
     Raises:
         InputError: shares that are negative or exceed 1 together, or an argument of a wrong type.
@@ -90,7 +91,12 @@ def edge_split(
     require_type(topology, Topology, where="edge_split, topology", hint=hint)
     topology.require_unwritten()
     require_shares(train, val, where="edge_split")
-    known_as = np.arange(topology.num_dst) if ids is None else ids.cpu().numpy()
+    ids = torch.arange(topology.num_src) if ids is None else ids
+    require_distinct(ids, where="edge_split, ids")
+    if len(ids) != topology.num_src:
+        hint = "Pass the id of every vertex, as graph.original_ids."
+        raise wrong_form(ids, f"torch.int64 [{topology.num_src}]", where="edge_split, ids", hint=hint)
+    known_as = ids.cpu().numpy()
     cuts = _cuts(_hashes(topology, known_as, seed, undirected), train, val)
     hashes = _hashes(topology, known_as, seed, undirected)[:-1]
     part = torch.from_numpy((hashes >= cuts[0]).view(np.uint8) + (hashes >= cuts[1]))

@@ -121,13 +121,13 @@ def original_order(graph: Graph) -> Tensor:
 
 def check_order(graph: Graph, order: Tensor) -> None:
     """Check that ``order``, int64 [num_vertices], is a permutation of the vertices that mixes no graphs."""
+    require_distinct(order, graph.num_vertices, where=f"order of graph '{graph.name}'")
     if len(order) != graph.num_vertices:
         raise InputError(
             f"vertex order is not a permutation: {len(order)} ids, {graph.num_vertices} vertices (in order of "
             f"graph '{graph.name}')",
             hint="Pass every vertex once, or take a subgraph.",
         )
-    require_distinct(order, graph.num_vertices, where=f"order of graph '{graph.name}'")
     fields_of_graphs(graph, order)
 
 

@@ -26,9 +26,8 @@ import torch
 from torch import Tensor
 
 from sagann.errors import LayerError
-from sagann.graph.checks import check_ids, check_offsets, numbered
-from sagann.graph.topology_checks import check_coo, check_edge_index, check_forms
-from sagann.graph.versions import version_of
+from sagann.graph.checks import check_coo, check_edge_index, check_forms, check_ids, check_offsets, numbered
+from sagann.graph.constant import version_of
 from sagann.graph.widths import id_dtype
 
 if TYPE_CHECKING:

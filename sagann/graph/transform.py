@@ -25,7 +25,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from sagann.errors import InputError
+from sagann.errors import InputError, require_type
 from sagann.graph.checks import first_of_equals
 from sagann.graph.graph import Graph
 from sagann.graph.large_arrays import empty_array, slabs
@@ -56,6 +56,8 @@ def add_self_loops(
         >>> add_self_loops(Graph(topology=topology)).topology.indices.tolist()
         [0, 0, 1]
     """
+    hint = "Pass numbers by the names of edge data, as {'attr': 0}."
+    require_type(fill, Mapping, where="add_self_loops, fill", hint=hint, optional=True)
     topology = graph.topology
     missing = torch.ones(graph.num_vertices, dtype=torch.bool, device=topology.device)
     num_before = torch.empty(graph.num_vertices, dtype=torch.int64, device=topology.device)

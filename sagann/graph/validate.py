@@ -128,7 +128,7 @@ def _check_features(graph: Graph) -> None:
     if features is None:
         return
     store = feature_store(features)
-    if features.dtype not in FEATURE_DTYPES or len(store.row_shape) != 1:
+    if features.dtype not in FEATURE_DTYPES:
         raise InputError(
             f"array has the wrong form: {features.dtype} {[store.num_rows, *store.row_shape]}, expected "
             f"floating point [num_vertices, num_features] (in {where})",

@@ -119,8 +119,8 @@ def _datasets_in(root: Path, wanted: str) -> Iterator[tuple[str, Path]]:
 
 
 def _entries(folder: Path) -> list[Path]:
-    with suppress(OSError):
-        return sorted(Path(entry.path) for entry in islice(os.scandir(folder), _MOST_ENTRIES))
+    with suppress(OSError), os.scandir(folder) as entries:
+        return sorted(Path(entry.path) for entry in islice(entries, _MOST_ENTRIES))
     return []
 
 

@@ -14,10 +14,9 @@ import torch
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from sagann.graph.constant import is_constant
+from sagann.graph.constant import is_constant, version_of
 from sagann.graph.large_arrays import slabs
 from sagann.graph.rows import csr_slice
-from sagann.graph.versions import version_of
 from sagann.kernels.dialects import dialect_for
 from sagann.kernels.edge.builder import Builder, arithmetic_dtype
 from sagann.kernels.edge.function import EdgeFunction, Input, Output

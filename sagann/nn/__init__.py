@@ -2,10 +2,9 @@
 
 from sagann.config import ModelConfig
 from sagann.nn.attention import GAT, GATv2, TransformerConv, attention_weights
-from sagann.nn.graph_model import GraphModel
 from sagann.nn.layers import GCN, GIN, SAGE, CommNet, GatedGCN, MaxPoolGCN, ResidualGCN
-from sagann.nn.link_model import LinkModel
 from sagann.nn.neighbourhoods import PNA, EdgeConv
+from sagann.nn.on_vertices import GraphModel, LinkModel
 from sagann.nn.pooling import pool
 from sagann.nn.propagation import Propagated, Propagation
 from sagann.nn.relations import GGNN, GINE, RGCN

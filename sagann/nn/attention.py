@@ -16,10 +16,10 @@ from sagann.graph.large_arrays import slabs
 from sagann.graph.rows import is_sparse
 from sagann.graph.topology import destinations
 from sagann.kernels.naive import gather_denominator
-from sagann.nn.layer_widths import require_counts, require_share, require_widths
-from sagann.nn.layers import glorot_linear
+from sagann.nn.layers import glorot_linear, require_counts, require_share, require_widths
 from sagann.saga import Edge, SagaLayer
 from sagann.saga.edge import named
+from sagann.saga.layer import check_input
 
 
 class _Attention(SagaLayer):
@@ -205,7 +205,7 @@ def attention_weights(layer: SagaLayer, topology: Topology, x: Tensor | dict[str
         they sum to 1.
     Raises:
         LayerError: the layer's accumulator is not softmax.
-        InputError: ``x`` is sparse.
+        InputError: ``x`` is sparse, or does not fit the topology.
     Example:
         >>> topology = Topology.from_coo(src=torch.tensor([0, 1, 2]), dst=torch.tensor([1, 1, 2]), num_src=3)
         >>> weights = attention_weights(GATv2(4, 8, num_heads=2), topology, torch.ones(3, 4))
@@ -223,6 +223,8 @@ def attention_weights(layer: SagaLayer, topology: Topology, x: Tensor | dict[str
             f"attention weights are computed of dense rows: x is sparse (in layer {type(layer).__name__})",
             hint="Pass x.to_dense().",
         )
+    for each in named(x).values():
+        check_input(topology, each, f"attention_weights of layer {type(layer).__name__}")
     found = []
     with torch.no_grad():
         for rows, edges in slabs(topology.indptr, _SLAB_EDGES):

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from sagann.graph import Graph
-from sagann.nn.layer_widths import require_widths
-from sagann.nn.layers import glorot_linear
+from sagann.nn.layers import glorot_linear, require_widths
 from sagann.saga import Edge, SagaLayer
 
 

@@ -1,13 +1,24 @@
-"""OnVertices: what models have in common that are made of a model of vertices."""
+"""Models of whole graphs and of links, made of a model of vertices: by pooling and a head, and by a score for two rows."""
 
 from __future__ import annotations
 
-from torch import nn
+import inspect
+from collections.abc import Sequence
 
-from sagann.errors import require_type
-from sagann.graph import Graph
+import torch
+from torch import Tensor, nn
+
+from sagann.errors import InputError, require_choice, require_type
+from sagann.graph import Graph, Topology
+from sagann.interop.pyg_call import parameters_of
+from sagann.nn.layers import require_share, require_widths
 from sagann.nn.model_call import VERTICES, check_call
+from sagann.nn.pooling import check_pool, pool
 from sagann.saga.layer import count_hops
+
+DECODERS = ("dot", "distmult", "mlp")
+"""Scores of two rows: 'dot' is their product; 'distmult' weighs each column by the type of the link; 'mlp' is two linear maps with a ReLU
+between, of the product of each column."""
 
 
 class OnVertices(nn.Module):
@@ -38,3 +49,137 @@ class OnVertices(nn.Module):
         """The graph as the vertices' model prepares it."""
         prepare = getattr(self.gnn, "prepare", None)
         return graph if prepare is None else prepare(graph)
+
+
+class GraphModel(OnVertices):
+    """Gives each graph a row: a model gives its vertices rows, ``pool`` makes one of them, and two linear maps with a ReLU between make the outputs.
+
+    Args:
+        gnn: a model that gives each vertex a row, called as ``gnn(hops, x)``.
+        width: width of these rows, and of the hidden row of the head.
+        out_dim: number of outputs of a graph.
+        pool: how rows are pooled (:func:`sagann.nn.pool`): an accumulator, or several in a tuple.
+        dropout: probability of dropping a hidden value of the head.
+
+    Example:
+        >>> import torch
+        >>> from sagann.nn import GIN
+        >>> from sagann.nn.stack import GNN
+        >>> model = GraphModel(GNN([GIN(4, 16), GIN(16, 16)]), 16, 3, pool=("mean", "max"))
+        >>> topology = Topology.from_coo(src=torch.tensor([0, 3]), dst=torch.tensor([1, 2]), num_src=5)
+        >>> model([topology] * 2, torch.randn(5, 4), torch.tensor([0, 2, 5])).shape
+        torch.Size([2, 3])
+    """
+
+    def __init__(
+        self,
+        gnn: nn.Module,
+        width: int,
+        out_dim: int,
+        *,
+        pool: str | tuple[str, ...] = "mean",
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__(gnn)
+        require_widths(self, width=width, out_dim=out_dim)
+        require_share(self, dropout=dropout)
+        check_pool(pool, where="GraphModel.pool")
+        self.pool = pool
+        pooled = width * (1 if isinstance(pool, str) else len(pool))
+        self.head = nn.Sequential(
+            nn.Linear(pooled, width), nn.ReLU(), nn.Dropout(dropout), nn.Linear(width, out_dim)
+        )
+
+    def forward(self, hops: Sequence[Topology], x: Tensor, graph_ptr: Tensor) -> Tensor:
+        """Outputs [num_graphs, out_dim] of the graphs whose offsets are ``graph_ptr``, int64 [num_graphs + 1]."""
+        return self.head(pool(self.gnn(hops, x), graph_ptr, self.pool))
+
+
+def pooled_by(text: str, *, where: str) -> str | tuple[str, ...]:
+    """The accumulators that a text such as 'mean' or 'mean,max' names, checked; ``where`` is the argument, for errors."""
+    require_type(text, str, where=where, hint="Name an accumulator, or several as 'mean,max'.")
+    names = tuple(name.strip() for name in text.split(","))
+    how = names[0] if len(names) == 1 else names
+    check_pool(how, where=where)
+    return how
+
+
+def reads_graphs(model: nn.Module | type[nn.Module]) -> bool:
+    """Whether a model gives a row for each graph: what its ``gives_graphs`` says, or whether ``forward`` takes ``graph_ptr``, or needs PyG's
+    ``batch``."""
+    known = parameters_of(model)
+    takes = "graph_ptr" in known or ("batch" in known and known["batch"].default is inspect.Parameter.empty)
+    return bool(getattr(model, "gives_graphs", takes))
+
+
+def product(src: Tensor, dst: Tensor, types: Tensor | None) -> Tensor:
+    """The product of rows [n, F] and [n, F]: a score for each link, [n]."""
+    return (src * dst).sum(-1)
+
+
+class LinkModel(OnVertices):
+    """Gives each vertex a row, and two rows a score: how likely an edge joins the vertices.
+
+    Args:
+        gnn: a model that gives each vertex a row, called as ``gnn(hops, x)``.
+        width: width of these rows.
+        decoder: a name in :data:`DECODERS`.
+        num_edge_types: number of types of links, for 'distmult'; 0 where links have no types.
+        dropout: probability of dropping a hidden value of 'mlp'.
+    References:
+        Kipf and Welling, Variational Graph Auto-Encoders, NeurIPS workshop on Bayesian Deep Learning 2016 (dot); Yang et al., Embedding Entities
+        and Relations for Learning and Inference in Knowledge Bases, ICLR 2015 (distmult).
+    Example:
+        >>> from sagann.nn import SAGE
+        >>> from sagann.nn.stack import GNN
+        >>> model = LinkModel(GNN([SAGE(4, 16), SAGE(16, 16)]), 16)
+        >>> topology = Topology.from_coo(src=torch.tensor([0, 3]), dst=torch.tensor([1, 2]), num_src=5)
+        >>> rows = model([topology] * 2, torch.randn(5, 4))
+        >>> model.score(rows[[0, 3]], rows[[1, 2]], None).shape
+        torch.Size([2])
+    """
+
+    def __init__(
+        self,
+        gnn: nn.Module,
+        width: int,
+        *,
+        decoder: str = "dot",
+        num_edge_types: int = 0,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__(gnn)
+        require_widths(self, width=width)
+        require_share(self, dropout=dropout)
+        require_choice(decoder, DECODERS, what="unknown decoder", where="LinkModel.decoder")
+        self.decoder = decoder
+        if decoder == "distmult":
+            # Ones score as the product does.
+            self.relations = nn.Parameter(torch.ones(max(1, num_edge_types), width))
+        elif decoder == "mlp":
+            self.head = nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Dropout(dropout), nn.Linear(width, 1))
+
+    def forward(self, hops: Sequence[Topology], x: Tensor) -> Tensor:
+        """A row for each vertex, [num_vertices, width]."""
+        return self.gnn(hops, x)
+
+    def score(self, src: Tensor, dst: Tensor, types: Tensor | None) -> Tensor:
+        """The logit of each link, [n], of rows [n, width] of its source and its destination, and of its type, int64 [n] or None."""
+        if self.decoder == "dot":
+            return product(src, dst, types)
+        if self.decoder == "mlp":
+            return self.head(src * dst).squeeze(-1)
+        relations = self.relations if types is None else nn.functional.embedding(types, self.relations)
+        return (src * relations * dst).sum(-1)
+
+
+def decoder_of(name: str, graph: Graph) -> str:
+    """The decoder that a configuration names; 'auto' is 'distmult' where edges have types, else 'dot'."""
+    if name == "auto":
+        return "distmult" if graph.num_edge_types else "dot"
+    if name == "distmult" and not graph.num_edge_types:
+        raise InputError(
+            f"links have no types to tell apart: decoder = '{name}' (in graph '{graph.name}')",
+            hint="Use decoder = 'dot' or 'mlp', or give the edges types.",
+        )
+    return name

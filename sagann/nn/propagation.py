@@ -13,8 +13,7 @@ from torch import Tensor, nn
 
 from sagann.graph import Topology
 from sagann.kernels.row_dropout import dropout
-from sagann.nn.layer_widths import require_share
-from sagann.nn.layers import GCN
+from sagann.nn.layers import GCN, require_share
 from sagann.saga import Edge, SagaLayer
 
 

@@ -13,8 +13,7 @@ from sagann.graph import Graph
 from sagann.graph.large_arrays import empty_array, slabs
 from sagann.graph.topology import Topology, destinations
 from sagann.kernels.typed_linear import typed_linear
-from sagann.nn.layer_widths import require_counts, require_widths
-from sagann.nn.layers import glorot_linear
+from sagann.nn.layers import glorot_linear, require_counts, require_widths
 from sagann.saga import Edge, SagaLayer
 
 _ALIKE = "Pass 1 for a graph whose edges are all alike."

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import ClassVar
 
@@ -14,7 +14,7 @@ from sagann.graph import Graph, Topology
 from sagann.graph.rows import dense_rows, is_sparse, made_dense
 from sagann.kernels.feature_rows import FeatureRows
 from sagann.kernels.row_dropout import dropout, is_plain
-from sagann.nn.layers import glorot_linear
+from sagann.nn.layers import glorot_linear, require_counts, require_share, require_widths
 from sagann.saga import SagaLayer
 from sagann.saga.side_effects import has_hooks
 
@@ -27,6 +27,7 @@ class LinearEncoder(nn.Module):
 
     def __init__(self, in_dim: int, out_dim: int, *, bias: bool = True) -> None:
         super().__init__()
+        require_widths(self, in_dim=in_dim, out_dim=out_dim)
         self.linear = glorot_linear(in_dim, out_dim, bias=bias)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -40,6 +41,7 @@ class EmbeddingEncoder(nn.Module):
 
     def __init__(self, num_vertices: int, out_dim: int) -> None:
         super().__init__()
+        require_widths(self, num_vertices=num_vertices, out_dim=out_dim)
         self.rows = nn.Parameter(torch.empty(num_vertices, out_dim))
         nn.init.xavier_uniform_(self.rows)
 
@@ -91,6 +93,9 @@ class GNN(nn.Module):
         activation: Callable[[Tensor], Tensor] | None = torch.relu,
     ) -> None:
         super().__init__()
+        require_type(layers, Iterable, where="GNN.layers", hint="Pass a list of layers.")
+        require_counts(self, of="steps", hint="Leave steps out to walk the layers once.", steps=steps)
+        require_share(self, dropout=dropout)
         self.encoder = encoder
         self.layers = nn.ModuleList(layers)
         self.decoder = decoder

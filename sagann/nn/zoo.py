@@ -18,16 +18,15 @@ from sagann import interop
 from sagann.config import ATTENTION, ModelConfig, class_in_file
 from sagann.constructor_options import check_options
 from sagann.did_you_mean import did_you_mean
-from sagann.errors import InputError, shown
+from sagann.errors import InputError, require_type, shown
 from sagann.graph import Graph, for_task
 from sagann.graph.task import answers_of, without_others
 from sagann.interop.pyg_call import is_written_for_pyg
 from sagann.nn.attention import GAT, GATv2, TransformerConv
-from sagann.nn.graph_model import GraphModel, pooled_by, reads_graphs
 from sagann.nn.layers import GCN, GIN, SAGE, CommNet, GatedGCN, MaxPoolGCN, ResidualGCN
-from sagann.nn.link_model import LinkModel, decoder_of
 from sagann.nn.model_call import own_score
 from sagann.nn.neighbourhoods import PNA, EdgeConv
+from sagann.nn.on_vertices import GraphModel, LinkModel, decoder_of, pooled_by, reads_graphs
 from sagann.nn.propagation import Propagated
 from sagann.nn.relations import GGNN, GINE, RGCN
 from sagann.nn.stack import GNN, EmbeddingEncoder, LinearEncoder
@@ -74,6 +73,7 @@ def build_model(config: ModelConfig, graph: Graph) -> nn.Module:
         InputError: the graph has neither classes, targets nor links, or answers for several tasks, its features do not fit the encoder, the
             user's class cannot be used, or a decoder is named that nothing would use.
     """
+    require_type(config, ModelConfig, where="build_model, config", hint="Pass ModelConfig(model='gcn').")
     graph = for_task(graph)
     answers = graph.answers
     if answers.unit == "link":

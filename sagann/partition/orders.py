@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from sagann.errors import InputError, MissingDependencyError, require_choice
-from sagann.graph.generator import generator_of
 from sagann.graph.graph import Graph
+from sagann.graph.split import generator_of
 from sagann.graph.topology import Topology
 from sagann.graph.transform import remove_self_loops, symmetrise
 from sagann.tiering import Score, hottest, score_vertices

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
+from sagann.errors import require_type
 from sagann.graph.topology import Topology
 from sagann.kernels import naive
 from sagann.kernels.feature_rows import FeatureRows
@@ -85,6 +86,7 @@ def _scatter_src(topology: Topology, rows: Tensor) -> Tensor:
     return naive.scatter_src(topology, rows if remote is None else remote.complete({"": rows})[""])
 
 
+_AN_ENGINE = "Pass an engine, as sagann.saga.NaiveEngine()."
 _default: Engine | None = None
 "Of contexts that have chosen none."
 _chosen: ContextVar[Engine] = ContextVar("engine")
@@ -105,6 +107,7 @@ def current_engine() -> Engine:
 def set_engine(engine: Engine | None) -> None:
     """Run layers by ``engine`` from now on, wherever :func:`using_engine` says nothing else; None brings the default back."""
     global _default
+    require_type(engine, Engine, where="set_engine", hint=_AN_ENGINE, optional=True)
     _default = engine
 
 
@@ -118,6 +121,7 @@ def using_engine(engine: Engine) -> Iterator[Engine]:
         >>> with using_engine(NaiveEngine()) as engine:
         ...     assert current_engine() is engine
     """
+    require_type(engine, Engine, where="using_engine", hint=_AN_ENGINE)
     token = _chosen.set(engine)
     try:
         yield engine

@@ -111,7 +111,7 @@ class SagaLayer(nn.Module):
         if isinstance(x, Mapping):
             _check_names_of_rows(x, where)
         for name, each in rows.items():
-            _check_input(topology, each, f"{where}, rows '{name}'" if name else where)
+            check_input(topology, each, f"{where}, rows '{name}'" if name else where)
         topology.require_unwritten()
         try:
             return current_engine().run(self, topology, rows, self._read_edge_data(topology, where))
@@ -217,7 +217,8 @@ def _check_names(layer: type[SagaLayer]) -> None:
             )
 
 
-def _check_input(topology: Topology, x: Tensor | FeatureRows, where: str) -> None:
+def check_input(topology: Topology, x: Tensor | FeatureRows, where: str) -> None:
+    """Refuse what is no topology, and rows that do not fit it; ``where`` is what reads them."""
     require_type(
         topology,
         Topology,

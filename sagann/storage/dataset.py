@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sagann.errors import DatasetError, InputError
+from sagann.errors import DatasetError, InputError, require_type
 from sagann.graph import SPLIT_NAMES, Graph, Topology, validate_graph
 from sagann.graph.feature_store import tensor_of
 from sagann.graph.graph import named_arrays
@@ -48,6 +48,7 @@ def save_graph(graph: Graph, path: str | os.PathLike[str], *, overwrite: bool = 
         ...     open_graph(folder + "/path")
         Graph(num_vertices=3, num_edges=2, num_features=0, num_classes=0)
     """
+    require_type(graph, Graph, where="save_graph", hint="Pass a graph, as Graph(topology=topology).")
     tensors = tensors_of(graph)
     # Refused before the folder gets its name.
     with new_folder(path, overwrite=overwrite) as folder:

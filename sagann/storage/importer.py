@@ -180,11 +180,11 @@ class _Reader:
 
         Types of edges that nothing states are counted here, with those of edges that are dropped.
         """
-        stated = {name: self._stated.get(name) or (() if name in NAMES else 0) for name in STATED}
+        found = {name: value for name, value in self._stated.items() if value is not None}
+        counted = {"num_edge_types": self._largest_type + 1}
+        stated: dict[str, Any] = {**dict.fromkeys(STATED, 0), **dict.fromkeys(NAMES, ()), **counted, **found}
         if "type" not in self.source.edges.columns:
             stated["num_edge_types"] = 0
-        elif self._stated.get("num_edge_types") is None:
-            stated["num_edge_types"] = self._largest_type + 1
         return stated
 
     def _write(self, name: str, source: Rows) -> None:

@@ -54,8 +54,8 @@ def load_graph(source: str | os.PathLike[str], *, verify: bool = True) -> Graph:
 
 def _names_beside(path: Path) -> list[str]:
     """Names of datasets in the folder in which a path was looked for, and of the embedded graphs."""
-    with suppress(OSError, ValueError):
-        found = (entry for entry in islice(os.scandir(path.parent), _MOST_ENTRIES))
+    with suppress(OSError, ValueError), os.scandir(path.parent) as entries:
+        found = islice(entries, _MOST_ENTRIES)
         return [*EMBEDDED, *(each.name for each in found if each.is_dir() or each.name.endswith(".npz"))]
     return [*EMBEDDED]
 

@@ -15,10 +15,9 @@ from typing import Any
 
 from sagann.errors import DatasetError
 from sagann.graph.graph import NAMES
-from sagann.storage.crc32 import crc32
 from sagann.storage.durable import write_whole
 from sagann.storage.folder import FORMAT, MANIFEST_FILE
-from sagann.storage.npy import ArraySpec
+from sagann.storage.npy import ArraySpec, crc32
 
 VERSION = 2
 SAFE_NAME = re.compile(r"[A-Za-z0-9_]{1,64}")

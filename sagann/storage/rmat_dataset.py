@@ -10,6 +10,7 @@ import numpy as np
 
 from sagann.graph import SPLIT_NAMES, Quadrants, rmat_chunks
 from sagann.import_config import ImportOptions
+from sagann.ranges import require_integer
 from sagann.storage.edge_source import EdgeChunk, Edges
 from sagann.storage.import_source import ImportSource
 from sagann.storage.importer import import_dataset
@@ -48,8 +49,16 @@ def write_rmat(
         options: symmetrise, memory, and so on.
     Raises:
         DatasetError: ``path`` exists and must not be replaced, or the disk is too small.
-        InputError: there are edges but no vertices.
+        InputError: there are edges but no vertices, or a number is out of range.
     """
+    counts = {
+        "num_vertices": num_vertices,
+        "num_edges": num_edges,
+        "num_features": num_features,
+        "num_classes": num_classes,
+    }
+    for name, count in counts.items():
+        require_integer(count, name, where="write_rmat")
 
     def rows(purpose: int, dtype: str, draw: _Draw, row_shape: tuple[int, ...] = ()) -> Rows:
         def chunks() -> Iterator[RowChunk]:

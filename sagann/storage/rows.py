@@ -289,10 +289,15 @@ def in_order_of_ids(chunks: Iterable[RowChunk], file: str) -> Iterator[Array]:
 def as_stored(rows: Array, dtype: str, what: str, *, where: Where, hint: str = NOT_A_NUMBER) -> Array:
     """Cast rows to the dtype in which they are stored; refuse values that are not finite, or too large for it.
 
-    ``what`` is the subject of the error's text, ``hint`` its advice.
+    ``what`` is the subject of the error's text, ``hint`` its advice about values that are not finite.
     """
     with np.errstate(over="ignore"):
         stored = rows.astype(dtype, copy=False)
+    if stored.dtype.kind != "f" and (at := first_true(stored != rows)) is not None:
+        raise DatasetError(
+            f"{what} is out of range: {rows[at].tolist()}, beyond {dtype}, which ends at {np.iinfo(dtype).max} (in {where(at)})",
+            hint="Number the values from 0.",
+        )
     if rows.dtype.kind == "f" and stored.dtype.kind == "f":
         wrong = ~np.isfinite(stored)
         at = first_true(wrong)

@@ -22,7 +22,7 @@ from sagann.nn.model_call import class_of
 from sagann.options import refuse
 from sagann.runtime.team import START_TIMEOUT_S, Team
 from sagann.saga.engine import current_engine
-from sagann.storage.array_checksums import array_checksums
+from sagann.storage.verify import array_checksums
 from sagann.train.atomic import digest
 from sagann.train.identity import config_identity, differences, graph_identity
 from sagann.train.plain_state import pack, unpack

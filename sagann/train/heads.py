@@ -15,9 +15,8 @@ from sagann.graph import Graph
 from sagann.graph.answers import answers_in
 from sagann.graph.checks import CHECKED_AT_ONCE, Unit, check_ids, check_types, form_of, numbered, require_ids
 from sagann.graph.validate import FEATURE_DTYPES
-from sagann.nn.graph_model import reads_graphs
-from sagann.nn.link_model import product
 from sagann.nn.model_call import GRAPHS, VERTICES, check_call, check_score, class_of, own_score
+from sagann.nn.on_vertices import product, reads_graphs
 from sagann.saga.layer import count_hops
 from sagann.train.contract import Contract
 from sagann.train.last_input import LastInput

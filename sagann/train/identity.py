@@ -23,7 +23,7 @@ from sagann.nn import ModelConfig
 from sagann.nn.model_call import class_of
 from sagann.nn.user_model import imported_files
 from sagann.saga.engine import current_engine
-from sagann.storage.array_checksums import array_checksums
+from sagann.storage.verify import array_checksums
 from sagann.train.atomic import digest
 from sagann.train.predictor import Predictor
 from sagann.train.session import TrainSession

@@ -218,10 +218,7 @@ def test_a_gcn_clearly_beats_the_same_network_without_edges():
     graph = demo_graph()
     with_edges = normalise(add_self_loops(graph), "symmetric").topology
     matrix = csr_tensor(
-        with_edges.indptr,
-        with_edges.indices.long(),
-        with_edges.edge_data["weight"],
-        num_columns=graph.num_vertices,
+        with_edges.indptr, with_edges.indices.long(), with_edges.edge_data["weight"], num_columns=graph.num_vertices
     )
     gcn = sum(accuracy_of(graph, lambda x: matrix @ x, seed) for seed in range(2)) / 2
     mlp = sum(accuracy_of(graph, lambda x: x, seed) for seed in range(2)) / 2

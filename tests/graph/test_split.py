@@ -13,13 +13,7 @@ from hypothesis import given, strategies as st
 from sagann.errors import InputError, LayerError
 from sagann.graph import EdgeSplit, Graph, Topology, edge_split, relabel, rmat_graph, validate_graph
 from sagann.graph.random_numbers import GOLDEN, key_of
-from sagann.graph.split import (
-    graph_split,
-    per_class_split,
-    planetoid_split,
-    random_graph_split,
-    random_split,
-)
+from sagann.graph.split import graph_split, per_class_split, planetoid_split, random_graph_split, random_split
 from sagann.graph.split_edges import EDGE_SPLIT
 from tests.graph.graphs import edges_of, graphs, make_graph
 from tests.graphs import random_topology
@@ -281,6 +275,12 @@ def test_a_split_does_not_depend_on_threads_widths_or_the_order_of_edges() -> No
             assert torch.equal(part.indptr, getattr(other, name).indptr)
             assert torch.equal(part.indices, getattr(other, name).indices.int())
     assert others[1].test.indices.dtype == torch.int64
+
+
+def test_sources_that_are_no_destinations_are_drawn_by_their_ids() -> None:
+    ends = {"src": torch.arange(2, 2002), "dst": torch.arange(2000) % 2, "num_src": 2002}
+    square, bipartite = (edge_split(Topology.from_coo(**ends, num_dst=n), seed=0) for n in (2002, 2))
+    assert torch.equal(bipartite.train.indices, square.train.indices)
 
 
 def test_edges_that_were_overwritten_are_refused() -> None:

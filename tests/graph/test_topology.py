@@ -154,11 +154,7 @@ def test_copies_and_pickles_are_the_same_topology(again):
 @pytest.mark.parametrize("array", ["indptr", "indices"])
 @pytest.mark.parametrize(
     "again",
-    [
-        lambda each: each.with_edge_data(weight=torch.ones(6)),
-        lambda each: each.to("meta"),
-        pickle.dumps,
-    ],
+    [lambda each: each.with_edge_data(weight=torch.ones(6)), lambda each: each.to("meta"), pickle.dumps],
     ids=["edge data", "to", "pickle"],
 )
 def test_no_other_topology_is_made_of_overwritten_edges(again, array):
@@ -230,7 +226,7 @@ def test_from_edge_index_is_from_coo_of_its_rows():
     [
         (
             torch.zeros(5, 2, dtype=torch.int64),
-            r"edge_index has the wrong form: \[5, 2\], expected \[2, num_edges\].*transpose",
+            r"wrong form: torch.int64 \[5, 2\], expected \[2, num_edges\].*transpose",
         ),
         ([[0], [1]], "a list, expected Tensor"),
         (torch.tensor([[0, 9], [1, 1]]), "out of range"),

@@ -8,7 +8,7 @@ from torch import nn
 
 from sagann.errors import InputError, LayerError
 from sagann.nn import GIN, GNN, GraphModel, ModelConfig, build_model, pool
-from sagann.nn.graph_model import pooled_by, reads_graphs
+from sagann.nn.on_vertices import pooled_by, reads_graphs
 from tests.runtime.loading.many_graphs import many_graphs
 from tests.tolerances import assert_close
 from tests.train.graphs_of import OwnReadout, rings_and_stars

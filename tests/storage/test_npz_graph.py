@@ -200,14 +200,7 @@ def test_bad_sparse_features_are_refused(tmp_path: Path, spoil: dict[str, Any], 
             action(archive(tmp_path, **(parts | spoil)))
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "{",
-        '{"num_classes": 2, "class_names": ["a"]}',
-        "\xff",
-    ],
-)
+@pytest.mark.parametrize("text", ["{", '{"num_classes": 2, "class_names": ["a"]}', "\xff"])
 def test_bad_descriptions_are_refused(tmp_path: Path, text: str) -> None:
     path = archive(tmp_path)
     (tmp_path / "g.json").write_bytes(text.encode("latin-1"))
@@ -342,3 +335,11 @@ def test_arrays_that_are_not_read_are_told(tmp_path: Path) -> None:
     np.savez(tmp_path / "more.npz", **arrays, pos=np.zeros((2, 3), np.float32), graph_part=np.zeros(1, np.uint8))
     assert arrays_left_out(tmp_path / "known.npz") == []
     assert arrays_left_out(tmp_path / "more.npz") == ["graph_part (uint8 [1])", "pos (float32 [2, 3])"]
+
+
+def test_a_name_may_be_empty_and_edge_data_may_not_wrap_around(tmp_path: Path) -> None:
+    ends = np.array([[0, 1], [1, 2]])
+    assert read_npz(archive(tmp_path, {"name": ""}, edge_index=ends)).name == ""
+    path = archive(tmp_path, edge_index=ends, edge_split=np.array([0, 2**32 + 1]))
+    with pytest.raises(DatasetError, match=r"edge data 'split' is out of range: 4294967297, .*int32.*row 1\)"):
+        read_npz(path)

@@ -15,8 +15,7 @@ from sagann.errors import DatasetError, InputError
 from sagann.graph import validate_graph
 from sagann.graph.feature_store import TensorRows
 from sagann.storage import npy, open_graph, save_graph
-from sagann.storage.array_checksums import array_checksums
-from sagann.storage.verify import check_graph
+from sagann.storage.verify import array_checksums, check_graph
 from tests.storage.conftest import make_graph
 from tests.threads import left_threads
 

@@ -19,9 +19,8 @@ from weakref import WeakKeyDictionary
 from torch import Tensor
 
 from sagann.compiler.program import LayerProgram
-from sagann.graph.constant import is_constant
+from sagann.graph.constant import is_constant, version_of
 from sagann.graph.topology import Topology
-from sagann.graph.versions import version_of
 from sagann.kernels.feature_rows import FeatureRows
 
 if TYPE_CHECKING:

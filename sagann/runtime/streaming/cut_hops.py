@@ -9,8 +9,8 @@ from pathlib import Path
 from torch import Tensor
 
 from sagann.compiler.model_program import ModelProgram
+from sagann.graph.constant import version_of
 from sagann.graph.topology import Topology
-from sagann.graph.versions import version_of
 from sagann.plan.beside import Beside
 from sagann.plan.grid import CUT_BYTES
 from sagann.plan.hops import EdgesOfType, Hop, HopSize, KeptForms, gathered_hops, hop_size, kept_forms, topology_of

@@ -6,10 +6,9 @@ import torch
 from torch import Tensor
 
 from sagann.errors import InputError, require_type
-from sagann.graph.constant import is_constant
+from sagann.graph.constant import is_constant, version_of
 from sagann.graph.feature_store import Features, FeatureStore
 from sagann.graph.rows import is_sparse
-from sagann.graph.versions import version_of
 from sagann.runtime.places import require_on_host
 
 _HINT = "Pass features with a row for every vertex of the graph that the model is streamed over."
