@@ -123,16 +123,8 @@ def epochs_within(
     return epochs
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "model",
-    [
-        "gcn",
-        "residual-gcn:4",
-        pytest.param("ggnn", marks=pytest.mark.thorough),
-        pytest.param("residual-gcn:8", marks=pytest.mark.thorough),
-    ],
-)
+@pytest.mark.thorough
+@pytest.mark.parametrize("model", ["gcn", "ggnn", "residual-gcn:4", "residual-gcn:8"])
 def test_the_least_budget_survives(model: str, limited: Callable[[int], Sequence[str]], tmp_path: Path) -> None:
     epochs_within(model, ["least"], limited, tmp_path)
 
