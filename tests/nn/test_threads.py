@@ -10,6 +10,8 @@ from torch.nn import functional as F
 
 from sagann.graph import Graph, demo_graph
 from sagann.nn import ModelConfig, build_model
+from sagann.runtime.in_memory.engine import CompiledEngine
+from sagann.saga import using_engine
 
 # The activation of gat and the gradient of gin's eps are PyTorch's, which cuts them by the number of threads.
 MODELS = ("gcn", "maxpool-gcn", "gated-gcn", "ggnn", "sage")
@@ -18,7 +20,8 @@ MODELS = ("gcn", "maxpool-gcn", "gated-gcn", "ggnn", "sage")
 @pytest.fixture(autouse=True)
 def threads() -> Iterator[None]:
     before = torch.get_num_threads()
-    yield
+    with using_engine(CompiledEngine(dialect="cpu")):
+        yield
     torch.set_num_threads(before)
 
 

@@ -208,7 +208,7 @@ def test_concat_is_one_pass_that_writes_the_rows(message: str, graph: str, spare
     topology = odd_topologies()[graph]
     max_degree = max(int(topology.in_degrees().max()), 1) + spare
     layer = Layer(CONCATENATED[message], accumulator="concat", max_degree=max_degree).double()
-    engine = assert_compiles_right(layer, topology, rows(topology))
+    engine = assert_compiles_right(layer, topology, rows(topology), engine=CompiledEngine(dialect="cpu"))
     program = program_of(layer, topology, rows(topology), engine)
     if message == "no features":
         return
@@ -323,7 +323,7 @@ def test_what_a_softmax_layer_returns_may_be_changed() -> None:
     topology, x = skewed(), rows(skewed()).requires_grad_()
     layer = Layer(lambda m, e: ((e.src * e.dst).sum(-1), e.src), accumulator="softmax").double()
     found = []
-    for engine in (NaiveEngine(), CompiledEngine()):
+    for engine in (NaiveEngine(), CompiledEngine(dialect="cpu")):
         with using_engine(engine):
             out = layer(topology, x)
             out += 1
@@ -471,7 +471,7 @@ def test_no_tensor_has_a_row_per_edge_and_a_column_per_feature(model: str, monke
     # Memory of the pool is no operator's.
     monkeypatch.setattr(POOL, "enabled", False)
     sizes = {}
-    for engine in (NaiveEngine(), CompiledEngine()):
+    for engine in (NaiveEngine(), CompiledEngine(dialect="cpu")):
         with using_engine(engine):
             # Tracing works on tensors of very many rows that are none.
             stack(graph.hops(stack.num_hops), graph.features)
@@ -491,7 +491,7 @@ def test_dropout_at_the_edges_is_the_same_in_the_backward() -> None:
         torch.manual_seed(0)
         return torch.func.functional_call(layer, {"v": v}, (topology, x))
 
-    with using_engine(CompiledEngine()):
+    with using_engine(CompiledEngine(dialect="cpu")):
         assert torch.equal(run(x, layer.v), run(x, layer.v))
         assert not torch.equal(layer(topology, x), layer(topology, x))
         assert torch.autograd.gradcheck(run, (x, layer.v))
@@ -513,7 +513,7 @@ def test_dropout_equals_the_plain_pass_of_the_same_seed() -> None:
     topology = random_topology(200, 3000)
     layer, x = Layer(lambda m, e: F.dropout(e.src, 0.25)), torch.ones(200, 4)
     torch.manual_seed(5)
-    with using_engine(CompiledEngine()) as engine:
+    with using_engine(CompiledEngine(dialect="cpu")) as engine:
         out = layer(topology, x)
     function = engine.program(layer, x, topology.edge_data["weight"]).edges.function
     torch.manual_seed(5)
@@ -660,7 +660,7 @@ def test_gradients_of_extrema_are_the_same_by_features_and_by_edges(
         for threshold in (gather.SCATTERED_FROM, 0, 1000):
             with monkeypatch.context() as patch:
                 patch.setattr(gather, "SCATTERED_FROM", threshold)
-                _, found, _ = results(CompiledEngine(), layer, topology, x)
+                _, found, _ = results(CompiledEngine(dialect="cpu"), layer, topology, x)
             gradients.append(found["x"])
             assert len(scattered) == (threshold == 0 or (threshold < 1000 and not fewer))
             scattered.clear()

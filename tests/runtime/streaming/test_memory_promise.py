@@ -68,7 +68,7 @@ def assert_promise_kept(plan: dict[str, float], epoch: dict[str, float]) -> None
 
 @pytest.mark.slow
 def test_a_streamed_epoch_stays_within_a_budget_that_it_exceeds_in_memory(tmp_path: Path) -> None:
-    with driver("gat", spill=tmp_path / "spill") as process:
+    with driver("gcn", spill=tmp_path / "spill") as process:
         plan = process.told()
         assert_promise_kept(plan, process.go_on())
         assert process.go_on()
