@@ -23,3 +23,14 @@ def no_kernels_are_generated() -> Iterator[None]:
     yield
     dialects._FASTEST = before
     dialects.dialect_for.cache_clear()
+
+
+@pytest.fixture
+def kernels() -> Iterator[None]:
+    """Have kernels run again, for a test that compares in single precision."""
+    before = dialects._FASTEST
+    dialects._FASTEST = {**before, "cpu": "cpu"}
+    dialects.dialect_for.cache_clear()
+    yield
+    dialects._FASTEST = before
+    dialects.dialect_for.cache_clear()

@@ -63,7 +63,7 @@ def run(
         # A topology has as many sources as destinations at least; edges for one pass may have fewer.
         end = edges.num_rows if isinstance(edges, PassEdges) else max(topology.num_src, topology.num_dst)
         return tuple(
-            rows if len(rows) <= end or output.reduction.rows != "row" else rows[:end]
+            rows if output.reduction.rows != "row" or len(rows) <= end else rows[:end]
             for output, part in zip(function.outputs, found, strict=True)
             for rows in part
         )
