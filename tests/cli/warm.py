@@ -209,10 +209,7 @@ def _keep(pid: int, out: int, err: int, status: int) -> NoReturn:
 if __name__ == "__main__":
     import torch
 
-    from tests.plain import generate_no_kernels
-
     torch.set_num_threads(1)
-    generate_no_kernels()
     _warm_up()
     sys.stdout.flush()
     importlib.import_module(_serve(socket.socket(fileno=int(sys.argv[1])))).main()
