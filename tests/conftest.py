@@ -27,7 +27,7 @@ from tests.forks import in_group
 from tests.shared import Fill, SharedFolder, filled_once, shared_root
 
 # Examples of a property in `make test` and in `make thorough`. The first one pays for Numba's compilation, or for importing PyG.
-settings.register_profile("every change", deadline=None, max_examples=20)
+settings.register_profile("every change", deadline=None, max_examples=10)
 settings.register_profile("thorough", deadline=None, max_examples=60)
 settings.load_profile("every change")
 

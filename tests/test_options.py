@@ -90,11 +90,8 @@ def test_arguments_are_toml_values_or_bare_words() -> None:
             "ModelConfig has no such option: 'hiden' (in ModelConfig). Did you mean 'hidden'?",
         ),
         (ImportOptions, {"symmetrize": True}, "Did you mean 'symmetrise'?"),
-        (TrainConfig, {"learning_rate": 0.1}, "Did you mean 'lr'?"),
-        (TrainConfig, {"momentum": 0.9}, "Did you mean 'optimizer_options'?"),
         (TrainConfig, {"hidden": 64}, "ModelConfig has it."),
         (ModelConfig, {"lr": 0.1}, "TrainConfig has it."),
-        (ModelConfig, {"hidden_channels": 64}, "Did you mean 'hidden'?"),
     ],
 )
 def test_unknown_options_are_refused_with_the_nearest_one(kind: Any, given: dict[str, Any], said: str) -> None:

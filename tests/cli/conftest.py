@@ -11,6 +11,7 @@ import pytest
 from sagann.graph import random_split, sbm_graph
 from sagann.storage import save_graph
 from tests.cli.warm import Warm
+from tests.plain import no_kernels_are_generated as no_kernels_are_generated
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,7 +52,7 @@ def blocks(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def trained(blocks: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run on ``blocks``."""
     from sagann.cli.main import main

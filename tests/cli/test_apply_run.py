@@ -40,14 +40,6 @@ def test_evaluate_says_what_training_said(invoke: Invoke, trained: Path) -> None
         assert f"{metrics[split]['roc_auc']:.4f}" in row
 
 
-def test_evaluate_on_another_graph(invoke: Invoke, trained: Path, other: Path) -> None:
-    outcome = invoke("evaluate", "--run", trained, "--data", other)
-    assert outcome.code == 0
-    assert " all " in outcome.out
-    outcome = invoke("evaluate", "--run", trained, "--data", other, "--split", "random:0.5,0.5")
-    assert " val " in outcome.out
-
-
 @pytest.fixture(scope="module")
 def streamed(blocks: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that was trained within a budget."""
@@ -271,15 +263,6 @@ def test_predict_parquet_and_npy_agree(invoke: Invoke, trained: Path, other: Pat
     assert sorted(path.name for path in tmp_path.iterdir()) == ["p.npy", "p.parquet"]
 
 
-def test_embed(invoke: Invoke, trained: Path, blocks: Path, tmp_path: Path) -> None:
-    outcome = invoke("embed", "--run", trained, "--out", tmp_path / "e.npy")
-    assert outcome.code == 0
-    rows = np.load(tmp_path / "e.npy", allow_pickle=False)
-    assert rows.dtype == np.float32
-    assert rows.shape == (120, 8)
-    assert np.array_equal(rows, load_run(trained).embed(load_graph(blocks)).numpy())
-
-
 def multi_label_graph() -> Graph:
     graph = rmat_graph(30, 90, num_features=4, num_classes=2, seed=0)
     labels = torch.randint(2, (30, 3), generator=torch.Generator().manual_seed(0)).to(torch.uint8)
@@ -332,13 +315,6 @@ def test_a_module_of_python_is_used_where_its_class_is_named(invoke: Invoke, blo
         assert "--model FILE.py:Net" in outcome.err
     outcome = invoke(*command, "--model", f"{tmp_path}/net.py:Net")
     assert f"{run.metrics['test']['accuracy']:.4f}" in outcome.out
-
-
-def test_a_graph_of_another_kind(invoke: Invoke, trained: Path, tmp_path: Path) -> None:
-    save_graph(rmat_graph(30, 90, num_features=5, num_classes=3, seed=0), tmp_path / "data")
-    outcome = invoke("evaluate", "--run", trained, "--data", tmp_path / "data")
-    assert outcome.code == 2
-    assert "5 features per vertex, the model expects 6" in outcome.err
 
 
 @pytest.mark.parametrize(("command", "name"), [("predict", "p.csv"), ("embed", "e.npy")])

@@ -72,7 +72,7 @@ def expect_on_a_round_machine(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", ["cli.md", "how-it-works.md"])
+@pytest.mark.parametrize("page", ["cli.md", pytest.param("how-it-works.md", marks=pytest.mark.thorough)])
 def test_a_page(page: str, invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = (DOCS / page).read_text()
     monkeypatch.chdir(tmp_path)

@@ -55,6 +55,7 @@ def printed_command() -> str:
     return printed
 
 
+@pytest.mark.thorough
 def test_the_printed_command_trains_on_two_hosts_what_one_process_trains(
     pair: list[Host], blocks: Path, tmp_path: Path, invoke: Invoke
 ) -> None:

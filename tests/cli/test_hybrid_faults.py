@@ -80,6 +80,7 @@ def wait_for_end(pids: list[int]) -> None:
         time.sleep(0.05)
 
 
+@pytest.mark.thorough
 def test_an_accelerator_that_runs_out_of_memory_is_named_and_the_others_go_on(
     tmp_path: Path, invoke: Invoke
 ) -> None:

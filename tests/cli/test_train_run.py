@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from sagann.graph import rmat_graph
 from sagann.storage import load_graph, save_graph
@@ -40,17 +39,6 @@ def test_its_configuration_does_the_same_run_again(invoke: Invoke, trained: Path
     weights = [(folder / "model.safetensors").read_bytes() for folder in (trained, tmp_path / "again")]
     assert weights[0] == weights[1]
     assert (tmp_path / "again" / "config.toml").read_text() == (trained / "config.toml").read_text()
-
-
-def test_a_table_of_metrics_goes_to_stdout(invoke: Invoke, blocks: Path, tmp_path: Path) -> None:
-    outcome = invoke("train", "--data", blocks, *QUICK, "--out", tmp_path / "run")
-    assert outcome.code == 0
-    for word in ("train", "val", "test", "accuracy", "macro_f1", "roc_auc"):
-        assert word in outcome.out
-    assert f"Run saved in {tmp_path / 'run'}" in outcome.out
-    # No terminal: no escape codes, no carriage returns, nothing that was redrawn.
-    assert "\x1b" not in outcome.out + outcome.err
-    assert "\r" not in outcome.out + outcome.err
 
 
 def test_quiet_leaves_results_only(invoke: Invoke, blocks: Path, tmp_path: Path) -> None:
@@ -124,12 +112,6 @@ def test_a_start_that_was_interrupted_does_not_occupy_its_folder(
     assert [path.name for path in folder.iterdir()] == [".tmp-config.toml"]
     assert invoke("train", "--data", blocks, *QUICK, "--out", folder).code == 0
     assert ".tmp-config.toml" not in {path.name for path in folder.iterdir()}
-
-
-def test_resume_before_the_first_checkpoint_starts_anew(invoke: Invoke, trained: Path, tmp_path: Path) -> None:
-    (tmp_path / "config.toml").write_text((trained / "config.toml").read_text())
-    assert invoke("train", "--resume", "--out", tmp_path).code == 0
-    assert (tmp_path / "model.safetensors").read_bytes() == (trained / "model.safetensors").read_bytes()
 
 
 def test_a_run_that_failed_before_its_first_epoch_is_corrected_in_place(
@@ -384,19 +366,3 @@ def test_ctrl_c_in_a_model_stays_ctrl_c(invoke: Invoke, blocks: Path, tmp_path: 
     assert outcome.code == 130
     assert "your model failed" not in outcome.err
     assert "Traceback" not in outcome.err
-
-
-def test_without_train_split(invoke: Invoke, tmp_path: Path) -> None:
-    from dataclasses import replace
-
-    graph = rmat_graph(60, 200, num_features=3, num_classes=2, seed=0)
-    save_graph(replace(graph, splits={"test": torch.ones(60, dtype=torch.bool)}), tmp_path / "data")
-    outcome = invoke("train", "--data", tmp_path / "data", *QUICK, "--out", tmp_path / "run")
-    assert outcome.code == 2
-    assert "has splits, but none to train on: test" in outcome.err
-    assert (
-        invoke(
-            "train", "--data", tmp_path / "data", *QUICK, "--out", tmp_path / "run", "--split", "per-class:5,5"
-        ).code
-        == 0
-    )

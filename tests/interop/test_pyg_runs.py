@@ -119,7 +119,7 @@ def test_a_model_from_a_file_is_trained_resumed_evaluated_and_used(
     assert f"{metrics['test']['accuracy']:.4f}" in capsys.readouterr().out
     run("predict", tmp_path / "whole", "--model", named, "--out", tmp_path / "p.csv")
     assert len((tmp_path / "p.csv").read_text().splitlines()) == 31
-    run("plan", tiny, "--model", named, "--hidden", WIDTH, "--memory", "2MiB")
+    run("plan", tiny, "--model", named, "--hidden", WIDTH)
     # With the class, a module, and PyG.
     graph = pyg_graph(dtype=torch.float32)
     predictor = load_run(tmp_path / "whole", model=named, device="cpu")

@@ -1,12 +1,15 @@
-"""Which kernels run where."""
+"""Dialects, packed arrays and seeds."""
 
 from __future__ import annotations
 
 import pytest
+import torch
 
 from sagann.errors import InputError
 from sagann.kernels import dialects
 from sagann.kernels.edge import cpu, naive
+from sagann.kernels.packed import Layout, packed_bytes
+from sagann.kernels.seeds import NUM_SEEDS, drawn_seed, seeded
 
 
 @pytest.mark.parametrize(
@@ -27,3 +30,32 @@ def test_an_unknown_dialect_is_refused() -> None:
         InputError, match=r"no such dialect of kernels: 'fast', expected one of auto, naive, cpu, gpu"
     ):
         dialects.check_dialect("fast")
+
+
+def test_views_are_apart_aligned_and_of_their_form() -> None:
+    tensors = {"a": torch.zeros(5, 3), "b": torch.zeros(0, 2), "c": torch.zeros(7, dtype=torch.int16)}
+    layout = Layout(tensors)
+    views = layout.views(layout.allocate())
+    for number, (name, view) in enumerate(views.items()):
+        assert (view.shape, view.dtype) == (tensors[name].shape, tensors[name].dtype)
+        assert layout.offset(name) % 64 == 0
+        view.fill_(number)
+    assert all(bool((view == number).all()) for number, view in enumerate(views.values()))
+    assert layout.num_bytes == packed_bytes(tensor.nbytes for tensor in tensors.values()) == 128
+
+
+CPU = torch.device("cpu")
+
+
+def test_a_seeded_block_repeats_and_leaves_the_generator_as_it_was() -> None:
+    torch.manual_seed(3)
+    expected = [drawn_seed(), drawn_seed()]
+    torch.manual_seed(3)
+    first = drawn_seed()
+    inside = []
+    for seed in (5, 5, 5 + NUM_SEEDS):
+        with seeded(seed, CPU):
+            inside.append(torch.rand(4))
+    assert [first, drawn_seed()] == expected
+    assert torch.equal(inside[0], inside[1])
+    assert torch.equal(inside[0], inside[2])

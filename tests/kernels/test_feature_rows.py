@@ -9,6 +9,7 @@ from torch import Tensor
 
 from sagann.graph.rows import csr_tensor, offsets_of
 from sagann.kernels.dense import linear
+from sagann.kernels.edge import naive
 from sagann.kernels.feature_rows import FeatureRows
 from sagann.kernels.row_dropout import Mask, dropout
 from tests.kernels.test_row_dropout import MASKS
@@ -44,6 +45,18 @@ def test_a_linear_map_equals_that_of_dense_rows(
     ):
         torch.testing.assert_close(gradient, of_dense, rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(linear(rows, weight), F.linear(rows.dense(), weight), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("num_rows", [20, 400])
+def test_the_naive_dialect_gives_the_gradient_of_dense_rows(num_rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether there are more vertices than features, or fewer."""
+    monkeypatch.setattr("sagann.kernels.sparse_linear.dialect_for", lambda _: naive)
+    x, weight = sparse(num_rows, 50).double(), torch.randn(3, 50, dtype=torch.float64, requires_grad=True)
+    found = [
+        torch.autograd.grad(linear(rows, weight).square().sum(), weight)[0]
+        for rows in (FeatureRows(x), x.to_dense())
+    ]
+    torch.testing.assert_close(*found, rtol=1e-12, atol=1e-12)
 
 
 def test_dropout_of_sparse_rows_drops_non_zeros() -> None:

@@ -1,15 +1,33 @@
-"""Models that cannot be called are refused before anything is computed."""
+"""Which models, options and widths are refused before anything runs."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 from torch import nn
 
 from sagann.errors import InputError
-from sagann.nn import GraphModel
+from sagann.graph import random_split, sbm_graph
+from sagann.nn import (
+    GAT,
+    GCN,
+    GGNN,
+    GIN,
+    GINE,
+    RGCN,
+    SAGE,
+    CommNet,
+    EdgeConv,
+    GatedGCN,
+    GATv2,
+    GraphModel,
+    ModelConfig,
+    TransformerConv,
+)
 from sagann.nn.model_call import GRAPHS, VERTICES, check_call
+from sagann.train import TrainConfig, Trainer
 
 
 def model_with(parameters: str) -> nn.Module:
@@ -76,3 +94,65 @@ def test_a_forward_that_is_no_function_is_refused() -> None:
 def test_the_model_of_the_vertices_in_a_graph_model_is_checked() -> None:
     with pytest.raises(InputError, match=r"GraphModel.gnn, a Mine(.|\n)*Let forward take \(hops, x\)"):
         GraphModel(model_with(", x"), 4, 2)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"model": "sage"}, ""),
+        ({"model": "transformer", "heads": 4, "hidden": 64}, ""),
+        ({"model": "gcn", "heads": 4}, "heads = 4 has no effect on gcn: gat, gatv2, transformer read it."),
+    ],
+)
+def test_options_that_the_model_does_not_read_are_named(settings: dict[str, Any], said: str) -> None:
+    assert ModelConfig(**settings).without_effect() == said
+
+
+def test_options_of_another_task_are_named() -> None:
+    config = ModelConfig(pool="mean,max", decoder="mlp")
+    pool = "pool = mean,max has no effect here: it is read where whole graphs are learned."
+    assert config.without_effect() == pool
+    assert config.without_effect(of_graphs=True) == ""
+
+
+def test_a_model_of_ones_own_is_told_how_options_are_given(tmp_path: Path) -> None:
+    config = ModelConfig(model=f"{tmp_path}/mine.py:Net", heads=4)
+    assert config.without_effect().endswith("given by --model-option heads=VALUE, or model_options.")
+
+
+def test_a_trainer_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    graph = sbm_graph(60, num_classes=2, average_degree=4, homophily=0.8, num_features=4, feature_noise=0.1, seed=0)
+    Trainer(
+        ModelConfig(model="gcn", hidden=8, heads=4, pool="max"),
+        random_split(graph, train=0.5, val=0.2, seed=0),
+        TrainConfig(epochs=1),
+        progress=False,
+    )
+    assert "heads = 4 has no effect on gcn" in caplog.text
+    assert "pool = max has no effect here" in caplog.text
+
+
+@pytest.mark.parametrize("widths", [(-1, 64), ((8, 8), 64), (8, None), (8.0, 64)])
+@pytest.mark.parametrize("kind", [CommNet, EdgeConv, GAT, GATv2, GatedGCN, GCN, GIN, SAGE, TransformerConv])
+def test_widths_that_pyg_would_find_out_are_refused(kind: Any, widths: tuple[Any, Any]) -> None:
+    name = kind.__name__
+    message = rf"width of a layer is not a number .*\(in {name}\).*{name}\(graph.num_features, 64\)"
+    with pytest.raises(InputError, match=message):
+        kind(*widths)
+
+
+@pytest.mark.parametrize("edge_dim", [-1, None, 2.0])
+def test_a_width_of_edges_is_refused_as_others_are(edge_dim: Any) -> None:
+    with pytest.raises(InputError, match=r"edge_dim = .*GINE\(graph.num_features, 64, GINE.edge_dim_of\(graph\)\)"):
+        GINE(16, 16, edge_dim=edge_dim)
+
+
+@pytest.mark.parametrize("count", [-1, 0, None, 2.0])
+def test_counts_that_are_no_counts_are_refused(count: Any) -> None:
+    for kind in (GAT, GATv2, TransformerConv):
+        with pytest.raises(InputError, match=rf"needs heads: num_heads = {count}, .*{kind.__name__}"):
+            kind(8, 4, num_heads=count)
+    with pytest.raises(InputError, match=rf"needs edge types: num_edge_types = {count}, "):
+        GGNN(8, num_edge_types=count)
+    with pytest.raises(InputError, match=rf"needs edge types: num_relations = {count}, "):
+        RGCN(8, 4, num_relations=count)

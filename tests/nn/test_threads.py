@@ -12,6 +12,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from sagann.graph import Graph, demo_graph
 from sagann.nn import ModelConfig, build_model
+from sagann.runtime.in_memory.engine import CompiledEngine
+from sagann.saga import using_engine
 
 aten = torch.ops.aten
 
@@ -22,7 +24,8 @@ MODELS = ("gcn", "maxpool-gcn", "gated-gcn", "ggnn", "sage")
 @pytest.fixture(autouse=True)
 def threads() -> Iterator[None]:
     before = torch.get_num_threads()
-    yield
+    with using_engine(CompiledEngine(dialect="cpu")):
+        yield
     torch.set_num_threads(before)
 
 

@@ -41,6 +41,7 @@ def test_edge_data_that_no_layer_reads_does_no_harm(model: str) -> None:
     assert run(ModelConfig(model=model, hidden=16), graph).shape == (graph.num_vertices, 3)
 
 
+@pytest.mark.usefixtures("kernels")
 @pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta:UserWarning")
 @pytest.mark.parametrize("encoder", ["auto", "linear"])
 @pytest.mark.parametrize("model", MODELS)

@@ -1,7 +1,9 @@
-"""The least number of intervals, and sizes that are foretold."""
+"""Budgets: how many intervals fit them, and what plans and their objects take."""
 
 from __future__ import annotations
 
+import gc
+import tracemalloc
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,11 +16,18 @@ from sagann.errors import InputError
 from sagann.graph import Graph
 from sagann.nn import build_model
 from sagann.nn.zoo import ModelConfig
-from sagann.plan.fit import USEFUL_INTERVALS, least_count
+from sagann.plan import equal_vertices, sizes
+from sagann.plan.beside import FILES
+from sagann.plan.epoch import MemoryPolicy, Planned, plan_epoch
+from sagann.plan.fit import USEFUL_INTERVALS, fitted_intervals, hop_sizes, least_count
+from sagann.plan.gradients import Gradients
+from sagann.plan.part_intervals import PartIntervals
 from sagann.plan.residency import BudgetError
-from sagann.plan.sizes import needed_bytes
+from sagann.plan.sizes import needed_bytes, plan_bytes
+from sagann.plan.steps import UNLIMITED, Plan, Step
 from sagann.runtime.streaming.stream import stream
 from tests.graphs import labelled_graph
+from tests.plan.test_schedule import BOUNDS, program_of
 from tests.tolerances import assert_close
 
 
@@ -120,3 +129,85 @@ def test_features_are_needed() -> None:
     coo = torch.ones(53, 8).to_sparse_coo()
     with pytest.raises(InputError, match="needs features: they are"):
         stream(model, replace(prepared, features=coo), budget_bytes=1 << 30)
+
+
+def planned(name: str, budget_bytes: int, policy: MemoryPolicy = "belady", *, trains: bool = True) -> Planned:
+    program, hops = program_of(name)
+    return plan_epoch(
+        program,
+        hop_sizes(program, hops, PartIntervals.of_graph(BOUNDS)),
+        PartIntervals.of_graph(BOUNDS),
+        budget_bytes,
+        gradients=Gradients(program),
+        trains=trains,
+        memory_policy=policy,
+        beside=FILES,
+    )
+
+
+def budgets(name: str) -> list[int]:
+    """Budgets from little to what everything takes."""
+    most = planned(name, UNLIMITED).plan.peak_bytes
+    found = []
+    for part in range(4, 21, 2):
+        try:
+            planned(name, most * part // 20)
+        except BudgetError:
+            continue
+        found.append(most * part // 20)
+    return found
+
+
+def steps_of(plan: Plan) -> list[Step]:
+    return [each for each in plan.operations if isinstance(each, Step)]
+
+
+def test_the_program_moves_no_more_and_has_the_same_steps() -> None:
+    for name in ("gcn", "gated-gcn"):
+        for budget in budgets(name):
+            belady, found = (planned(name, budget, policy) for policy in ("belady", "dp"))
+            assert found.plan.moved_bytes <= belady.plan.moved_bytes
+            assert steps_of(found.plan) == steps_of(belady.plan)
+
+
+FINE = equal_vertices(200, 20)
+BUDGET = 100_000
+
+
+@pytest.mark.parametrize("name", ["gat", "gcn"])
+def test_the_objects_of_a_plan_take_the_bytes_that_are_foretold(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sizes, "FREE_BYTES", 0)
+    monkeypatch.setattr(sizes, "_CHUNK_BYTES", 0)
+    program, hops = program_of(name)
+    sized, gradients = hop_sizes(program, hops, PartIntervals.of_graph(FINE)), Gradients(program)
+    foretold = plan_bytes(program, sized, PartIntervals.of_graph(FINE), gradients, BUDGET, FILES)
+    gc.collect()
+    tracemalloc.start()
+    planned = plan_epoch(
+        program, sized, PartIntervals.of_graph(FINE), BUDGET + foretold, gradients=gradients, beside=FILES
+    )
+    taken, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert planned.plan.num_intervals == 20
+    assert 0.5 * foretold < taken < 1.4 * foretold
+
+
+def test_a_budget_that_finer_plans_exceed_is_refused_with_one_that_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    program, hops = program_of("gat")
+    gradients = Gradients(program)
+
+    def fitted(budget_bytes: int) -> int:
+        return len(fitted_intervals(program, hops, budget_bytes, gradients=gradients, beside=FILES).bounds) - 1
+
+    assert fitted(30_000) > 1
+    monkeypatch.setattr(sizes, "FREE_BYTES", 0)
+    with pytest.raises(
+        BudgetError, match="for the objects of the plan, and the others for its largest step"
+    ) as caught:
+        fitted(30_000)
+    needed = caught.value.needed_bytes
+    part = fitted_intervals(program, hops, needed, gradients=gradients, beside=FILES)
+    sized = hop_sizes(program, hops, part)
+    plan_epoch(program, sized, part, needed, gradients=gradients, beside=FILES)
+    with pytest.raises(BudgetError, match="for the objects of the plan"):
+        plan_epoch(program, sized, part, needed // 2, gradients=gradients, beside=FILES)

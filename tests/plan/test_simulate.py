@@ -1,16 +1,30 @@
-"""A simulated plan waits where the runtime does."""
+"""Seconds of plans: work, lanes and rates."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from random import Random
 
 import pytest
+import torch
+from torch import Tensor, nn
 
 from sagann.errors import InputError
+from sagann.graph import Graph
+from sagann.nn import GNN, build_model
+from sagann.nn.zoo import ModelConfig
+from sagann.plan import equal_vertices
+from sagann.plan.epoch import Planned
 from sagann.plan.machine import Link, Machine
+from sagann.plan.residency import place
 from sagann.plan.simulate import Tier, simulate
-from sagann.plan.steps import UNLIMITED, Block, Move, Plan, Step
+from sagann.plan.steps import UNLIMITED, Block, Move, Plan, Step, StepKind
 from sagann.plan.timeline import Span, Timeline
+from sagann.plan.work import Work
+from sagann.runtime.forecasting.rehearsal import work_of
+from sagann.runtime.streaming.streamed import StreamedModel
+from sagann.saga import Edge, SagaLayer
+from tests.graphs import labelled_graph
 from tests.plan.machines import ROUND, with_disk
 
 A, B, C = (Block("value", name, 0) for name in "abc")
@@ -152,3 +166,161 @@ def test_the_backward_begins_with_its_first_step_and_the_forward_may_overlap() -
     assert timeline.turn_s == (4.0, 4.0)
     timeline.spans.append(Span(lane="compute", name="gather 0: 2 to 1", start_s=6.0, seconds=1.0))
     assert timeline.turn_s == (4.0, 7.0)
+
+
+CPU = with_disk(
+    replace(ROUND, pick_bytes=900.0), read_bytes_per_s=400.0, write_bytes_per_s=200.0, cached_bytes_per_s=700.0
+)
+DEVICE = replace(CPU, host_to_device_bytes=1200.0, device_to_host_bytes=1100.0)
+
+
+def epoch(seed: int, lookahead: int) -> Plan:
+    """Three hundred steps over forty blocks, of which a third fit into memory; some rows are picked."""
+    random = Random(seed)
+    names = [Block("value", "x", number) for number in range(20)]
+    chunks = [Block("edges", "csc", number, 0) for number in range(20)]
+    sizes = {block: random.randint(20, 100) for block in [*names, *chunks]}
+    steps = []
+    for number in range(300):
+        reads, chunk = random.sample(names, 2), random.choice(chunks)
+        if random.random() < 0.2:
+            reads.append(random.choice(names)._replace(needed_by=chunk))
+        steps.append(
+            Step(
+                kind="return" if number == 150 else "gather",
+                number=number,
+                interval=0,
+                reads=(chunk, *reads),
+                writes=(reads[0],) if random.random() < 0.5 else (),
+                temporary_bytes=random.randint(0, 50),
+            )
+        )
+    return place(
+        steps,
+        bytes_of=lambda block: sizes[block.whole] // (1 if block.needed_by is None else 4),
+        initial=sizes,
+        bounds=(0, 1),
+        budget_bytes=900,
+        lookahead=lookahead,
+    )
+
+
+def seconds(plan: Plan, tier: Tier, *, on_device: bool) -> float:
+    timeline = simulate(plan, lambda step: 0.05 + step.number % 7 / 20, DEVICE if on_device else CPU, tier=tier)
+    assert timeline.busy_s("compute") <= timeline.seconds
+    return timeline.seconds
+
+
+CASES: list[tuple[int, int, bool, Tier, float]] = [
+    (0, 2, False, "memory", 94.9205556),
+    (0, 2, False, "file cache", 118.091151),
+    (0, 2, False, "disk", 105.778472),
+    (0, 2, True, "memory", 61.7166919),
+    (0, 2, True, "file cache", 74.3652381),
+    (0, 2, True, "disk", 84.6372222),
+    (1, 2, False, "memory", 87.5224444),
+    (1, 2, False, "file cache", 106.016429),
+    (1, 2, False, "disk", 95.8734722),
+    (1, 2, True, "memory", 61.3205051),
+    (1, 2, True, "file cache", 71.7523016),
+    (1, 2, True, "disk", 77.8183333),
+    (2, 0, False, "memory", 84.0371111),
+    (2, 0, False, "file cache", 101.416825),
+    (2, 0, False, "disk", 120.542083),
+    (2, 0, True, "memory", 77.7959596),
+    (2, 0, True, "file cache", 95.4697619),
+    (2, 0, True, "disk", 115.633611),
+]
+
+
+@pytest.mark.parametrize(("seed", "lookahead", "on_device", "tier", "expected"), CASES)
+def test_an_epoch_takes_the_seconds_that_are_recorded(
+    seed: int, lookahead: int, on_device: bool, tier: Tier, expected: float
+) -> None:
+    assert seconds(epoch(seed, lookahead), tier, on_device=on_device) == pytest.approx(expected, rel=1e-8)
+
+
+N, E, HIDDEN = 120, 700, 16
+
+
+def works(name: str, num_intervals: int) -> tuple[Graph, list[tuple[Step, Work]]]:
+    graph = labelled_graph(N, E)
+    model = build_model(ModelConfig(model=name, hidden=HIDDEN, heads=2, dropout=0.0), graph)
+    return works_of(model, model.prepare(graph), num_intervals)
+
+
+def works_of(model: nn.Module, graph: Graph, num_intervals: int) -> tuple[Graph, list[tuple[Step, Work]]]:
+    bounds = equal_vertices(N, num_intervals)
+    streamed = StreamedModel(model, list(graph.hops(model.num_hops)), bounds)
+    assert graph.features is not None
+    program, schedule, plan = streamed.plan(graph.features, folded=True)
+    work = work_of(Planned(program, schedule, plan), graph.features)
+    steps = [each for each in plan.operations if isinstance(each, Step) and each.kind != "return"]
+    return graph, [(step, work.of(step)) for step in steps]
+
+
+def total(found: list[tuple[Step, Work]], *kinds: StepKind) -> Work:
+    return sum((work for step, work in found if step.kind in kinds), Work())
+
+
+@pytest.mark.parametrize("num_intervals", [1, 3])
+def test_products_and_rows_of_a_gcn(num_intervals: int) -> None:
+    graph, found = works("gcn", num_intervals)
+    classes, features = graph.num_classes, graph.num_features
+    # The first layer's rows are gathered once; its map, and the second one's, which goes before its gather.
+    assert total(found, "transform").flops == 2 * N * HIDDEN * (features + classes)
+    # Both weights' gradients, and that of what the second map reads.
+    assert total(found, "transform_grad").flops == 2 * N * HIDDEN * (features + 2 * classes)
+    # With self-loops; rows of a float32 for every class.
+    edges = graph.num_edges
+    assert total(found, "gather").gather_bytes == edges * classes * 4
+    assert total(found, "gather_grad").gather_bytes == edges * classes * 4
+    assert total(found, "gather").exponentials == 0
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CSR")
+def test_maps_of_sparse_features_read_a_row_of_the_weight_for_each_nonzero() -> None:
+    graph = labelled_graph(N, E)
+    assert graph.features is not None
+    sparse = graph.features.clone()
+    sparse[:, 3:] = 0
+    graph = replace(graph, features=sparse.to_sparse_csr())
+    model = build_model(ModelConfig(model="gcn", hidden=HIDDEN, dropout=0.5), graph)
+    graph, found = works_of(model, model.prepare(graph), 2)
+    nonzeros, classes = 3 * N, graph.num_classes
+    # The first map reads features. Its weight's gradient reads as many rows; features have none.
+    assert total(found, "transform").gather_bytes == pytest.approx(nonzeros * HIDDEN * 4)
+    assert total(found, "transform_grad").gather_bytes == pytest.approx(nonzeros * HIDDEN * 4)
+    assert total(found, "transform").flops == 2 * N * HIDDEN * classes
+    assert total(found, "transform").gathered_from_bytes == graph.num_features * HIDDEN * 4
+
+
+def test_maps_on_edges_cost_products() -> None:
+    class EdgeNetwork(SagaLayer):
+        def __init__(self, in_dim: int) -> None:
+            super().__init__()
+            self.linear = nn.Linear(in_dim, HIDDEN)
+
+        def apply_edge(self, edge: Edge) -> Tensor:
+            return self.linear(torch.relu(edge.src + edge.dst))
+
+    graph = labelled_graph(N, E)
+    graph, found = works_of(GNN([EdgeNetwork(graph.num_features)]), graph, 2)
+    product = 2 * graph.num_edges * HIDDEN * graph.num_features
+    assert total(found, "gather").flops == 2 * product
+    # In the backward the weight's gradient, at least.
+    assert total(found, "gather_grad").flops >= 2 * product
+
+
+def test_gates_cost_exponentials() -> None:
+    graph, found = works("gated-gcn", 2)
+    assert total(found, "gather").exponentials == graph.num_edges * (graph.num_features + HIDDEN)
+
+
+def test_seconds_follow_from_rates() -> None:
+    assert Work(flops=2e9).seconds(ROUND) == pytest.approx(2.0)
+    assert Work(stream_bytes=3e9).seconds(ROUND) == pytest.approx(3.0)
+    assert Work(exponentials=1e9).seconds(ROUND) == pytest.approx(1.0)
+    # All in cache, and half of it.
+    assert Work(gather_bytes=1e9, gathered_from_bytes=1 << 20).seconds(ROUND) == pytest.approx(1.0)
+    assert Work(gather_bytes=1e9, gathered_from_bytes=1 << 21).seconds(ROUND) == pytest.approx(0.5 + 5.0)

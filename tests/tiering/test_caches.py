@@ -1,4 +1,4 @@
-"""What all caches have in common."""
+"""Caches of hot rows: which rows they hold, and what they read."""
 
 from __future__ import annotations
 

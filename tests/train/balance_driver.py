@@ -22,11 +22,11 @@ from sagann.nn import ModelConfig, build_model
 from sagann.runtime.workers import Workers, move
 from sagann.runtime.workers.stopwatch import Lap, Stopwatch
 from sagann.train import TrainConfig, Trainer
+from tests.plain import generate_no_kernels
 from tests.runtime.workers.processes import join, run_workers, start_workers
 from tests.train.runs import Heard
 
 EPOCHS, SAVED = 14, 8
-MODELS = ("gcn", "gated-gcn")
 KILLED_CODES = [3, -signal.SIGKILL]
 
 
@@ -60,11 +60,11 @@ def graph() -> Graph:
 
 
 def trainer(
-    workers: Workers | None, model: str, epochs: int, folder: Path | None = None, *, balance: str = "cost"
+    workers: Workers | None, epochs: int, folder: Path | None = None, *, balance: str = "cost"
 ) -> tuple[Trainer, Heard]:
     torch.manual_seed(5)
     data, said = graph(), Heard()
-    module = build_model(ModelConfig(model=model, hidden=8, dropout=0.5), data).double()
+    module = build_model(ModelConfig(model="gcn", hidden=8, dropout=0.5), data).double()
     if workers is not None:
         workers.balance, workers.stopwatch = balance, Recorded()
     config = TrainConfig(epochs=epochs, device="cpu", checkpoint_every=SAVED)
@@ -74,36 +74,24 @@ def trainer(
     return found, said
 
 
-def train(
-    workers: Workers | None,
-    folder: Path,
-    name: str,
-    epochs: int = EPOCHS,
-    *,
-    resume: bool = False,
-    models: tuple[str, ...] = MODELS[:1],
-) -> None:
-    """Train models, and write the lines of their epochs, their weights and the messages."""
-    for model in models:
-        run_dir = folder / f"{name.partition(' ')[0]} {model}" if workers is not None else None
-        made, said = trainer(workers, model, epochs, run_dir)
-        result = made.fit(resume=resume)
-        rank = "alone" if workers is None else workers.rank
-        torch.save(
-            {
-                "history": [record.to_json() for record in result.history],
-                "metrics": result.metrics,
-                "weights": made.model.state_dict(),
-                "predictions": made.predict(probabilities=True),
-                "said": said.messages,
-            },
-            folder / f"{name}, {model}, {rank}.pt",
-        )
+def train(workers: Workers | None, folder: Path, name: str, epochs: int = EPOCHS, *, resume: bool = False) -> None:
+    """Train, and write the lines of the epochs, the weights and the messages."""
+    run_dir = folder / name.partition(" ")[0] if workers is not None else None
+    made, said = trainer(workers, epochs, run_dir)
+    result = made.fit(resume=resume)
+    found = {
+        "history": [record.to_json() for record in result.history],
+        "metrics": result.metrics,
+        "weights": made.model.state_dict(),
+        "predictions": made.predict(probabilities=True),
+        "said": said.messages,
+    }
+    torch.save(found, folder / f"{name}, {0 if workers is None else workers.rank}.pt")
 
 
 def die_in_a_move(workers: Workers, folder: Path) -> None:
     """The second worker is killed in the middle of the first move."""
-    made, _ = trainer(workers, "gcn", EPOCHS, folder / "killed")
+    made, _ = trainer(workers, EPOCHS, folder / "killed")
     transfer, moves = workers.transfer, []
 
     def transfer_or_die(*arguments: object, **options: object) -> None:
@@ -127,9 +115,10 @@ def die_in_a_move(workers: Workers, folder: Path) -> None:
 
 def main(folder: Path) -> None:
     torch.set_num_threads(1)
+    generate_no_kernels()
     # What is compiled here, every fork has.
-    train(None, folder, "alone", models=MODELS)
-    run_workers(lambda workers: train(workers, folder, "first", models=MODELS), 2)
+    train(None, folder, "alone")
+    run_workers(lambda workers: train(workers, folder, "first"), 2)
     run_workers(lambda workers: train(workers, folder, "again"), 2)
     run_workers(lambda workers: train(workers, folder, "halves", SAVED), 2)
     run_workers(lambda workers: train(workers, folder, "halves resumed", resume=True), 2)

@@ -12,7 +12,7 @@ import torch
 
 from tests.runtime.workers.processes import run_driver
 from tests.shared import SharedFolder
-from tests.train.balance_driver import EPOCHS, MODELS, SAVED
+from tests.train.balance_driver import EPOCHS, SAVED
 
 pytestmark = [pytest.mark.distributed, pytest.mark.slow, pytest.mark.timeout(900)]
 RELATIVE = 1e-11
@@ -24,8 +24,8 @@ def folder(shared_folder: SharedFolder) -> Path:
     return shared_folder("balanced", partial(run_driver, "balance_driver", package="tests.train"))
 
 
-def found(folder: Path, name: str, model: str, rank: object = 0) -> Found:
-    return torch.load(folder / f"{name}, {model}, {rank}.pt", weights_only=False)
+def found(folder: Path, name: str, rank: int = 0) -> Found:
+    return torch.load(folder / f"{name}, {rank}.pt", weights_only=False)
 
 
 def moves(history: list[Found]) -> list[int]:
@@ -39,9 +39,8 @@ def without_clocks(history: list[Found]) -> list[Found]:
     ]
 
 
-@pytest.mark.parametrize("model", MODELS)
-def test_losses_and_weights_are_those_of_one_process_across_moves(folder: Path, model: str) -> None:
-    alone, together = found(folder, "alone", model, "alone"), found(folder, "first", model)
+def test_losses_and_weights_are_those_of_one_process_across_moves(folder: Path) -> None:
+    alone, together = found(folder, "alone"), found(folder, "first")
     assert moves(together["history"])
     assert together["history"][-1]["epoch"] == EPOCHS
     assert sum("Vertices move between the workers: new parts take " in text for text in together["said"]) == len(
@@ -58,9 +57,9 @@ def test_losses_and_weights_are_those_of_one_process_across_moves(folder: Path, 
 
 
 def test_the_same_moves_give_the_same_bits_at_every_worker(folder: Path) -> None:
-    first = found(folder, "first", "gcn")
+    first = found(folder, "first")
     for name, rank in (("first", 1), ("again", 0), ("again", 1)):
-        other = found(folder, name, "gcn", rank)
+        other = found(folder, name, rank)
         assert without_clocks(other["history"]) == without_clocks(first["history"])
         for key, value in other["weights"].items():
             assert torch.equal(value, first["weights"][key])
@@ -68,8 +67,8 @@ def test_the_same_moves_give_the_same_bits_at_every_worker(folder: Path) -> None
 
 
 def test_a_resumed_run_starts_with_the_recorded_ranges(folder: Path) -> None:
-    half, resumed = found(folder, "halves", "gcn"), found(folder, "halves resumed", "gcn")
-    whole = found(folder, "first", "gcn")
+    half, resumed = found(folder, "halves"), found(folder, "halves resumed")
+    whole = found(folder, "first")
     assert without_clocks(resumed["history"][: SAVED - 1]) == without_clocks(half["history"][: SAVED - 1])
     last, first = resumed["history"][SAVED - 1 : SAVED + 1]
     assert first["worker_bounds"] == (last["moved_to"] or last["worker_bounds"])

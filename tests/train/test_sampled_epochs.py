@@ -280,16 +280,6 @@ def test_within_a_budget_evaluation_is_streamed_and_training_is_the_same(tmp_pat
     )
 
 
-def test_the_layer_of_the_readme_learns_what_the_whole_graph_teaches(tmp_path: Path) -> None:
-    text = (Path(__file__).parents[2] / "README.md").read_text()
-    (tmp_path / "mine.py").write_text(text.split("```python file=mine.py\n")[1].split("```")[0])
-    options: dict[str, Any] = {"epochs": 30, "weight_decay": 0.0}
-    model = ModelConfig(model=f"{tmp_path / 'mine.py'}:GatedLayer", hidden=16)
-    sampled = trainer_of(model, community_graph(300), sample=(5, 5), batch_size=32, **options).fit()
-    whole = trainer_of(model, community_graph(300), **options).fit()
-    assert sampled.metrics["test"]["accuracy"] > whole.metrics["test"]["accuracy"] - 0.05
-
-
 @pytest.mark.parametrize("kind", ["sparse", "store", "multi-label", "half"])
 def test_every_kind_of_graph_trains(kind: str) -> None:
     graph = community_graph(multi_label=kind == "multi-label")

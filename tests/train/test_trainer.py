@@ -51,17 +51,6 @@ def test_training_learns_what_features_alone_do_not_tell():
     assert result.peak_rss_bytes > 50 * 2**20
 
 
-def test_multi_label_training():
-    graph = community_graph(300, multi_label=True)
-    trainer = trainer_of(graph=graph, epochs=60)
-    result = trainer.fit()
-    assert trainer.monitor == "val/loss"
-    assert result.metrics["test"]["micro_f1"] > 0.9
-    predicted = trainer.predict()
-    assert predicted.dtype == torch.uint8
-    assert predicted.shape == (300, 3)
-
-
 def test_regression():
     graph = values_graph(300)
     trainer = trainer_of(ModelConfig(model="sage", hidden=32, dropout=0.0), graph, epochs=150)

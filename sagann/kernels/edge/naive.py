@@ -23,7 +23,7 @@ from sagann.kernels.naive import HALF, by_source
 _LOGICAL: dict[str, Any] = {"not": torch.logical_not, "and": torch.logical_and, "or": torch.logical_or}
 # The language names its ops as PyTorch does.
 _FUNCTIONS: dict[str, Callable[..., Tensor]] = {
-    name: _LOGICAL.get(name) or getattr(torch, name) for name in UNARY | BINARY | REDUCTIONS
+    name: _LOGICAL.get(name) or getattr(torch, name) for name in UNARY | BINARY | REDUCTIONS | {"where"}
 }
 
 
@@ -60,7 +60,13 @@ def run(
     with nullcontext() if into is None else torch.no_grad():
         found = _results(function, topology, arrays, seed, edge_offset)
     if into is None:
-        return tuple(result for results in found for result in results)
+        # A topology has as many sources as destinations at least; edges for one pass may have fewer.
+        end = edges.num_rows if isinstance(edges, PassEdges) else max(topology.num_src, topology.num_dst)
+        return tuple(
+            rows if output.reduction.rows != "row" or len(rows) <= end else rows[:end]
+            for output, part in zip(function.outputs, found, strict=True)
+            for rows in part
+        )
     results: list[Tensor] = []
     known = iter(into)
     for output, part in zip(function.outputs, found, strict=True):
@@ -130,8 +136,8 @@ def _aligned(value: Tensor, op: Op) -> Tensor:
 
 def _apply(op: Op, args: list[Any], edge_ids: Tensor | None, seed: int, values: Mapping[str, Tensor]) -> Tensor:
     name, attrs = op.op, op.attrs
-    if name in UNARY:
-        return _FUNCTIONS[name](args[0])
+    if name in UNARY or name == "where":
+        return _FUNCTIONS[name](*args)
     if name in BINARY:
         # An op of two constants never occurs, but the constant may stand first.
         if not isinstance(args[0], Tensor):
@@ -139,35 +145,28 @@ def _apply(op: Op, args: list[Any], edge_ids: Tensor | None, seed: int, values: 
         if not isinstance(args[1], Tensor) and name in ("maximum", "minimum", "and", "or"):
             args[1] = torch.as_tensor(args[1], dtype=args[0].dtype, device=args[0].device)
         return _FUNCTIONS[name](args[0], args[1])
-    if name == "where":
-        return torch.where(*args)
     if name == "cast":
         return args[0].to(op.dtype)
-    if name == "reshape":
-        return args[0].reshape(args[0].shape[0], *op.shape)
-    if name == "broadcast":
-        return args[0].expand(args[0].shape[0], *op.shape)
+    if name in ("reshape", "broadcast"):
+        return getattr(args[0], "expand" if name == "broadcast" else name)(args[0].shape[0], *op.shape)
     if name == "permute":
         return args[0].permute(0, *(dim + 1 for dim in attrs["dims"]))
     if name == "slice":
         dim, start, step = attrs["dim"], attrs["start"], attrs["step"]
         stop = start + (op.shape[dim] - 1) * step + 1
-        index = [slice(None)] * args[0].ndim
-        index[dim + 1] = slice(start, stop, step)
-        return args[0][tuple(index)]
+        return args[0][(slice(None),) * (dim + 1) + (slice(start, stop, step),)]
     if name == "cat":
         # Constants have one row, also where there are no edges.
         count = next((arg.shape[0] for arg in args if arg.shape[0] != 1), 1)
         return torch.cat([arg.expand(count, *arg.shape[1:]) for arg in args], attrs["dim"] + 1)
     if name == "full":
-        device = next(iter(values.values())).device
+        # A message may read nothing but its edges' ids.
+        device = getattr(next(iter(values.values()), edge_ids), "device", None)
         return torch.full((1, *op.shape), args[0], dtype=op.dtype, device=device)
-    if name == "edge_id":
+    if name in ("edge_id", "random"):
         assert edge_ids is not None
-        return edge_ids
-    if name == "random":
-        assert edge_ids is not None
-        return random_rows(edge_ids, op.shape, attrs["p"], attrs["salt"], seed, op.dtype)
+        is_id = name == "edge_id"
+        return edge_ids if is_id else random_rows(edge_ids, op.shape, attrs["p"], attrs["salt"], seed, op.dtype)
     dims = tuple(dim + 1 for dim in attrs["dims"])
     return _FUNCTIONS[name](args[0], dims) if dims else args[0]
 

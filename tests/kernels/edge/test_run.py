@@ -79,7 +79,8 @@ def test_lanes_that_move_though_all_values_are_as_wide(dialect: Dialect, name: s
 
 
 def test_random_functions(dialect: Dialect) -> None:
-    @settings(max_examples=12 if dialect.device == "cpu" else 60, deadline=None)
+    # Each example compiles kernels for the processor.
+    @settings(max_examples=settings.default.max_examples // (2 if dialect.device == "cpu" else 1))
     @given(function=functions(), name=st.sampled_from(sorted(TOPOLOGIES)))
     def check(function: EdgeFunction, name: str) -> None:
         dialect.assert_equals_naive(function, dialect.topologies[name], rtol=1e-11)

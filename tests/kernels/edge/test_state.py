@@ -72,7 +72,7 @@ def ids_are_those_of_the_whole(function: EdgeFunction, cut: str) -> bool:
 
 
 @pytest.mark.parametrize("dialect", RUNS)
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=settings.default.max_examples // 2)
 @given(function=functions(), name=st.sampled_from(sorted(WHOLE)), cut=st.sampled_from(sorted(CUTS)))
 def test_random_functions(dialect: str, function: EdgeFunction, name: str, cut: str) -> None:
     assume(ids_are_those_of_the_whole(function, cut))

@@ -1,18 +1,28 @@
-"""Forecasts of epochs have the steps, copies and tiers of their plans, and are near the seconds that epochs take."""
+"""What epochs will take: forecasts, rehearsals and pictures of timelines."""
 
 from __future__ import annotations
 
+import json
 import time
 from dataclasses import replace
+from pathlib import Path
 from statistics import median
 
 import pytest
+import torch
 
+from sagann.errors import MissingDependencyError
 from sagann.free_space import Memory
+from sagann.graph import Graph
+from sagann.graph.subgraph import subgraph
 from sagann.plan.steps import Step
+from sagann.plan.timeline import Span, Timeline
 from sagann.report.plan_text import forecast_text
+from sagann.runtime.forecasting import timeline_files
 from sagann.runtime.forecasting.forecast import forecast
+from sagann.runtime.forecasting.rehearsal import rehearse
 from sagann.runtime.streaming.stream import foretell, stream
+from sagann.runtime.streaming.streamed import StreamedModel
 from tests.plan.machines import ROUND
 from tests.runtime.forecasting.models import model_and_graph
 
@@ -70,3 +80,123 @@ def test_files_are_taken_to_be_cached_where_memory_has_room_for_them(monkeypatch
         # Of a machine that is not at hand, memory is not known.
         assert forecast(planned, ROUND, on_disk=True).tier == "disk"
         assert forecast(planned, ROUND, on_disk=False, rehearsal=(model, graph)).tier == "memory"
+
+
+def test_a_rehearsal_times_every_kind_of_step_and_changes_nothing() -> None:
+    model, graph = model_and_graph("gat")
+    model.eval()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    state = torch.random.get_rng_state()
+    planned = foretell(model, graph, budget_bytes=600_000)
+    assert planned.plan.num_intervals > 1
+    factors = rehearse(model, graph, planned, ROUND)
+    steps = [each for each in planned.plan.operations if isinstance(each, Step) and each.kind != "return"]
+    assert {(step.kind, step.number, step.backward_pass) for step in steps} <= set(factors)
+    assert all(factor > 0 for factor in factors.values())
+    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+    assert torch.equal(torch.random.get_rng_state(), state)
+    assert all(parameter.grad is None for parameter in model.parameters())
+    assert not any(module.training for module in model.modules())
+
+
+def test_a_rehearsal_passes_over_intervals_without_vertices() -> None:
+    model, graph = model_and_graph()
+    assert graph.features is not None
+    streamed = StreamedModel(model, list(graph.hops(2)), (0, 0, 0, 700, 2000))
+    planned = streamed.plan(graph.features, folded=True)
+    assert all(factor > 0 for factor in rehearse(model, graph, planned, ROUND).values())
+
+
+@pytest.mark.parametrize("rate", [1e2, 1e9])
+def test_a_rehearsal_takes_as_much_of_the_graph_as_takes_little_time(
+    rate: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, graph = model_and_graph()
+    cut = []
+
+    def counted(graph: Graph, vertices: torch.Tensor) -> Graph:
+        cut.append(len(vertices))
+        return subgraph(graph, vertices)
+
+    monkeypatch.setattr("sagann.runtime.forecasting.rehearsal.subgraph", counted)
+    monkeypatch.setattr("sagann.runtime.forecasting.rehearsal.MOST_EDGES", 1000)
+    planned = foretell(model, graph, budget_bytes=1 << 30)
+    assert planned.plan.num_intervals == 1
+    machine = replace(ROUND, matmul_flops=1e12, stream_bytes=1e12, gather_bytes=rate, gather_cached_bytes=rate)
+    rehearse(model, graph, planned, machine)
+    # Of the slow machine some thousand edges, of the fast one all.
+    assert [0 < count < 500 for count in cut] == ([True] if rate < 1e9 else [])
+
+
+@pytest.fixture
+def planned() -> Timeline:
+    return Timeline([Span(lane="compute", name="transform 0: 0", start_s=0.0, seconds=1.0)])
+
+
+def test_a_trace_has_a_process_for_each_timeline_whose_spans_begin_at_zero(
+    tmp_path: Path, planned: Timeline
+) -> None:
+    spans = [
+        Span(lane="load", name="edges csc: 0 to 0", start_s=7.0, seconds=0.5, num_bytes=12),
+        Span(lane="compute", name="gather 0: 0 to 0", start_s=7.25, seconds=2.0),
+        Span(lane="decisions", name="So it is.", start_s=8.0, seconds=0.0),
+    ]
+    timeline_files.write_trace(tmp_path / "trace.json", {"planned": planned, "measured": Timeline(spans)})
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    assert [event["args"]["name"] for event in events if event["name"] == "process_name"] == ["planned", "measured"]
+    lanes = ["compute", "load", "decisions"]
+    assert [event["args"]["name"] for event in events if event["name"] == "thread_name"] == ["compute", *lanes]
+    measured = [event for event in events if event["ph"] == "X" and event["pid"] == 1]
+    assert [(event["name"], lanes[event["tid"]], event["ts"], event["dur"]) for event in measured] == [
+        ("edges csc: 0 to 0", "load", 0.0, 0.5e6),
+        ("gather 0: 0 to 0", "compute", 0.25e6, 2e6),
+    ]
+    (instant,) = (event for event in events if event["ph"] == "i")
+    assert (instant["name"], lanes[instant["tid"]], instant["ts"], instant["s"]) == (
+        "So it is.",
+        "decisions",
+        1e6,
+        "t",
+    )
+    assert [event["args"]["bytes"] for event in measured] == [12, 0]
+
+
+def test_a_picture_is_drawn(tmp_path: Path, planned: Timeline) -> None:
+    pytest.importorskip("matplotlib")
+    timeline_files.write_picture(tmp_path / "timeline.png", {"planned": planned, "measured": Timeline()})
+    content = (tmp_path / "timeline.png").read_bytes()
+    assert content.startswith(b"\x89PNG")
+    assert len(content) > 5_000
+
+
+def test_a_picture_names_the_run_its_two_halves_and_its_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("matplotlib")
+    figures = []
+    monkeypatch.setattr(timeline_files, "write_figure", lambda path, figure: figures.append(figure))
+    spans = [
+        Span(lane="compute", name="transform_loss 1: 0", start_s=5.0, seconds=1.0),
+        Span(lane="compute", name="gather_grad 0: 0 to 0", start_s=6.0, seconds=2.0),
+    ]
+    planned = Timeline(spans, memory={"device0": [(5.0, 3 << 20), (6.0, 1 << 20)]})
+    timelines = {"planned": planned, "measured": Timeline(spans)}
+    timeline_files.write_picture(tmp_path / "a.png", timelines, title="gcn on demo: P = 2", budget_bytes=4 << 20)
+    (figure,) = figures
+    assert figure.get_suptitle() == "gcn on demo: P = 2"
+    lanes, memory, measured = figure.axes
+    for axis in (lanes, measured):
+        assert {text.get_text().strip(): text.xy[0] for text in axis.texts} == {"forward": 1.0, "backward": 1.0}
+    curve, budget = memory.lines
+    assert curve.get_xydata().tolist() == [[0, 3], [1, 1], [3, 1]]
+    assert set(budget.get_ydata()) == {4.0}
+    assert memory.get_ylabel() == "memory, MiB"
+    assert [text.get_text().strip() for text in memory.texts] == ["budget"]
+
+
+def test_without_matplotlib_the_extra_is_named(
+    tmp_path: Path, planned: Timeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sagann.storage.picture.can_draw", lambda: False)
+    with pytest.raises(MissingDependencyError, match=r"sagann\[plots\]"):
+        timeline_files.write_picture(tmp_path / "timeline.png", {"planned": planned})

@@ -155,13 +155,6 @@ def test_odd_graphs(accumulator: str | tuple[str, ...], name: str) -> None:
     assert_right(accumulator, topology, rows(topology, 5), RUNS, 1e-10)
 
 
-@pytest.mark.parametrize("width", [1, 15, 17, 65])
-@pytest.mark.parametrize("accumulator", ["var", "std", "mul", *SEVERAL[:1]])
-def test_odd_widths(accumulator: str | tuple[str, ...], width: int) -> None:
-    topology = odd_topologies()["skewed"]
-    assert_right(accumulator, topology, rows(topology, width), [in_memory(), streamed(2)], 1e-10)
-
-
 @pytest.mark.parametrize("accumulator", ["var", "std", "mul"])
 def test_a_hub_that_is_cut_into_work_items(accumulator: str) -> None:
     topology = hub(9000)

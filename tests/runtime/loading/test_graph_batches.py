@@ -1,7 +1,9 @@
-"""Batches of many graphs: some graphs side by side, each once in an epoch, the same whatever is made ahead."""
+"""Mini-batches of whole graphs, and the thread that makes them."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -157,3 +159,27 @@ def two_graphs(*offsets: int) -> Graph:
 def test_bad_arguments_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         of(**options)
+
+
+PROGRAM = """
+import threading, torch
+from sagann.runtime.loading.serial_thread import work_serially
+torch.set_num_threads(4)
+found = []
+def body():
+    work_serially()
+    torch.ones(1 << 20).index_select(0, torch.arange(1 << 20))
+    found.append(torch.get_num_threads())
+thread = threading.Thread(target=body)
+thread.start()
+thread.join()
+other = threading.Thread(target=lambda: found.append(torch.get_num_threads()))
+other.start()
+other.join()
+print(*found, torch.get_num_threads(), "mkl_get_max_threads() : 4" in torch.__config__.parallel_info())
+"""
+
+
+def test_only_the_calling_thread_is_serial() -> None:
+    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["1", "4", "4", "True"]

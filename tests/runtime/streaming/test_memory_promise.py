@@ -68,7 +68,7 @@ def assert_promise_kept(plan: dict[str, float], epoch: dict[str, float]) -> None
 
 @pytest.mark.slow
 def test_a_streamed_epoch_stays_within_a_budget_that_it_exceeds_in_memory(tmp_path: Path) -> None:
-    with driver("gat", spill=tmp_path / "spill") as process:
+    with driver("gcn", spill=tmp_path / "spill") as process:
         plan = process.told()
         assert_promise_kept(plan, process.go_on())
         assert process.go_on()
@@ -123,16 +123,8 @@ def epochs_within(
     return epochs
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "model",
-    [
-        "gcn",
-        "residual-gcn:4",
-        pytest.param("ggnn", marks=pytest.mark.thorough),
-        pytest.param("residual-gcn:8", marks=pytest.mark.thorough),
-    ],
-)
+@pytest.mark.thorough
+@pytest.mark.parametrize("model", ["gcn", "ggnn", "residual-gcn:4", "residual-gcn:8"])
 def test_the_least_budget_survives(model: str, limited: Callable[[int], Sequence[str]], tmp_path: Path) -> None:
     epochs_within(model, ["least"], limited, tmp_path)
 

@@ -93,15 +93,6 @@ def test_no_map_of_one_type_is_taken_for_all(widths: tuple[int, int], constant: 
     assert_close(of_maps, expected[-1])
 
 
-@pytest.mark.parametrize("accumulator", ["sum", "mean"])
-def test_maps_by_type_gather_each_type_by_itself(accumulator: str) -> None:
-    model = GNN([ByType(5, 3), ByType(4, 3)]).double()
-    for layer in model.layers:
-        layer.accumulator = accumulator
-    x = torch.randn(40, 5, dtype=torch.float64, requires_grad=True)
-    assert_streams_right(model, [random_topology(40, 300, types=3)] * 2, x, equal_vertices(40, 3))
-
-
 @pytest.mark.parametrize("counts", [(3, 5), (3, 1)])
 def test_maps_of_different_numbers_of_types(counts: tuple[int, int]) -> None:
     class Two(SagaLayer):

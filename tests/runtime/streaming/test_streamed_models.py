@@ -20,8 +20,6 @@ from sagann.runtime.streaming.stream import stream
 from sagann.runtime.streaming.streamed import StreamedModel
 from sagann.saga import Edge, NaiveEngine, SagaLayer, using_engine
 from tests.forks import run_fresh
-from tests.graphs import random_topology
-from tests.runtime.streams import assert_runs_right, dense
 from tests.tolerances import assert_close
 
 NUM_VERTICES = 60
@@ -259,14 +257,6 @@ def test_a_mean_in_half_precision_at_a_hub() -> None:
     torch.testing.assert_close(model.first.bias.grad[:4].float(), torch.full((4,), 8.0), rtol=2e-3, atol=0)
 
 
-class Attention(SagaLayer):
-    """A softmax of scores that stay small, or another accumulator of the values."""
-
-    def apply_edge(self, edge: Edge) -> Tensor | tuple[Tensor, Tensor]:
-        value = edge.src * (1 + edge.dst / 64)
-        return ((edge.src * edge.dst).sum(-1) / 64, value) if self.accumulator == "softmax" else value
-
-
 def test_a_softmax_of_large_rows_in_half_precision() -> None:
     """The agreement of gradient and result, 160000 of one head, is beyond what half precision holds."""
     loop = Topology.from_coo(src=torch.tensor([0]), dst=torch.tensor([0]), num_src=1)
@@ -278,16 +268,6 @@ def test_a_softmax_of_large_rows_in_half_precision() -> None:
     out.backward(torch.full_like(out, 200.0))
     assert model.first.bias.grad[:4].tolist() == [40000] * 4
     assert not model.layer.attend_src.grad.any()
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("accumulator", ["sum", "mean", "max", "min", "softmax"])
-def test_half_precision_has_the_numbers_of_memory(accumulator: str, dtype: torch.dtype) -> None:
-    model = Model(lambda m, h, x: m.layer(h[0], x * m.first.bias[:4])).to(dtype)
-    model.layer = Attention()
-    model.layer.accumulator = accumulator
-    topology, x = random_topology(NUM_VERTICES, 900), rows(dtype).requires_grad_()
-    assert_runs_right(streamed(model, topology), x, *dense(model, [topology], x))
 
 
 class Converted(SagaLayer):

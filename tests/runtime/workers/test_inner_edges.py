@@ -12,7 +12,7 @@ from torch import Tensor, nn
 import sagann
 from sagann.errors import LayerError
 from sagann.graph import Topology
-from sagann.kernels.edge import cpu
+from sagann.kernels.edge import naive
 from sagann.runtime.workers import Workers
 from tests.graphs import odd_topologies, random_topology
 from tests.runtime.workers.test_halo import part_topology
@@ -149,14 +149,14 @@ ROWS, GRADIENTS = "exchanging rows of the halo", "exchanging gradients of the ha
 def test_edges_inside_the_part_are_gathered_while_rows_travel(monkeypatch: pytest.MonkeyPatch) -> None:
     topology, layer = random_topology(60, 300), Reduced(4, "sum")
     passes: dict[int, tuple[RecordedWorkers, str]] = {}
-    run = cpu.run
+    run = naive.run
 
     def noted(function: Any, edges: Topology, *arguments: Any, **more: Any) -> tuple[Tensor, ...]:
         workers, name = passes[id(edges)]
         workers.events.append(f"{name} edges at {function.at}")
         return run(function, edges, *arguments, **more)
 
-    monkeypatch.setattr(cpu, "run", noted)
+    monkeypatch.setattr(naive, "run", noted)
 
     def work(workers: RecordedWorkers) -> list[str]:
         part = part_topology(topology, workers)
