@@ -61,8 +61,7 @@ class Backward:
 
     def passes(self, wanted: tuple[str, ...], *, hands_on: bool = True) -> tuple[BackwardPass, ...]:
         """The passes that compute the gradients of these inputs; arguments of :func:`backward_passes`."""
-        key = wanted, hands_on
-        if key not in self._passes:
+        if (key := (wanted, hands_on)) not in self._passes:
             self._passes[key] = backward_passes(self.forward, wanted, hands_on=hands_on)
         return self._passes[key]
 
@@ -72,8 +71,7 @@ def backward_passes(
 ) -> tuple[BackwardPass, ...]:
     """Derive the passes that compute the gradients of the forward's inputs named in ``wanted``.
 
-    An input that the result does not depend on (or only through comparisons) is left out. With ``hands_on``, one pass may leave
-    gradients of edges for the next one; both then go over the same chunks.
+    An input on which the result does not depend (or only through comparisons) is left out. ``hands_on``: one may leave rows of edges to the next.
     """
     builder = Builder(forward.inputs, forward.ops)
     gradients = adjoints(builder, forward, _seeds(builder, forward), wanted)
