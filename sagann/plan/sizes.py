@@ -14,10 +14,10 @@ from sagann.kernels.memory import SMALLEST_BYTES, allocated_bytes
 from sagann.kernels.packed import packed_bytes
 from sagann.plan.beside import Beside
 from sagann.plan.gradients import Gradients
-from sagann.plan.hops import PICKED, HopSize, most_merged
+from sagann.plan.hops import PICKED, HopSize, kept_forms, most_merged
 from sagann.plan.part_intervals import PartIntervals
 from sagann.plan.stage_size import StageSize
-from sagann.plan.steps import UNLIMITED, Block, Step
+from sagann.plan.steps import UNLIMITED, Block, Step, uncut_ends
 
 FREE_BYTES = 32 << 20
 "Bytes that a plan's own objects may take beside the budget."
@@ -220,12 +220,13 @@ def plan_bytes(
     """
     if not beside.counts_process or budget_bytes >= UNLIMITED:
         return 0
-    if part.undivided:
-        num_visited = dict.fromkeys(hops, part.num_own)
-    else:
-        num_visited = {number: len(hop.edges) for number, hop in hops.items()}
+    kept = {
+        *kept_forms(part),
+        *(kept_forms(part, of_constants=True) if any(each.constant for each in program.gathers) else ()),
+    }
+    num_visited = {number: part.num_own if part.undivided else len(hop.edges) for number, hop in hops.items()}
     num_steps = sum((1 + len(gradients.passes(each))) * num_visited[each.hop] for each in program.gathers)
-    num_chunks = sum(len(hop.edges) for hop in hops.values())
+    num_chunks = sum(uncut_ends(*at) in kept for hop in hops.values() for at in hop.edges)
     return max(0, _STEP_BYTES * num_steps + _CHUNK_BYTES * num_chunks - FREE_BYTES)
 
 

@@ -113,4 +113,4 @@ class CutHops:
 
 def _key(hop: Hop, forms: KeptForms) -> object:
     of_type = (hop.data, hop.type) if isinstance(hop, EdgesOfType) else None
-    return id(topology_of(hop)), of_type, tuple(forms)
+    return id(topology_of(hop)), of_type, tuple(forms.items())

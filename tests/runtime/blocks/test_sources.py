@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -12,17 +15,21 @@ import torch
 from torch import Tensor, nn
 
 from sagann.graph import Graph, Topology, declare_constant
-from sagann.nn import ModelConfig, build_model
+from sagann.nn import GCN, GNN, ModelConfig, build_model
 from sagann.plan import equal_vertices
+from sagann.plan.beside import MEMORY
 from sagann.plan.epoch import Planned
 from sagann.plan.grid import ChunkGrid
-from sagann.plan.hops import CSC
+from sagann.plan.hops import CSC, CSR
 from sagann.plan.part_intervals import PartIntervals
-from sagann.plan.selection import ALWAYS
-from sagann.plan.steps import UNLIMITED, Block, Move
+from sagann.plan.selection import ALWAYS, NEVER
+from sagann.plan.steps import ALL, UNLIMITED, Block, Move
+from sagann.runtime.blocks.backend import Backend
 from sagann.runtime.blocks.chunks import Chunks
 from sagann.runtime.blocks.host import RamHost, copied
 from sagann.runtime.blocks.spill import DiskHost
+from sagann.runtime.streaming.capturing import captured
+from sagann.runtime.streaming.cut_hops import CutHops
 from sagann.runtime.streaming.stream import foretell
 from sagann.runtime.streaming.streamed import StreamedModel
 from sagann.saga import SagaLayer
@@ -157,3 +164,29 @@ def test_many_chunks_on_disk(tmp_path: Path) -> None:
         assert read.indices.tolist() == chunk.topology.indices.tolist()
         assert chunks.first_edge[chunk.src, chunk.dst] == first
         first += chunk.topology.num_edges
+
+
+def test_chunks_are_kept_in_the_forms_that_their_passes_read() -> None:
+    (topology,), square = GCN.prepare(labelled_graph()).hops(1), PartIntervals.of_graph((0, 20, 53))
+    part = replace(square, undivided=frozenset([("value", "h")]))
+    program = captured(GNN([GCN(8, 3)]), [topology], torch.empty(53, 8), x_is_constant=True)
+    cut = CutHops(
+        [topology],
+        budget_bytes=1 << 20,
+        backend=Backend(),
+        beside=MEMORY,
+        folder=None,
+        selection=NEVER,
+        numbers=count(),
+    )
+    found = {}
+    for name, given, of_constants in (("once", part, True), ("sides", part, False), ("square", square, False)):
+        (chunks,) = cut.of(program, given, of_constants=of_constants).values()
+        found[name] = set(chunks.size.edges)
+        for form in (CSC, CSR):
+            for src, dst in chunks.size.edges:
+                kept = form in (CSC, CSR) if name == "square" else form == (CSR if dst == ALL else CSC)
+                with nullcontext() if kept else pytest.raises(KeyError):
+                    chunks.load(Block("edges", form, src, dst, 0), COPIED, own=True)
+    assert found["once"] == found["square"] == {(0, 0), (0, 1), (1, 0), (1, 1)}
+    assert found["sides"] == {(ALL, 0), (ALL, 1), (0, ALL), (1, ALL)}
