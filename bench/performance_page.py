@@ -61,7 +61,8 @@ FAST = """## How fast
 
 Speed-up over the faster of PyG and DGL, alternating in one run. The floor is the time of what an epoch cannot do without: its dense products by
 PyTorch, and its bytes at the bandwidth of a C++ gather and of copies on the same graph. *Most to gain* is the speed-up that a program at the
-floor would reach. Graphs of a few thousand vertices are far from it, because calls from Python take most of their epoch.
+floor would reach. Graphs of a few thousand vertices are far from it, because calls from Python take most of their epoch
+(`python -m bench.small_topologies`).
 """
 SMALL = """## How small
 

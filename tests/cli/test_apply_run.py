@@ -370,7 +370,7 @@ def test_a_regression_from_the_dataset_to_the_predictions(invoke: Invoke, tmp_pa
     outcome = invoke(*train, "--task", "regression", "--loss", "huber", "--monitor", "val/rmse")
     assert outcome.code == 0, outcome.err
     assert "also has labels of 2 classes; the task 'regression' does not use them" in outcome.err.replace("\n", " ")
-    assert "RMSE" in outcome.out
+    assert "rmse" in outcome.out
     metrics = json.loads((run / "metrics.json").read_text())
     assert set(metrics["test"]) == {"loss", "mae", "rmse", "r2"}
     evaluated = invoke("evaluate", "--run", run)

@@ -247,7 +247,9 @@ def test_the_order_can_be_told() -> None:
     assert last.typed.order == "last"
     assert last.maps_last is None
     assert compiled("row", commute=False, typed_maps="last").typed == first.typed
-    with pytest.raises(ValueError, match="typed_maps is 'best' in CompilerOptions, expected one of cheaper, first"):
+    with pytest.raises(
+        InputError, match="unknown order of maps by type: 'best', expected one of cheaper, first, last"
+    ):
         CompilerOptions(typed_maps="best")
 
 
