@@ -85,7 +85,8 @@ def backward_passes(
             _pass(builder, {**at_src, **rest, **handed}, sides | dict.fromkeys(handed, "edge"), "src"),
             _sum_of(builder, handed, at_dst),
         )
-    if at_dst or not at_src:
+    # Where passes go over other chunks, which rows each of them reads must not depend on what is wanted.
+    if at_dst or not at_src or not hands_on:
         at_dst |= rest
     else:
         at_src |= rest

@@ -1,4 +1,4 @@
-"""Fit: the fewest intervals with which every step of a captured model fits the budget, from sizes alone."""
+"""Fit: the fewest intervals with which every step of a captured model fits the budget, and how chunks are cut, from sizes alone."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ Cut = Literal["bytes", "edges", "vertices"]
 "Quantity of which all intervals have about the same amount."
 
 # Bytes that are copied in the time that a step takes to begin: a third of a millisecond at 3 GB/s, or at 55 GB/s to a device.
-_STEP_BYTES, _STEP_OF_DEVICE_BYTES = 1 << 20, 16 << 20
+_BYTES_A_STEP, _BYTES_A_STEP_OF_DEVICE = 1 << 20, 16 << 20
 # Finer square grids take long to plan, and have far more steps than uncut ends.
 _MOST_COMPARED = 32
 # The search ends when the number of intervals has doubled this many times without saving at least two percent.
@@ -124,7 +124,7 @@ def fitted_intervals(
             beside=beside,
         ).plan
         num_steps = sum(isinstance(each, Step) for each in plan.operations)
-        return plan.moved_bytes + num_steps * (_STEP_OF_DEVICE_BYTES if beside.has_engines else _STEP_BYTES)
+        return plan.moved_bytes + num_steps * (_BYTES_A_STEP_OF_DEVICE if beside.has_engines else _BYTES_A_STEP)
 
     most = max(1, min(hops[0].num_src, MOST_INTERVALS))
     for ahead in [True, False] if beside.copies_beside else [False]:

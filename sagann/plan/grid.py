@@ -28,6 +28,8 @@ CUT_BYTES = 50
 "Bytes of temporary memory for an edge that is cut, about."
 MOST_EDGES = 1 << 22
 "Most edges that are cut together by default; more are not cut faster."
+MOST_EDGES_BY_SOURCE = 1 << 26
+"The same where destinations are not cut: all edges are read for each few chunks."
 # Edges that are searched together for the edges of a few chunks.
 _AT_ONCE = 1 << 20
 

@@ -137,8 +137,9 @@ class HopSize:
 
     def kept_bytes(self, part: PartIntervals, forms: KeptForms) -> int:
         """Bytes of all chunks in all forms in which they are kept."""
+        rows = part.rows
         return sum(
-            self.chunk_bytes(part.rows, *at, form) for at in self.edges for form in forms.get(uncut_ends(*at), ())
+            self.chunk_bytes(rows, *at, form) for at in self.edges for form in forms.get(uncut_ends(*at), ())
         )
 
     def may_pick(self, chunk: Block) -> bool:

@@ -223,7 +223,7 @@ class Schedule:
         saved = self._saved(number, interval) if trains else ()
         writes = (*self._blocks.values(stage.outputs, interval), *saved)
         reads += self._begun_of(writes)
-        taken = self.sizes.transform_bytes(number, interval)
+        taken = self.sizes.transform_bytes(number, interval) + self.sizes.made_apart(writes, interval)
         yield Step("transform", number, interval, reads=reads, writes=writes, temporary_bytes=taken)
         yield from self._collect_made(stage.outputs, interval, self._exchanges)
         if is_last:
@@ -343,7 +343,7 @@ class Schedule:
         reads = self._blocks.values(means.values, interval)
         # Rows in half precision are widened; and the rows without their mean. Of moments, a sum and a spread take half of a row each.
         wide = max(self.sizes.widened_bytes(value, interval) for value in means.values)
-        taken = wide + max(wide, *(self.sizes.content_of(block) for block in reads))
+        taken = wide + max(wide, *(self.sizes.rows_in(block, interval) for block in reads))
         return Step("means", number, interval, reads=reads, temporary_bytes=taken)
 
     def _means_grad(self, number: int, means: BatchMeans, interval: int, reached: Collection[str]) -> Step:
@@ -377,7 +377,8 @@ class Schedule:
             kinds: list[BlockKind] = ["value", "gather_saved"] if gather.edges.gathering.keeps else ["value"]
             writes = tuple(self._blocks.block(kind, gather.result, dst) for kind in kinds)
             reads = (*begun.get(dst, ()), *self._begun_of(writes))
-            yield Step("finish", number, dst, reads=reads, writes=writes)
+            taken = self.sizes.made_apart(writes, dst)
+            yield Step("finish", number, dst, reads=reads, writes=writes, temporary_bytes=taken)
             yield from self._collect_made([gather.result], dst, exchanges)
 
         return Pass(
@@ -405,7 +406,7 @@ class Schedule:
         reads = tuple(self._blocks.block(kind, gather.result, interval) for kind in kinds)
         writes = (self._blocks.block("grad_inputs", gather.result, interval),)
         reads += self._begun_of(writes)
-        taken = self.sizes.prepare_grad_bytes(gather, interval)
+        taken = self.sizes.prepare_grad_bytes(gather, interval) + self.sizes.made_apart(writes, interval)
         yield Step("prepare_grad", number, interval, reads=reads, writes=writes, temporary_bytes=taken)
 
     def _gather_grad(

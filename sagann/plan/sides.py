@@ -2,7 +2,7 @@
 
 A pass goes over its edges by the rows of one end, and reads those of the other end here and there. On a grid of P x P chunks it loads the other
 end's rows once for each interval of its own. Where these rows fit memory undivided, its chunks need no cut at that end: M chunks instead of
-P x P, whose own rows may be as few as the room beside them wants. Sums then have the order of a run in memory.
+P x P, whose own rows may be as few as the room beside them wants. On the CPU, sums then have the order of a run in memory.
 
 References:
     Ma et al., NGra, 2018, Sec. 3.1, and NeuGraph, USENIX ATC 2019, Sec. 3.1, cut both ends alike.

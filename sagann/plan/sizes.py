@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import zip_longest
 
 from sagann.compiler.model_program import Gather, ModelProgram
@@ -17,7 +17,7 @@ from sagann.plan.gradients import Gradients
 from sagann.plan.hops import PICKED, HopSize, kept_forms, most_merged
 from sagann.plan.part_intervals import PartIntervals
 from sagann.plan.stage_size import StageSize
-from sagann.plan.steps import UNLIMITED, Block, Step, uncut_ends
+from sagann.plan.steps import ALL, UNLIMITED, Block, Step, uncut_ends
 
 FREE_BYTES = 32 << 20
 "Bytes that a plan's own objects may take beside the budget."
@@ -107,6 +107,14 @@ class BlockSizes:
         if block.kind == "gather_saved":
             results = [results[position] for position in gather.edges.gathering.keeps]
         return sum(allocated_bytes(rows * result) for result in results)
+
+    def rows_in(self, block: Block, interval: int) -> int:
+        """Bytes of an interval's rows of a block, which may be undivided."""
+        return self._content(block, self.rows[interval])
+
+    def made_apart(self, writes: Iterable[Block], interval: int) -> int:
+        """Bytes of what a step makes before it is copied into undivided blocks."""
+        return sum(self.rows_in(block, interval) for block in writes if block.interval == ALL)
 
     def row_bytes(self, name: str) -> int:
         """Bytes of a row of a value."""
@@ -220,13 +228,13 @@ def plan_bytes(
     """
     if not beside.counts_process or budget_bytes >= UNLIMITED:
         return 0
-    kept = {
-        *kept_forms(part),
-        *(kept_forms(part, of_constants=True) if any(each.constant for each in program.gathers) else ()),
-    }
+    kept = kept_forms(part)
     num_visited = {number: part.num_own if part.undivided else len(hop.edges) for number, hop in hops.items()}
     num_steps = sum((1 + len(gradients.passes(each))) * num_visited[each.hop] for each in program.gathers)
     num_chunks = sum(uncut_ends(*at) in kept for hop in hops.values() for at in hop.edges)
+    if part.undivided and any(gather.constant for gather in program.gathers):
+        # What is gathered once has a square grid of its own, which may not have been cut yet.
+        num_chunks += len(hops) * part.num_own**2
     return max(0, _STEP_BYTES * num_steps + _CHUNK_BYTES * num_chunks - FREE_BYTES)
 
 

@@ -197,7 +197,12 @@ class Step:
     @property
     def label(self) -> str:
         """The step in a few words, for people."""
-        return f"{self.kind} {self.number}: {_place(self.interval, self.dst_interval)}"
+        return f"{self.kind} {self.number}: {self.place}"
+
+    @property
+    def place(self) -> str:
+        """The interval, or the two of a chunk, in a few words."""
+        return _place(self.interval, self.dst_interval)
 
 
 MoveKind = Literal["load", "store", "drop", "send", "receive", "all-reduce"]

@@ -112,7 +112,9 @@ class Sweeps:
             visited = turned if number % 2 else along
             if late and not number:
                 visited = tuple(sorted(visited, key=late.__contains__))
-            visited = ascending if in_order else self._visits.refined.get((key, number), visited)
+            visited = (
+                ascending if in_order or len(ascending) == 1 else self._visits.refined.get((key, number), visited)
+            )
             strips.append(Strip(owns=owns[begin : begin + width], others=visited))
         return tuple(strips)
 

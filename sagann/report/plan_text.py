@@ -111,7 +111,7 @@ def _gradients(steps: Sequence[Step]) -> str:
 def _visited(schedule: Schedule) -> str:
     """The order of intervals and chunks."""
     if schedule.part.undivided:
-        return "Edges: a chunk for each interval; rows that it reads at random stay whole in memory."
+        return "Edges: one chunk per interval and pass; rows that passes read at random stay whole in memory."
     widths = Counter(schedule.traversal.widths.values())
     strips = "".join(
         f"; strips of {width} intervals in {count} {'pass' if count == 1 else 'passes'}"
@@ -162,7 +162,5 @@ def _named(step: Step) -> str:
     of = "stage" if step.kind.startswith(("transform", "output")) else "means" if "means" in step.kind else "gather"
     with_loss = " with the loss" if step.kind == "transform_loss" else ""
     what = ("the gradient of " if step.kind.endswith("_grad") else "") + f"{of} {step.number}{with_loss}"
-    where = (
-        f"chunk ({step.interval}, {step.dst_interval})" if step.dst_interval >= 0 else f"interval {step.interval}"
-    )
-    return f"{what} on {where}"
+    is_chunk = step.dst_interval != -1
+    return f"{what} on {'chunk' if is_chunk else 'interval'} {step.place}"

@@ -14,7 +14,7 @@ from sagann.graph.topology import Topology
 from sagann.graph.widths import id_dtype, local_id_dtype
 from sagann.kernels.edge.pass_edges import Edges, PassEdges
 from sagann.kernels.packed import Region
-from sagann.plan.grid import MOST_EDGES, ChunkGrid
+from sagann.plan.grid import MOST_EDGES, MOST_EDGES_BY_SOURCE, ChunkGrid
 from sagann.plan.hops import (
     CSC,
     CSR,
@@ -71,8 +71,7 @@ class Chunks:
         # Cuts by the block of the edges; their arrays are empty.
         self._cuts: dict[Block, Any] = {}
         for uncut, kept in forms.items():
-            # All edges are read for a few chunks by source.
-            at_once = most_edges if uncut[1] else min(most_edges, MOST_EDGES)
+            at_once = min(most_edges, MOST_EDGES_BY_SOURCE if uncut[1] else MOST_EDGES)
             for chunk in ChunkGrid(hop, part.bounds, most_edges=at_once, uncut=uncut).chunks():
                 at = (chunk.src, chunk.dst)
                 self.first_edge[at] = chunk.first_edge
@@ -97,7 +96,8 @@ class Chunks:
                 arrays |= {f"{_CUT}{number}": array for number, array in enumerate(of_cut)}
                 self._cuts[block] = cut.mapped(lambda array: array.new_empty(0))
             host.put(block, arrays)
-            if NUMBERED in forms and edges.edge_ids is not None:
+            if NUMBERED in forms and form == CSR:
+                assert edges.edge_ids is not None
                 host.put(self._block(_IDS, src, dst), {_IDS: edges.edge_ids})
 
     def _number_needed(self, host: Host, arrays: dict[str, Tensor], form: str, src: int, dst: int) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from statistics import median
 
 import torch
@@ -23,6 +24,7 @@ from sagann.graph.rows import is_sparse
 from sagann.graph.subgraph import subgraph
 from sagann.plan.epoch import Planned
 from sagann.plan.machine import Machine
+from sagann.plan.part_intervals import PartIntervals
 from sagann.plan.residency import BudgetError
 from sagann.plan.simulate import StepSeconds
 from sagann.plan.steps import Plan, Step, StepKind
@@ -76,7 +78,7 @@ def rehearse(model: nn.Module, graph: Graph, planned: Planned, machine: Machine)
     assert part.features is not None
     times: defaultdict[Key, list[float]] = defaultdict(list)
     try:
-        streamed = _streamed(model.train(), part, part.features, bounds, planned.plan.budget_bytes)
+        streamed = _streamed(model.train(), part, part.features, bounds, planned)
         rehearsed = streamed.plan(part.features, folded=True)
         with torch.random.fork_rng(devices=[]):
             for epoch in range(_EPOCHS + 1):
@@ -95,18 +97,21 @@ def rehearse(model: nn.Module, graph: Graph, planned: Planned, machine: Machine)
 
 
 def _streamed(
-    model: nn.Module, part: Graph, features: Features, bounds: tuple[int, ...], budget_bytes: int
+    model: nn.Module, part: Graph, features: Features, bounds: tuple[int, ...], planned: Planned
 ) -> StreamedModel:
     hops = list(part.hops(count_hops(model)))
     # The model lies on the device that will run it.
     device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
     backend = backend_of(device)
-    streamed = StreamedModel(model, hops, bounds, budget_bytes=budget_bytes, backend=backend)
+    # With the passes of the plan, whose chunks may be cut at one end alone.
+    intervals = replace(PartIntervals.of_graph(bounds), undivided=planned.schedule.part.undivided)
+    budget_bytes = planned.plan.budget_bytes
+    streamed = StreamedModel(model, hops, bounds, budget_bytes=budget_bytes, backend=backend, part=intervals)
     try:
         streamed.plan(features, folded=True)
     except BudgetError:
         # Fewer vertices may have denser chunks. The seconds of a step do not depend on the budget.
-        return StreamedModel(model, hops, bounds, backend=backend)
+        return StreamedModel(model, hops, bounds, backend=backend, part=intervals)
     return streamed
 
 

@@ -182,14 +182,14 @@ class Executor:
         """Make an interval's rows the content of their block, or a part of it where it is undivided."""
         block = Block(kind, name, self.part.holding(kind, name, interval))
         if block.interval == interval:
-            self.resident[block] = content
+            self.resident[block] = _mapped(content, _alone)
             return
         rows = self.plan.vertices(interval)
         if self.resident.get(block) is None:
             self.resident[block] = _mapped(content, lambda tensor: _empty(self.part.num_vertices, tensor))
-        whole = self.resident[block]
-        for name, tensor in _named(content).items():
-            _named(whole)[name][rows] = tensor
+        whole = _named(self.resident[block])
+        for each, tensor in _named(content).items():
+            whole[each][rows] = tensor
 
     def _value(self, name: str, interval: int) -> Tensor:
         value: Tensor = self._rows_of("value", name, interval)
@@ -207,7 +207,7 @@ class Executor:
                 results = self._run_stage(step, self._inputs(step))
         for name, value in results.items():
             # Contiguous, as after a store and a load.
-            self._give("value", name, step.interval, _alone(value.detach().contiguous()))
+            self._give("value", name, step.interval, value.detach().contiguous())
 
     def _inputs(self, step: Step) -> dict[str, Tensor]:
         shared = self.epoch.shared
@@ -373,12 +373,11 @@ class Executor:
         self.resident.discard(at)
         result, kept = chunked.finish(state, self._counts(gather, step))
         # The tensors of a loaded state share one piece of memory.
-        self._give("value", gather.result, step.interval, _alone(result.to(gather.edges.dtype)))
+        self._give("value", gather.result, step.interval, result.to(gather.edges.dtype))
         names = gather.edges.gathering.kept_names(chunked.function)
         if names:
             # The result is a block of its own.
-            saved = {name: _alone(tensor) for name, tensor in zip(names, kept, strict=False)}
-            self._give("gather_saved", gather.result, step.interval, saved)
+            self._give("gather_saved", gather.result, step.interval, dict(zip(names, kept, strict=False)))
 
     def _store_constant(self, step: Step) -> None:
         (block,) = step.reads
@@ -398,8 +397,7 @@ class Executor:
             saved.append(self._value(gather.result, step.interval))
         inputs = chunked.arrive(grad, saved, self._counts(gather, step))
         # The tensors of a loaded block share one piece of memory, which ends with that block.
-        made = {name: _alone(tensor) for name, tensor in inputs.items()}
-        self._give("grad_inputs", gather.result, step.interval, made)
+        self._give("grad_inputs", gather.result, step.interval, inputs)
 
     def _finish_grad(self, step: Step) -> None:
         gather, chunked = self._gather_of(step)

@@ -236,9 +236,11 @@ class StreamedModel(nn.Module):
     def _planned_over(self, program: ModelProgram, x: Features, **given: Any) -> Planned:
         """A plan of undivided rows if the intervals were cut for that, and it fits this program."""
         square = replace(self._part, undivided=frozenset())
-        if self._part.undivided:
-            # Whatever is trained later.
-            undivided = undivided_of(program, Gradients(program, wanted_x=needs_gradient(x)))
+        # Whatever is trained later.
+        undivided = (
+            undivided_of(program, Gradients(program, wanted_x=needs_gradient(x))) if self._part.undivided else None
+        )
+        if undivided:
             part = replace(self._part, undivided=undivided)
             with suppress(BudgetError):
                 return plan_epoch(program, self._chunks.sizes(program, part), part, self.budget_bytes, **given)
@@ -341,6 +343,7 @@ class StreamedModel(nn.Module):
             cut=self._cut,
             beside=self._beside,
             cut_part=self._exchange.cut,
+            is_square=self.selection.is_forced,
         )
         self.bounds = self._part.bounds
         if self._part.undivided:
@@ -413,6 +416,8 @@ class StreamedModel(nn.Module):
 
     def chunks_of(self, program: ModelProgram) -> dict[int, Chunks]:
         """The chunks that the gathers of the captured model go over, as of :meth:`CutHops.of`."""
+        if any(gather.constant for gather in program.gathers):
+            self._chunks.of(program, self._part, of_constants=True)
         return self._chunks.of(program, self._part)
 
     def _store_of(self, x: Features) -> FeatureStore:

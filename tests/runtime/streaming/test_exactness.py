@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import get_args
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from sagann.nn import build_model
+from sagann.graph import declare_constant
+from sagann.nn import GNN, build_model
 from sagann.nn.zoo import ModelConfig
 from sagann.plan.fit import Cut, cutter
+from sagann.plan.gradients import Gradients
+from sagann.plan.part_intervals import PartIntervals
+from sagann.plan.sides import undivided_of
 from sagann.plan.sweeps import Traversal
 from sagann.runtime.streaming.capturing import captured
 from sagann.runtime.streaming.streamed import StreamedModel
+from sagann.saga import Edge, SagaLayer
 from tests.graphs import labelled_graph
 from tests.runtime.streams import WIDE, in_double, partial_loss, tight
-from tests.tolerances import largest
+from tests.tolerances import assert_close, largest
 from tests.zoo import DISTINCT
 
 LIMITS = {torch.float64: 1e-11, torch.float32: 1e-5}
@@ -65,3 +71,41 @@ def test_every_order_and_cut_of_every_model_has_the_numbers_of_one_interval(name
                 assert float((mine - expected).abs().max()) <= limit * scale, (cut, count, traversal)
     # Of so small a graph some plans have nothing that must go.
     assert name == "appnp" or sum(stored) > len(stored) // 2
+
+
+class _BothEnds(SagaLayer):
+    """Messages that read a map of each end, and a parameter."""
+
+    accumulator = "sum"
+    edge_data = "weight"
+
+    def __init__(self, in_dim: int) -> None:
+        super().__init__()
+        self.of_src, self.of_dst = nn.Linear(in_dim, 4, bias=False), nn.Linear(in_dim, 4, bias=False)
+        self.shift = nn.Parameter(torch.randn(4))
+
+    def apply_edge(self, edge: Edge) -> Tensor:
+        return self.of_src(edge.src) + torch.tanh(self.shift + edge.data.unsqueeze(-1) * self.of_dst(edge.dst))
+
+    def apply_vertex(self, vertex: Tensor, accum: Tensor) -> Tensor:
+        return accum
+
+
+@pytest.mark.parametrize("frozen", [[], ["of_dst"], ["of_src"], ["of_src", "of_dst"]])
+def test_undivided_rows_are_those_of_a_model_of_which_everything_is_trained(frozen: list[str]) -> None:
+    torch.manual_seed(0)
+    graph = in_double(labelled_graph())
+    x, hops = graph.features.double(), graph.hops(1)
+    model = GNN([_BothEnds(graph.num_features)]).double()
+    for name in frozen:
+        model.get_submodule(f"layers.0.{name}").requires_grad_(False)
+    program = captured(model, hops, x, x_is_constant=True)
+    undivided = undivided_of(program, Gradients(program))
+    assert undivided
+    part = replace(PartIntervals.of_graph((0, 20, 53)), undivided=undivided)
+    streamed = StreamedModel(model, hops, part.bounds, part=part, budget_bytes=1 << 20)
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    found = torch.autograd.grad(streamed(declare_constant(x)).square().sum(), trained)
+    expected = torch.autograd.grad(model(hops, x).square().sum(), trained)
+    for ours, theirs in zip(found, expected, strict=True):
+        assert_close(ours, theirs, scale=largest(*expected))
