@@ -10,6 +10,7 @@ References:
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -68,7 +69,7 @@ def step_seconds(
 
 
 def rehearse(model: nn.Module, graph: Graph, planned: Planned, machine: Machine) -> Factors:
-    """Time the steps of an epoch on the first two intervals of a plan, or on a part of them.
+    """Time the steps of an epoch on two intervals as large as a plan's mean one, or on a part of them.
 
     The model's parameters, their gradients and PyTorch's random numbers stay as they are.
     """
@@ -123,8 +124,9 @@ def _quick_edges(graph: Graph, planned: Planned, machine: Machine) -> int:
 
 
 def _part(graph: Graph, plan: Plan, quick_edges: int) -> tuple[int, ...]:
-    """Bounds of the plan's first two intervals with vertices, or of its only one, scaled down if they have too many edges."""
-    bounds = sorted(set(plan.bounds))[:3]
+    """Bounds of two intervals of the plan's mean size, or of its only one, scaled down if they have too many edges."""
+    size = math.ceil(graph.num_vertices / (len(set(plan.bounds)) - 1))
+    bounds = sorted({min(number * size, graph.num_vertices) for number in range(3)})
     offsets = graph.topology.indptr[: bounds[-1] + 1].contiguous()
 
     def most_vertices(most_edges: int) -> int:

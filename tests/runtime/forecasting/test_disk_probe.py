@@ -115,6 +115,7 @@ USUAL = [(module, name, getattr(module, name)) for module, name in SIZES]
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("kernels")
 @pytest.mark.alone
 def test_rates_are_those_of_a_processor_and_a_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for module, name, size in USUAL:

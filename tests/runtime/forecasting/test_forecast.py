@@ -41,6 +41,7 @@ def test_a_forecast_has_every_step_and_copy_of_the_plan() -> None:
     assert len(found.timeline.of("compute")) == len(steps)
 
 
+@pytest.mark.usefixtures("kernels")
 @pytest.mark.alone
 @pytest.mark.slow
 def test_a_rehearsed_forecast_is_near_what_is_measured() -> None:
