@@ -163,8 +163,7 @@ def plan_constants(
     beside: Beside,
 ) -> Planned:
     """Plan what is the same in every epoch (:attr:`Schedule.kept`); arguments are those of :func:`plan_epoch`."""
-    part = replace(part, undivided=frozenset())
-    planner = _Planner(program, hops, part, Gradients(program), budget_bytes, beside)
+    planner = _Planner(program, hops, part.square, Gradients(program), budget_bytes, beside)
 
     def placed(*, selects: bool) -> Planned:
         schedule = Schedule(planner.sizes, selects=selects)

@@ -64,8 +64,8 @@ def fitted_intervals(
     less.
 
     The plan's own objects count where they lie in the memory of the budget. No room is left to load ahead where nothing is
-    copied beside steps. The bounds of a model that is trained fit whether or not the loss is folded. The bytes of a step are
-    bounded by those of the largest chunk between two of the largest interval. ``cut_part`` cuts the sources of a worker's part. With
+    copied beside steps. The bounds of a model that is trained fit whether or not the loss is folded. No step
+    needs more bytes than one on a chunk of the most edges between two intervals of the most vertices. ``cut_part`` cuts the sources of a worker's part. With
     ``is_square``, all chunks are cut at both ends, as in the papers.
 
     Raises:
@@ -94,7 +94,7 @@ def fitted_intervals(
     def work(count: int, is_square: bool) -> list[tuple[list[Step], BlockSizes]]:
         part = part_of(count, is_square)
         found, few = largest_hops(part, sizes_of(count, is_square), walks.telling), part.largest(walks.telling)
-        once = Schedule(BlockSizes(program, found, replace(few, undivided=frozenset()), gradients), walks=walks)
+        once = Schedule(BlockSizes(program, found, few.square, gradients), walks=walks)
         passes = gradients if is_square else gradients.recomputing()
         read = BlockSizes(program, found, few, passes, values_in_place=values)
         # A model that is only evaluated has no loss. A folded loss would take several times the rows of the result.
@@ -104,10 +104,7 @@ def fitted_intervals(
 
     @cache
     def needed(count: int, *, is_square: bool, ahead: bool) -> int:
-        most = max(
-            needed_bytes(steps, read.of, ahead=ahead, undivided=read.part.undivided)
-            for steps, read in work(count, is_square)
-        )
+        most = max(needed_bytes(steps, read.of, ahead=ahead) for steps, read in work(count, is_square))
         return own_bytes(count, is_square) + most
 
     def cost(count: int, is_square: bool) -> int:

@@ -118,10 +118,7 @@ class ChunkGrid:
         if edges.stop - edges.start <= self.most_edges:
             yield from self._cut(dst, range(self.num_intervals), edges, None)
             return
-        counts = [0] * self.num_intervals
-        for (src, at), count in hop_size(self.hop, self._bounds).edges.items():
-            if self._uncut[1] or at == dst:
-                counts[0 if self._uncut[0] else src] += count
+        counts = self._counts(dst) if not self._uncut[0] else [edges.stop - edges.start]
         first_edge, src = edges.start, 0
         while src < self.num_intervals:
             begin, taken = src, counts[src]
@@ -132,6 +129,16 @@ class ChunkGrid:
             if taken:
                 yield from self._cut(dst, range(begin, src), edges, first_edge)
             first_edge += taken
+
+    def _counts(self, dst: int) -> list[int]:
+        """Edges into a destination interval, by source interval."""
+        found = hop_size(self.hop, self._bounds).edges
+        if not self._uncut[1]:
+            return [found.get((src, dst), 0) for src in range(self.num_intervals)]
+        counts = [0] * self.num_intervals
+        for (src, _), count in found.items():
+            counts[src] += count
+        return counts
 
     def _vertices(self, dst: int) -> slice:
         return slice(self._destinations[dst], self._destinations[dst + 1])

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from sagann.plan.intervals import sizes
 from sagann.plan.steps import ALL
@@ -49,6 +49,11 @@ class PartIntervals:
     def of_graph(cls, bounds: Sequence[int]) -> PartIntervals:
         """The intervals of a whole graph."""
         return cls(bounds=tuple(bounds), num_own=len(bounds) - 1)
+
+    @property
+    def square(self) -> PartIntervals:
+        """The same intervals, where nothing lies undivided and all chunks are cut at both ends."""
+        return replace(self, undivided=frozenset())
 
     @property
     def rows(self) -> Mapping[int, int]:

@@ -155,7 +155,7 @@ class Schedule:
     def _begun_of(self, writes: Sequence[Block]) -> tuple[Block, ...]:
         """Those of the blocks that a step writes in which it leaves the rows of other intervals as they are."""
         begun = tuple(block for block in writes if block in self._begun)
-        self._begun.update(block for block in writes if (block.kind, block.name) in self.part.undivided)
+        self._begun.update(block for block in writes if block.interval == ALL)
         return begun
 
     def _sweeps(self) -> Sweeps:

@@ -21,7 +21,6 @@ def undivided_of(program: ModelProgram, gradients: Gradients) -> frozenset[tuple
     rows that are the same in every epoch, because these are stored by interval.
     """
     gradients = gradients.recomputing()
-    constant = {gather.result for gather in program.gathers if gather.constant}
     found: set[tuple[str, str]] = set()
     for gather in program.gathers:
         if gather.constant:
@@ -37,4 +36,5 @@ def undivided_of(program: ModelProgram, gradients: Gradients) -> frozenset[tuple
             read = {given.name for given in function.inputs}
             inputs = zip(gather.edges.stage.inputs, gather.edges.sides, gather.inputs, strict=True)
             found |= {("value", value) for name, side, value in inputs if side == other and name in read}
-    return frozenset() if any(name in constant for kind, name in found if kind == "value") else frozenset(found)
+    constant = {("value", gather.result) for gather in program.gathers if gather.constant}
+    return frozenset(found) if found.isdisjoint(constant) else frozenset()

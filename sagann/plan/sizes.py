@@ -238,20 +238,14 @@ def plan_bytes(
     return max(0, _STEP_BYTES * num_steps + _CHUNK_BYTES * num_chunks - FREE_BYTES)
 
 
-def needed_bytes(
-    steps: Sequence[Step],
-    bytes_of: Callable[[Block], int],
-    *,
-    ahead: bool = False,
-    undivided: frozenset[tuple[str, str]] = frozenset(),
-) -> int:
+def needed_bytes(steps: Sequence[Step], bytes_of: Callable[[Block], int], *, ahead: bool = False) -> int:
     """The least budget that the steps fit: the bytes of the step that needs most.
 
     With ``ahead``, the blocks that the next step reads fit too, so that they are loaded while the step runs. What a pass reads undivided stays
     from its first chunk to its last.
     """
     most = 0
-    for step, later, staying in zip_longest(steps, steps[1:], _staying(steps, undivided)):
+    for step, later, staying in zip_longest(steps, steps[1:], _staying(steps)):
         blocks = {*step.blocks, *staying}
         temporary = step.temporary_bytes
         if ahead and later is not None:
@@ -261,7 +255,7 @@ def needed_bytes(
     return most
 
 
-def _staying(steps: Sequence[Step], undivided: frozenset[tuple[str, str]]) -> list[tuple[Block, ...]]:
+def _staying(steps: Sequence[Step]) -> list[tuple[Block, ...]]:
     """For each step, the undivided blocks that the pass under way reads."""
     passes = [
         (step.kind, step.number, step.backward_pass) if step.kind in ("gather", "gather_grad") else None
@@ -273,7 +267,7 @@ def _staying(steps: Sequence[Step], undivided: frozenset[tuple[str, str]]) -> li
     until = -1
     for number, (step, key) in enumerate(zip(steps, passes, strict=True)):
         if key is not None:
-            staying = tuple(block for block in step.reads if (block.kind, block.name) in undivided)
+            staying = tuple(block for block in step.reads if block.interval == ALL and block.kind != "edges")
             until = last[key]
         found.append(staying if number <= until else ())
     return found

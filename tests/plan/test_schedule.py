@@ -113,7 +113,7 @@ def test_intervals_are_fitted_to_budgets() -> None:
         fitted_intervals(program, hops, 50, **given)
 
 
-def test_rows_that_passes_read_at_random_are_loaded_once_a_pass() -> None:
+def test_a_pass_has_a_chunk_for_each_interval_where_rows_are_undivided() -> None:
     program, hops = program_of("gcn")
     gradients = Gradients(program)
     undivided = undivided_of(program, gradients)

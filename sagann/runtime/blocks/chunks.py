@@ -84,7 +84,7 @@ class Chunks:
         self.size = replace(size, needed=self._needed, are_topologies=host is None)
 
     def _keep(self, host: Host, topology: Topology, src: int, dst: int, forms: Sequence[str]) -> None:
-        for form in map(_form_of_name, forms):
+        for form in map(_form_of, forms):
             edges = PassEdges.of(topology, "dst" if form == CSC else "src")
             arrays = _arrays(edges, *self._sides(form, src, dst))
             self._number_needed(host, arrays, form, src, dst)
@@ -130,13 +130,15 @@ class Chunks:
     def needed_by(self, chunk: Block) -> Tensor:
         """The rows that are picked for a chunk: ids within their interval, ascending, [n]."""
         assert self._host is not None
-        return self._host.get(self._needed_block(_form_of(chunk), chunk.interval, chunk.dst_interval)).views()[""]
+        return self._host.get(self._needed_block(_form_of(chunk.name), chunk.interval, chunk.dst_interval)).views()[
+            ""
+        ]
 
     def is_at_hand(self, chunk: Block) -> bool:
         """Whether a chunk can be read without waiting for a disk, as far as the system tells."""
         read = self._read_for(chunk)
         if self._is_expanded(chunk):
-            read.append(self._needed_block(_form_of(chunk), chunk.interval, chunk.dst_interval))
+            read.append(self._needed_block(_form_of(chunk.name), chunk.interval, chunk.dst_interval))
         return self._host is not None and all(map(self._host.is_at_hand, read))
 
     def lies_in_memory(self, chunk: Block) -> bool:
@@ -145,12 +147,12 @@ class Chunks:
 
     def _is_expanded(self, chunk: Block) -> bool:
         """Whether a chunk's edges hold positions among picked rows, and are read as ids of all rows."""
-        at = PICKED[_form_of(chunk)], chunk.interval, chunk.dst_interval
+        at = PICKED[_form_of(chunk.name)], chunk.interval, chunk.dst_interval
         return chunk.name not in OTHER_END and at in self._needed
 
     def _read_for(self, chunk: Block) -> list[Block]:
         """The blocks of the host with the edges that are read, and with their ids where these are."""
-        names = [_form_of(chunk), *([_IDS] if chunk.name in (NUMBERED, PICKED_NUMBERED) else [])]
+        names = [_form_of(chunk.name), *([_IDS] if chunk.name in (NUMBERED, PICKED_NUMBERED) else [])]
         return [self._block(name, chunk.interval, chunk.dst_interval) for name in names]
 
     def load(self, chunk: Block, copy: Callable[[Region], Region], *, own: bool) -> Parts:
@@ -167,7 +169,7 @@ class Chunks:
 
     def _edges(self, chunk: Block, arrays: dict[str, Tensor]) -> Edges:
         """A chunk of arrays, which may be copies of those that are kept."""
-        src, dst, form = chunk.interval, chunk.dst_interval, _form_of(chunk)
+        src, dst, form = chunk.interval, chunk.dst_interval, _form_of(chunk.name)
         _, num_others = self._sides(form, src, dst)
         edges = PassEdges(
             at="dst" if form == CSC else "src",
@@ -184,12 +186,8 @@ class Chunks:
         return edges
 
 
-def _form_of(chunk: Block) -> str:
-    """The form in which the edges of a chunk are kept."""
-    return _form_of_name(chunk.name)
-
-
-def _form_of_name(name: str) -> str:
+def _form_of(name: str) -> str:
+    """The form in which the edges of a chunk are kept, from that in which they are read."""
     return CSC if is_by_destination(name) else CSR
 
 

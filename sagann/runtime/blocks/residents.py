@@ -72,7 +72,7 @@ class Residents:
             self._held_bytes += move.num_bytes
             self._begin(number, self._transport.load(block, after), block)
         elif move.kind == "store":
-            self._begin(number, self._transport.store(block, _tensors_of(self._blocks[block])), None)
+            self._begin(number, self._transport.store(block, tensors_of(self._blocks[block])), None)
         else:
             self._await(number)
             self.discard(block)
@@ -106,7 +106,7 @@ class Residents:
                 self._blocks[loaded] = content
 
 
-def _tensors_of(content: Tensor | GatherState | Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+def tensors_of(content: Tensor | GatherState | Mapping[str, Tensor]) -> Mapping[str, Tensor]:
     """The tensors of a block's content."""
     if isinstance(content, GatherState):
         return content.tensors()

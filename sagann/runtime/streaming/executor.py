@@ -30,7 +30,7 @@ from sagann.plan.steps import Block, BlockKind, Move, Step
 from sagann.runtime.blocks.backend import Backend
 from sagann.runtime.blocks.chunks import Chunks
 from sagann.runtime.blocks.host import Host
-from sagann.runtime.blocks.residents import Residents
+from sagann.runtime.blocks.residents import Residents, tensors_of
 from sagann.runtime.blocks.sources import Sources
 from sagann.runtime.gather import ChunkedGather, compute_rows, divisors
 from sagann.runtime.moments import Groups, Moments
@@ -187,8 +187,8 @@ class Executor:
         rows = self.plan.vertices(interval)
         if self.resident.get(block) is None:
             self.resident[block] = _mapped(content, lambda tensor: _empty(self.part.num_vertices, tensor))
-        whole = _named(self.resident[block])
-        for each, tensor in _named(content).items():
+        whole = tensors_of(self.resident[block])
+        for each, tensor in tensors_of(content).items():
             whole[each][rows] = tensor
 
     def _value(self, name: str, interval: int) -> Tensor:
@@ -464,10 +464,6 @@ class Executor:
             x = self.epoch.x
             self.epoch.of_x = torch.zeros((x.num_rows, *x.row_shape), dtype=x.dtype)
         self.epoch.of_x[self.plan.vertices(step.interval)] = rows
-
-
-def _named(content: Any) -> Mapping[str, Tensor]:
-    return {"": content} if isinstance(content, Tensor) else content
 
 
 def _mapped(content: Any, change: Callable[[Tensor], Tensor]) -> Any:

@@ -89,7 +89,7 @@ class StreamedModel(nn.Module):
         memory_policy: which blocks the device keeps (:data:`sagann.plan.epoch.MemoryPolicy`).
         cut: quantity of which all intervals have equally much, where more intervals are cut because the device ran out of memory.
         backend: device that computes, by default the CPU. Parameters lie on it; hops and features lie on the host.
-        part: intervals of a worker's part, with the same bounds; None for a whole graph.
+        part: intervals with the same bounds: of a worker's part, or with what lies undivided; None for a whole graph that is cut at both ends.
         exchange: sends and receives rows of the halo of a worker's part.
 
     Calls raise LayerError if the model mixes vertices between its layers or has a layer that cannot be fused, BudgetError if a
@@ -235,7 +235,7 @@ class StreamedModel(nn.Module):
 
     def _planned_over(self, program: ModelProgram, x: Features, **given: Any) -> Planned:
         """A plan of undivided rows if the intervals were cut for that, and it fits this program."""
-        square = replace(self._part, undivided=frozenset())
+        square = self._part.square
         # Whatever is trained later.
         undivided = (
             undivided_of(program, Gradients(program, wanted_x=needs_gradient(x))) if self._part.undivided else None
