@@ -119,7 +119,7 @@ class ModelConfig:
     """
 
     model: Annotated[str, Metavar("NAME|FILE.py:CLASS")] = "gcn"
-    """A model of the zoo, such as gcn, sage, gat or gin (a name that is none gets the list of all); or ``path/to/file.py:ClassName`` for a layer or
+    """A model of the zoo, such as gcn, sage, gat or gin (the error for an unknown name lists them all); or ``path/to/file.py:ClassName`` for a layer or
     model of the user's own."""
     layers: Annotated[int, _LAYERS] = 2
     "Number of layers; for ggnn, number of steps with shared parameters; for appnp and sgc, number of hops."

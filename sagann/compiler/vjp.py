@@ -71,7 +71,7 @@ def backward_passes(
 ) -> tuple[BackwardPass, ...]:
     """Derive the passes that compute the gradients of the forward's inputs named in ``wanted``.
 
-    An input on which the result does not depend (or only through comparisons) is left out. ``hands_on``: one may leave rows of edges to the next.
+    An input on which the result does not depend (or only through comparisons) is left out. ``hands_on``: whether a pass may leave rows of edges for the next one.
     """
     builder = Builder(forward.inputs, forward.ops)
     gradients = adjoints(builder, forward, _seeds(builder, forward), wanted)
@@ -85,7 +85,7 @@ def backward_passes(
             _pass(builder, {**at_src, **rest, **handed}, sides | dict.fromkeys(handed, "edge"), "src"),
             _sum_of(builder, handed, at_dst),
         )
-    # Where passes go over other chunks, which rows each of them reads must not depend on what is wanted.
+    # Where passes go over different chunks, the rows that each of them reads must not depend on what is wanted.
     if at_dst or not at_src or not hands_on:
         at_dst |= rest
     else:

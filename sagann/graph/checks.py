@@ -1,4 +1,4 @@
-"""Checks of values: of a graph in memory, of the arrays that a topology is made of, and of rows on their way into a dataset.
+"""Checks of arrays, of their forms and values: those of a graph in memory, of a topology, and of rows on their way into a dataset.
 
 Most checks take rows as a tensor or as a NumPy array. They name the first offending row by the text that ``where`` gives for
 the row's index, and raise an error of class ``error``.

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from numbers import Integral
+from numbers import Integral, Real
 
 import torch
 from torch import Tensor
@@ -110,9 +110,7 @@ def planetoid_split(graph: Graph, *, train: int = 20, val: int = 500, test: int 
 
 def require_shares(train: float, val: float, *, where: str) -> None:
     """Refuse shares of a split that are negative or exceed 1 together."""
-    if not (
-        all(isinstance(each, int | float) for each in (train, val)) and min(train, val) >= 0 and train + val <= 1
-    ):
+    if not (all(isinstance(each, Real) for each in (train, val)) and min(train, val) >= 0 and train + val <= 1):
         raise InputError(
             f"shares of a split do not fit: train {shown(train)} and val {shown(val)}, expected each at least 0, and a "
             f"sum of at most 1 (in {where})",

@@ -91,12 +91,12 @@ def edge_split(
     require_type(topology, Topology, where="edge_split, topology", hint=hint)
     topology.require_unwritten()
     require_shares(train, val, where="edge_split")
-    ids = torch.arange(topology.num_src) if ids is None else ids
-    require_distinct(ids, where="edge_split, ids")
-    if len(ids) != topology.num_src:
-        hint = "Pass the id of every vertex, as graph.original_ids."
-        raise wrong_form(ids, f"torch.int64 [{topology.num_src}]", where="edge_split, ids", hint=hint)
-    known_as = ids.cpu().numpy()
+    if ids is not None:
+        require_distinct(ids, where="edge_split, ids")
+        if len(ids) != topology.num_src:
+            hint = "Pass the id of every vertex, as graph.original_ids."
+            raise wrong_form(ids, f"torch.int64 [{topology.num_src}]", where="edge_split, ids", hint=hint)
+    known_as = np.arange(topology.num_src) if ids is None else ids.cpu().numpy()
     cuts = _cuts(_hashes(topology, known_as, seed, undirected), train, val)
     hashes = _hashes(topology, known_as, seed, undirected)[:-1]
     part = torch.from_numpy((hashes >= cuts[0]).view(np.uint8) + (hashes >= cuts[1]))

@@ -54,7 +54,7 @@ def cycles_of(program: ScatterProgram, design: KernelDesign, *, tiles: int = 0) 
         program.needs,
         program.releases,
         (program.chunks, design.beats(program.chunks), design.window_rows, HAZARD),
-        # Cycles in which the array reads n rows. A chunk of all of them takes as long as the sum of a column needs at least.
+        # Cycles in which the array reads n rows: a chunk of each, then the next chunk, HAZARD cycles later at the earliest.
         program.chunks * max(n * tiles, HAZARD) if tiles else 0,
     )
     return Cycles(*(int(each) for each in found))

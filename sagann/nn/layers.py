@@ -7,7 +7,7 @@ number of outputs.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from numbers import Integral
+from numbers import Integral, Real
 
 import torch
 from torch import Tensor, nn
@@ -256,7 +256,7 @@ def _require_integers(layer: nn.Module, values: Mapping[str, object], least: int
 def require_share(layer: nn.Module, **shares: object) -> None:
     """Refuse arguments of a layer's constructor that are no numbers from 0 to 1."""
     for name, value in shares.items():
-        if not isinstance(value, int | float) or not 0 <= value <= 1:
+        if not isinstance(value, Real) or not 0 <= float(value) <= 1:
             raise InputError(
                 f"a share out of range: {name} = {shown(value)}, expected a number from 0 to 1 (in "
                 f"{type(layer).__name__})",

@@ -293,7 +293,7 @@ def as_stored(rows: Array, dtype: str, what: str, *, where: Where, hint: str = N
     """
     with np.errstate(over="ignore"):
         stored = rows.astype(dtype, copy=False)
-    if stored.dtype.kind != "f" and (at := first_true(stored != rows)) is not None:
+    if stored is not rows and stored.dtype.kind != "f" and (at := first_true(stored != rows)) is not None:
         raise DatasetError(
             f"{what} is out of range: {rows[at].tolist()}, beyond {dtype}, which ends at {np.iinfo(dtype).max} (in {where(at)})",
             hint="Number the values from 0.",

@@ -30,7 +30,7 @@ from sagann.tiering.cache import NO_ROW, NO_SLOT, Announced, Array, id_type
 from sagann.tiering.prefetch import AHEAD, prefetch_by_id, prefetch_by_slot
 
 MOST_BATCHES = 1 << 16
-"Most batches of a window. A further one has the oldest one decided for."
+"Largest number of batches in a window. Before one more is announced, the cache decides for the oldest."
 LEVELS = 64
 "Number of levels of heat: each has a 32nd of the slots' number of rows, and the last one all colder rows."
 _LEVELS_OF_SLOTS = LEVELS // 2
@@ -104,7 +104,7 @@ class LookAhead:
             _keep_first(len(kept), tables)
 
     def announce(self, ids: Array) -> Announced:
-        """Add a batch at the end of the window, which its oldest batches leave if they were dropped.
+        """Add a batch at the end of the window. Batches at its beginning that were dropped leave it.
 
         Args:
             ids: int64 [n], each below ``num_rows``. Callers must not modify the ids until the batch is placed.

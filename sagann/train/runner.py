@@ -162,8 +162,8 @@ class OnPart(Runner):
             from sagann.compiler import CompilerOptions
             from sagann.compiler.capture import capture
 
+            # Only errors of the model are wanted: nothing is optimised, and sparse features pass for dense ones.
             part, features = self._part, self._part.features
-            # Only what capturing refuses is wanted: nothing that makes programs fast, and sparse features as any others.
             options = CompilerOptions(hoist=False, split_concat=False, commute=False, invariant=False, fuse=False)
             x = torch.empty(0, features.shape[1], dtype=features.dtype, device=features.device)
             capture(self.model, part.hops(self.num_hops), x, options=options)

@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, strategies as st
@@ -41,7 +42,7 @@ def test_random_split_covers_the_labelled_vertices_once(labels, train, share, se
 
 def test_random_split_shares_and_seed():
     graph = labelled(torch.zeros(1000, dtype=torch.int64))
-    first, again, other = (random_split(graph, train=0.5, val=0.3, seed=seed) for seed in (1, 1, 2))
+    first, again, other = (random_split(graph, train=0.5, val=np.float32(0.3), seed=seed) for seed in (1, 1, 2))
     assert sizes(first) == {"train": 500, "val": 300, "test": 200}
     assert torch.equal(first.splits["train"], again.splits["train"])
     assert not torch.equal(first.splits["train"], other.splits["train"])
@@ -178,9 +179,7 @@ def test_splits_on_the_gpu_are_those_of_the_cpu():
 
 
 def test_every_vertex_with_targets_is_drawn():
-    graph = replace(
-        labelled(torch.tensor([], dtype=torch.int64)), topology=make_graph([], 10).topology, labels=None
-    )
+    graph = replace(labelled(torch.empty(0).long()), topology=make_graph([], 10).topology, labels=None)
     split = random_split(replace(graph, targets=torch.zeros(10, 2)), train=0.5, val=0.3, seed=0)
     assert sizes(split) == {"train": 5, "val": 3, "test": 2}
     # Labels are of the same vertices: they alone decide.

@@ -67,7 +67,7 @@ class Feeder(wiring.Component):
 
     Ports:
         chunks, tiles: of a row, and of its result; constant while a program runs.
-        begins: n destinations are about to be drained, for which there is room.
+        begins, room: n destinations are about to be drained; whether there is room for n more.
         drained: their chunks.
         lanes, address, tag: what the array is fed with, and which sums come of it.
         idle: the array has read all rows that were drained so far.

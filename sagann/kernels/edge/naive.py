@@ -148,7 +148,8 @@ def _apply(op: Op, args: list[Any], edge_ids: Tensor | None, seed: int, values: 
     if name == "cast":
         return args[0].to(op.dtype)
     if name in ("reshape", "broadcast"):
-        return getattr(args[0], "expand" if name == "broadcast" else name)(args[0].shape[0], *op.shape)
+        reshape = torch.Tensor.expand if name == "broadcast" else torch.Tensor.reshape
+        return reshape(args[0], args[0].shape[0], *op.shape)
     if name == "permute":
         return args[0].permute(0, *(dim + 1 for dim in attrs["dims"]))
     if name == "slice":
