@@ -44,7 +44,7 @@ class Source:
     workers: int = 1
     is_opened: bool = False
     "Whether the graph is opened from files."
-    within: bool = False
+    has_long_epochs: bool = False
     "Whether epochs are long enough to be resumed from within."
 
 
@@ -57,17 +57,17 @@ _BATCHES: dict[str, list[Any]] = {"sampling_threads": [1, 2], "batches_ahead": [
 SOURCES = {
     "whole graph": Source(labelled_graph, {}),
     "streamed": Source(labelled_graph, {"memory": "48KiB"}),
-    "sampled": Source(labelled_graph, {"sample": (3, 2), "batch_size": 3}, _BATCHES, within=True),
+    "sampled": Source(labelled_graph, {"sample": (3, 2), "batch_size": 3}, _BATCHES, has_long_epochs=True),
     "hot tier": Source(
         labelled_graph,
         {"sample": (3, 2), "batch_size": 3},
         {"hot": [None, "20%"], "batches_ahead": [0, 3]},
         is_opened=True,
-        within=True,
+        has_long_epochs=True,
     ),
     "links": Source(_links, {"task": "link-prediction", "batch_size": 64}),
     "sampled links": Source(_links, {"task": "link-prediction", "sample": (3, 2), "batch_size": 64}, _BATCHES),
-    "graphs": Source(rings_and_stars, {"batch_size": 4}, {"batches_ahead": [0, 3]}, within=True),
+    "graphs": Source(rings_and_stars, {"batch_size": 4}, {"batches_ahead": [0, 3]}, has_long_epochs=True),
     "workers": Source(labelled_graph, {}, workers=2),
     "streamed workers": Source(labelled_graph, {"memory": "64KiB"}, workers=2),
     "links by workers": Source(_links, {"task": "link-prediction", "batch_size": 64}, workers=2),
@@ -172,7 +172,7 @@ def main(folder: Path, name: str, num_kills: int, seed: int) -> None:
     run_s = time.perf_counter() - started_s
     expected = torch.load(folder / "whole.pt")
     kills, runs, resumed, torn, within, lost = 0, 0, 0, 0, 0, 0
-    while kills < num_kills or not resumed or not torn or within < source.within:
+    while kills < num_kills or not resumed or not torn or (source.has_long_epochs and not within):
         run_dir = folder / f"run-{runs}"
         runs += 1
         while True:

@@ -6,39 +6,24 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from torch import nn
+from torch.nn import Linear, Module
 
+from sagann import nn
 from sagann.errors import InputError
 from sagann.graph import random_split, sbm_graph
-from sagann.nn import (
-    GAT,
-    GCN,
-    GGNN,
-    GIN,
-    GINE,
-    RGCN,
-    SAGE,
-    CommNet,
-    EdgeConv,
-    GatedGCN,
-    GATv2,
-    GraphModel,
-    ModelConfig,
-    TransformerConv,
-)
 from sagann.nn.model_call import GRAPHS, VERTICES, check_call
 from sagann.train import TrainConfig, Trainer
 
 
-def model_with(parameters: str) -> nn.Module:
+def model_with(parameters: str) -> Module:
     """A model whose ``forward`` has these parameters."""
-    scope: dict[str, Any] = {"Module": nn.Module}
+    scope: dict[str, Any] = {"Module": Module}
     exec(f"class Mine(Module):\n    def forward(self{parameters}):\n        return x", scope)
-    mine: nn.Module = scope["Mine"]()
+    mine: Module = scope["Mine"]()
     return mine
 
 
-class WithoutForward(nn.Module):
+class WithoutForward(Module):
     pass
 
 
@@ -50,7 +35,7 @@ def test_a_forward_that_takes_hops_and_rows_passes(parameters: str) -> None:
 
 
 def test_a_forward_whose_parameters_are_not_known_passes() -> None:
-    model = nn.Linear(2, 2)
+    model = Linear(2, 2)
     # Python cannot say what this function of C takes.
     model.forward = max  # type: ignore[method-assign,assignment]
     check_call(model, VERTICES, where="model")
@@ -85,7 +70,7 @@ def test_a_model_without_forward_is_refused() -> None:
 
 
 def test_a_forward_that_is_no_function_is_refused() -> None:
-    model = nn.Linear(2, 2)
+    model = Linear(2, 2)
     model.forward = 3  # type: ignore[assignment]
     with pytest.raises(InputError, match="no function forward: it is of type int"):
         check_call(model, VERTICES, where="model")
@@ -93,7 +78,7 @@ def test_a_forward_that_is_no_function_is_refused() -> None:
 
 def test_the_model_of_the_vertices_in_a_graph_model_is_checked() -> None:
     with pytest.raises(InputError, match=r"GraphModel.gnn, a Mine(.|\n)*Let forward take \(hops, x\)"):
-        GraphModel(model_with(", x"), 4, 2)
+        nn.GraphModel(model_with(", x"), 4, 2)
 
 
 @pytest.mark.parametrize(
@@ -105,25 +90,25 @@ def test_the_model_of_the_vertices_in_a_graph_model_is_checked() -> None:
     ],
 )
 def test_options_that_the_model_does_not_read_are_named(settings: dict[str, Any], said: str) -> None:
-    assert ModelConfig(**settings).without_effect() == said
+    assert nn.ModelConfig(**settings).without_effect() == said
 
 
 def test_options_of_another_task_are_named() -> None:
-    config = ModelConfig(pool="mean,max", decoder="mlp")
+    config = nn.ModelConfig(pool="mean,max", decoder="mlp")
     pool = "pool = mean,max has no effect here: it is read where whole graphs are learned."
     assert config.without_effect() == pool
     assert config.without_effect(of_graphs=True) == ""
 
 
 def test_a_model_of_ones_own_is_told_how_options_are_given(tmp_path: Path) -> None:
-    config = ModelConfig(model=f"{tmp_path}/mine.py:Net", heads=4)
+    config = nn.ModelConfig(model=f"{tmp_path}/mine.py:Net", heads=4)
     assert config.without_effect().endswith("given by --model-option heads=VALUE, or model_options.")
 
 
 def test_a_trainer_says_so(caplog: pytest.LogCaptureFixture) -> None:
     graph = sbm_graph(60, num_classes=2, average_degree=4, homophily=0.8, num_features=4, feature_noise=0.1, seed=0)
     Trainer(
-        ModelConfig(model="gcn", hidden=8, heads=4, pool="max"),
+        nn.ModelConfig(model="gcn", hidden=8, heads=4, pool="max"),
         random_split(graph, train=0.5, val=0.2, seed=0),
         TrainConfig(epochs=1),
         progress=False,
@@ -133,7 +118,9 @@ def test_a_trainer_says_so(caplog: pytest.LogCaptureFixture) -> None:
 
 
 @pytest.mark.parametrize("widths", [(-1, 64), ((8, 8), 64), (8, None), (8.0, 64)])
-@pytest.mark.parametrize("kind", [CommNet, EdgeConv, GAT, GATv2, GatedGCN, GCN, GIN, SAGE, TransformerConv])
+@pytest.mark.parametrize(
+    "kind", [nn.CommNet, nn.EdgeConv, nn.GAT, nn.GATv2, nn.GatedGCN, nn.GCN, nn.GIN, nn.SAGE, nn.TransformerConv]
+)
 def test_widths_that_pyg_would_find_out_are_refused(kind: Any, widths: tuple[Any, Any]) -> None:
     name = kind.__name__
     message = rf"width of a layer is not a number .*\(in {name}\).*{name}\(graph.num_features, 64\)"
@@ -144,15 +131,15 @@ def test_widths_that_pyg_would_find_out_are_refused(kind: Any, widths: tuple[Any
 @pytest.mark.parametrize("edge_dim", [-1, None, 2.0])
 def test_a_width_of_edges_is_refused_as_others_are(edge_dim: Any) -> None:
     with pytest.raises(InputError, match=r"edge_dim = .*GINE\(graph.num_features, 64, GINE.edge_dim_of\(graph\)\)"):
-        GINE(16, 16, edge_dim=edge_dim)
+        nn.GINE(16, 16, edge_dim=edge_dim)
 
 
 @pytest.mark.parametrize("count", [-1, 0, None, 2.0])
 def test_counts_that_are_no_counts_are_refused(count: Any) -> None:
-    for kind in (GAT, GATv2, TransformerConv):
+    for kind in (nn.GAT, nn.GATv2, nn.TransformerConv):
         with pytest.raises(InputError, match=rf"needs heads: num_heads = {count}, .*{kind.__name__}"):
             kind(8, 4, num_heads=count)
     with pytest.raises(InputError, match=rf"needs edge types: num_edge_types = {count}, "):
-        GGNN(8, num_edge_types=count)
+        nn.GGNN(8, num_edge_types=count)
     with pytest.raises(InputError, match=rf"needs edge types: num_relations = {count}, "):
-        RGCN(8, 4, num_relations=count)
+        nn.RGCN(8, 4, num_relations=count)

@@ -1,1 +1,2 @@
 from tests.large import small_inputs_count_as_large as small_inputs_count_as_large
+from tests.plain import kernels as kernels, no_kernels_are_generated as no_kernels_are_generated

@@ -19,7 +19,7 @@ from sagann.saga import Edge, NaiveEngine, SagaLayer, using_engine
 from tests.kernels.edge.cases import hub
 
 # The interpreter computes with NumPy, which warns of what floating point allows.
-pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
+pytestmark = [pytest.mark.usefixtures("kernels"), pytest.mark.filterwarnings("ignore::RuntimeWarning")]
 NUM_VERTICES = 50
 
 

@@ -22,7 +22,7 @@ from sagann.nn import ModelConfig, build_model
 from sagann.runtime.workers import Workers, move
 from sagann.runtime.workers.stopwatch import Lap, Stopwatch
 from sagann.train import TrainConfig, Trainer
-from tests.plain import generate_no_kernels
+from tests.plain import auto_dialect
 from tests.runtime.workers.processes import join, run_workers, start_workers
 from tests.train.runs import Heard
 
@@ -113,9 +113,9 @@ def die_in_a_move(workers: Workers, folder: Path) -> None:
         os._exit(3)
 
 
+@auto_dialect("naive")
 def main(folder: Path) -> None:
     torch.set_num_threads(1)
-    generate_no_kernels()
     # What is compiled here, every fork has.
     train(None, folder, "alone")
     run_workers(lambda workers: train(workers, folder, "first"), 2)

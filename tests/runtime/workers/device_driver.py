@@ -24,7 +24,7 @@ from sagann.runtime.workers.carriers import DeviceCarrier, Operation
 from sagann.saga import NaiveEngine, using_engine
 from sagann.train import TrainConfig, Trainer, balancer, trainer as trainers
 from tests.graphs import labelled_graph
-from tests.plain import generate_no_kernels
+from tests.plain import auto_dialect
 from tests.runtime.workers.exactness_driver import Case, GatedLayer, Numbers, normed, prepared_by, several, trained
 from tests.runtime.workers.processes import run_workers
 from tests.simulated_device import SIMULATED, SimulatedTensor, register
@@ -158,9 +158,9 @@ def work(workers: Workers, folder: Path) -> None:
         )
 
 
+@auto_dialect("naive")
 def main(folder: Path) -> None:
     torch.set_num_threads(1)
-    generate_no_kernels()
     register()
     # By the names of this module, so that a device that is simulated has a size of accesses.
     cost_features.ACCESS_BYTES = {**cost_features.ACCESS_BYTES, SIMULATED: 128}

@@ -34,7 +34,7 @@ from sagann.train.epoch_source import WholeGraph
 from sagann.train.predictor import Predictor, PreparedGraph
 from sagann.train.streaming import Streaming
 from tests.graphs import labelled_graph
-from tests.plain import generate_no_kernels
+from tests.plain import auto_dialect
 from tests.runtime.in_memory.test_batch_norm import OfEdges, OfVertices
 from tests.runtime.workers.processes import join, run_workers, start_workers
 from tests.tolerances import largest
@@ -322,9 +322,9 @@ def die(workers: Workers, folder: Path) -> None:
         predictor.release()
 
 
+@auto_dialect("naive")
 def main(folder: Path) -> None:
     torch.set_num_threads(1)
-    generate_no_kernels()
     # What is compiled here, every fork has.
     save_numbers(None, folder, "alone")
     for run, (size, _, _) in RUNS.items():

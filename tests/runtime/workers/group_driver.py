@@ -97,10 +97,10 @@ def exchange(workers: Workers) -> None:
     finish()
 
 
-def die(workers: Workers, folder: Path, name: str, number: int, wait: Callable[[Workers], None]) -> None:
+def die(workers: Workers, folder: Path, name: str, signum: int, wait: Callable[[Workers], None]) -> None:
     """Worker 1 gets a signal while the others wait for it."""
     if workers.rank == 1:
-        os.kill(os.getpid(), number)
+        os.kill(os.getpid(), signum)
         time.sleep(60)
     since_s = time.perf_counter()
     try:
@@ -133,12 +133,12 @@ def main(folder: Path) -> None:
             work(workers, folder)
 
         run_workers(partial(prepared, talk), SIZE)
-        for name, number, wait, timeout_s in (
+        for name, signum, wait, timeout_s in (
             ("killed", signal.SIGKILL, ask, LONG_S),
             ("stopped", signal.SIGSTOP, ask, TIMEOUT_S),
-            ("killed beside", signal.SIGKILL, exchange, LONG_S),
+            ("killed in an exchange", signal.SIGKILL, exchange, LONG_S),
         ):
-            work = partial(prepared, partial(die, name=name, number=number, wait=wait))
+            work = partial(prepared, partial(die, name=name, signum=signum, wait=wait))
             pids = start_workers(work, SIZE, timeout_s=timeout_s)
             codes = join([pids[0], pids[2]])
             os.kill(pids[1], signal.SIGKILL)

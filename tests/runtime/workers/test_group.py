@@ -56,7 +56,7 @@ def test_transfers_that_travel_together_are_told_apart(folder: Path) -> None:
         assert mine["begun"] == [[10.0 * other + number for other in others] for number in range(2)]
 
 
-DOING = {"killed": "agreeing on the next epoch", "killed beside": "exchanging rows of the halo"}
+DOING = {"killed": "agreeing on the next epoch", "killed in an exchange": "exchanging rows of the halo"}
 "What workers do that wait for one that is killed."
 
 
