@@ -9,7 +9,7 @@ import pytest
 from sagann.runtime.in_memory.engine import CompiledEngine
 from sagann.saga.engine import NaiveEngine, using_engine
 from sagann.train import saver
-from tests.plain import no_kernels_are_generated as no_kernels_are_generated
+from tests.plain import kernels as kernels, no_kernels_are_generated as no_kernels_are_generated
 
 
 @pytest.fixture(scope="module")

@@ -61,6 +61,7 @@ class PlainTwin(nn.Module):
         return self.model.head(torch.stack(pooled))
 
 
+@pytest.mark.usefixtures("kernels")
 @pytest.mark.parametrize("regression", [False, True])
 def test_a_run_is_that_of_a_plain_loop(regression: bool) -> None:
     graph, torch_loss = rings_and_stars(regression=regression), F.mse_loss if regression else F.cross_entropy

@@ -79,6 +79,7 @@ def plain_rows(model: LinkModel, graph: Graph) -> Tensor:
     return second.apply_vertex(hidden, means @ hidden)
 
 
+@pytest.mark.usefixtures("kernels")
 def test_a_run_is_that_of_a_plain_loop() -> None:
     graph = communities()
     model, twin = model_of(graph), model_of(graph)
@@ -125,6 +126,7 @@ def test_a_run_learns_and_says_what_it_trains(options: dict[str, Any]) -> None:
     assert set(result.history[-1].metrics["val"]) == {"loss", "mrr"}
 
 
+@pytest.mark.usefixtures("kernels")
 @pytest.mark.parametrize(("name", "loss"), [("gat", "link_bce"), ("gcn", "link_softmax"), ("rgcn", "link_softmax")])
 def test_mini_batches_of_all_neighbours_have_the_losses_and_gradients_of_the_whole_graph(
     name: str, loss: str

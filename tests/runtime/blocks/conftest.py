@@ -1,1 +1,0 @@
-from tests.plain import no_kernels_are_generated as no_kernels_are_generated
