@@ -46,7 +46,7 @@ def main() -> None:
             with Group(specification, size=2) as group:
                 held = group.hold_back(1, options.share)
                 if not number:
-                    print(f"The second worker has {held}. Shares are those of the edges that it has.\n")
+                    print(f"The second worker has {held}; *share* is its share of the edges.\n")
                     print(head(COLUMNS, words=("parts", "moves after epochs")))
                 for cells in unequal(group, graph, options):
                     print(row([model, *cells]), flush=True)

@@ -166,7 +166,9 @@ def searched(job: Job, start: Assignment, stages: int) -> Assignment:
                 if start.seeds[HOST] and 0 < seeds < split.total:
                     yield _with_host(split, seeds)
             for giver, taker in permutations(("sample", "load", "train"), 2):
-                yield replace(split, threads=split.threads.moved(max(1, step // 8), giver=giver, taker=taker))
+                given, taken = getattr(split.threads, giver), getattr(split.threads, taker)
+                count = min(max(1, step // 8), given - 1)
+                yield replace(split, threads=replace(split.threads, **{giver: given - count, taker: taken + count}))
 
     best, best_s = start, pace_s(job, start, stages)
     while True:

@@ -24,9 +24,9 @@ Contestants:
   `non_blocking=True`. PyG samples a vertex once, and not again for every hop, which gives fewer edges.
 - `resident`: all features lie on the device, which takes the rows of each batch.
 
-"it / sagann" is the median over rounds of a contestant over sagann's first one, its default, in the same round. *Alone* has the seconds of
-sagann's stages in an epoch, each by itself on one thread, until the device is done; `calls` is the part of `train` until the host has queued the
-step. The bottleneck is the stage with the most seconds.
+"it / sagann" is the median over rounds of a contestant over sagann's first one, its default, in the same round. *Alone* lists the
+seconds per epoch of each of sagann's stages, run separately on one thread until the device is done; `calls` is the part of `train` until the host
+has queued the step. The bottleneck is the stage with the most seconds.
 """
 
 
@@ -39,7 +39,7 @@ class Measured:
     turns: Mapping[str, Sequence[Mapping[str, Any]]]
     "For each contestant, what its worker said of each epoch."
     alone: Mapping[str, Mapping[str, float]]
-    "For contestants of sagann that make batches ahead on one thread: seconds of stages, each by itself."
+    "For contestants of sagann that make batches ahead on one thread: seconds of stages, run separately."
     failures: Mapping[str, str]
     "Why a contestant did not run."
 

@@ -1,8 +1,8 @@
 """ROC's experiments on its cluster by simulation, beside its paper: ``python -m bench.roc``.
 
-Prints Markdown: throughput on 1 to 16 GPUs (figure 5), and policies of partitioning in training (figure 8) and inference (figure 9); those of
-memory (figure 10) are :mod:`bench.memory_policies`. Nothing is trained. Graphs are generated at a scale, plans have the sizes of the paper's
-Table 4.
+Prints Markdown: throughput on 1 to 16 GPUs (figure 5), and partitioning policies in training (figure 8) and inference (figure 9).
+:mod:`bench.memory_policies` compares memory policies (figure 10). Nothing is trained. Graphs are generated at a scale, and plans have the
+sizes of the paper's Table 4.
 """
 
 from __future__ import annotations

@@ -90,7 +90,7 @@ class Run:
     def first(self, epochs: int) -> dict[str, Any]:
         """Run the first epochs: seconds, losses, and the most that they took above the moment before.
 
-        One more tells what ran beside each other.
+        One more shows how far copying and computing overlap.
         """
         self.rest()
         before = memory_bytes("VmRSS")
@@ -102,7 +102,7 @@ class Run:
         return {**found, "planned": self.planned, "hidden": self._hidden()}
 
     def _hidden(self) -> float | None:
-        """The part of copying or computing, whichever is shorter, that ran beside the other in an epoch; None for the engine."""
+        """The share of the shorter of copying and computing that overlapped the other in one epoch; None for the engine."""
         if self.streamed is None:
             return None
         self.streamed.timeline = recorder = Recorder()

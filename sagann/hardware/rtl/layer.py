@@ -25,7 +25,7 @@ class Layer(wiring.Component):
     Ports:
         begins, rows, words, stalls: as for :class:`sagann.hardware.rtl.aggregate.Aggregate`.
         chunks, tiles, rectifies: of rows and of results; constant while a program runs.
-        weights, biases: are written while no program runs.
+        weights, biases: written only while no program runs.
         results: tiles of rows; a row is the number of a destination among n that are drained together.
         feeder_idle: the array has read all rows that were drained so far.
     """

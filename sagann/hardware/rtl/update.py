@@ -25,7 +25,7 @@ _TO_SUM = 1 + MUL_STAGES
 
 
 def tag_layout(design: KernelDesign) -> data.StructLayout:
-    """Which sums go through the array: those of a chunk of a row, by a tile of columns; and whether the chunk is the row's first or last one."""
+    """Labels sums on their way through the array: their row, their tile of columns, and whether their chunk is the first or last of the row."""
     return data.StructLayout(
         {
             "valid": 1,
@@ -69,7 +69,7 @@ class Feeder(wiring.Component):
         chunks, tiles: of a row, and of its result; constant while a program runs.
         begins, room: n destinations are about to be drained; whether there is room for n more.
         drained: their chunks.
-        lanes, address, tag: what the array is fed with, and which sums come of it.
+        lanes, address, tag: inputs of the array, and the tag of their sums.
         idle: the array has read all rows that were drained so far.
     """
 
@@ -163,7 +163,7 @@ class SystolicArray(wiring.Component):
         feeds, lanes, address: operands of a cycle, and which of the weights, or sums, they meet. In gradient mode those that meet one sum are
             ``HAZARD`` cycles apart.
         grads, first: in gradient mode, the gradients of a tile of columns, and whether sums begin at zero.
-        weights: are written while nothing is fed.
+        weights: written only while nothing is fed.
         sums: of each column, ``latency`` cycles after the lanes.
     """
 
@@ -262,9 +262,9 @@ class ColumnSums(wiring.Component):
     """Adds the sums of the chunks of a row to its bias, and rectifies the results.
 
     Ports:
-        sums, tag: sums of a chunk, and which ones they are.
+        sums, tag: sums of a chunk, and their tag.
         rectifies: whether negative results are zero; constant while results are under way.
-        biases: are written while there are no sums.
+        biases: written only while no sums arrive.
     """
 
     def __init__(self, design: KernelDesign) -> None:
