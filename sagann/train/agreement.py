@@ -43,8 +43,17 @@ def require_divisible(config: TrainConfig, *, balance: str) -> None:
             "(in TrainConfig.memory)",
             hint="Balance by edges or vertices (--balance edges), or leave memory out.",
         )
-    why = "several workers train, which take the whole graph and write no profile"
-    refuse(config, ["sample", "profile"], why, "train with one worker")
+    if balance == "cost" and config.sample is not None:
+        raise InputError(
+            f"mini-batches are divided equally among workers: balance is 'cost', sample is {list(config.sample)} (in TrainConfig.sample)",
+            hint="Balance by edges or vertices (--balance edges), or leave sample out.",
+        )
+    refuse(
+        config,
+        ["devices", "profile"],
+        "several workers train, which have a device each and write no profile",
+        "train with one worker",
+    )
 
 
 def device_together(name: str, team: Team, say: Callable[[str | None], None] = lambda text: None) -> torch.device:

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from sagann.config import TrainConfig, class_in_file
-from sagann.errors import InputError, LayerError, listed
+from sagann.errors import listed
 from sagann.hybrid.assignment import HOST
 from sagann.hybrid.cuda_trainer import CudaTrainer
 from sagann.hybrid.devices import Devices
@@ -35,14 +35,13 @@ from sagann.nn.user_model import load_class
 from sagann.runtime.device.streams import Streams
 from sagann.runtime.loading import MiniBatches
 from sagann.runtime.recorder import Recorder
-from sagann.saga.batch_norms import batch_norms_over_rows
 from sagann.saga.engine import current_engine, set_engine
 from sagann.train.contract import Contract
 from sagann.train.epoch_source import TrainStep
 from sagann.train.losses import Loss
 from sagann.train.predictor import Predictor
 from sagann.train.preparation import PreparedGraph
-from sagann.train.sampled_epochs import SampledEpochs
+from sagann.train.sampled_epochs import SampledEpochs, require_shareable
 from sagann.train.trainable import copy_of_model
 
 if TYPE_CHECKING:
@@ -75,7 +74,7 @@ class HybridEpochs(SampledEpochs):
         minibatches: MiniBatches | None = None,
     ) -> None:
         assert config.devices is not None
-        _require_shareable(predictor.model, prepared)
+        require_shareable(predictor.model, prepared, "devices")
         self._config = config
         tiered = replace(config, cache="static") if config.has_tiers else config
         super().__init__(predictor, prepared, tiered, say=say, minibatches=minibatches)
@@ -244,19 +243,3 @@ def _replica(model_file: tuple[Path, str] | None, parts: bytes) -> tuple[nn.Modu
     set_engine(engine)
     model.train()
     return model, Predictor(model, contract, device=torch.device("cpu"), loss=loss).loss_of_batch
-
-
-def _require_shareable(model: nn.Module, prepared: PreparedGraph) -> None:
-    """Refuse what trainers cannot compute apart: means over a mini-batch, and edge data that learn."""
-    for name, norm in batch_norms_over_rows(model).items():
-        raise LayerError(
-            "a model that is trained by several trainers must treat vertices independently between its layers: "
-            f"the {type(norm).__name__} '{name}' computes a mean over all of them (in {type(model).__name__})",
-            hint="Use LayerNorm instead of BatchNorm.",
-        )
-    for name, rows in prepared.graph.topology.edge_data.items():
-        if rows.requires_grad:
-            raise InputError(
-                f"edge data that learn are not shared out: '{name}' has a gradient (in TrainConfig.devices)",
-                hint="Train in this process alone, without devices.",
-            )

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from sagann.config import TrainConfig
+from sagann.errors import InputError
 from sagann.free_space import require_memory
 from sagann.graph import Graph
 from sagann.sampling import LearnedLinks
@@ -105,6 +106,12 @@ class SampledLinkEpochs(SampledEpochs):
     """The epoch source of links on mini-batches: the in-edges of their ends are sampled."""
 
     def _seeds(self, config: TrainConfig) -> LearnedLinks:
+        if self._team.size > 1:
+            raise InputError(
+                f"mini-batches of links are not divided: {self._team.size} workers, and the edges of a batch's links are left out "
+                "of all its blocks (in TrainConfig.sample)",
+                hint="Leave sample out (--sample), or train with one worker.",
+            )
         return _learned(self._prepared, config, config.seeds_per_batch)
 
     def _hottest(self, graph: Graph, config: TrainConfig) -> Tensor:

@@ -115,7 +115,7 @@ class Predictor:
                 )
             return self._kept
 
-    def prepare(self, graph: Graph, *, validate: bool = True) -> PreparedGraph:
+    def prepare(self, graph: Graph, *, validate: bool = True, keeps_whole: bool = False) -> PreparedGraph:
         """Check ``graph``, let the model prepare it (self-loops, normalisation), and move it to the device.
 
         Features of any floating-point dtype become the dtype of the model's parameters. Where the model is streamed, new
@@ -125,6 +125,7 @@ class Predictor:
             graph: the training graph or a new one.
             validate: check every value, and the checksums of the files that the graph was opened from; turn it off only for a
                 graph already checked.
+            keeps_whole: keep the whole prepared graph beside the part of a worker, for mini-batches.
         """
         _require_graph(graph)
         # A graph may have answers for another task than the model's.
@@ -147,7 +148,8 @@ class Predictor:
             stays = self.streaming is not None or self.contract.unit == "graph"
             device = torch.device("cpu") if stays else self.device
             if self.team.size > 1:
-                return _divided(prepared, graph, self.team, device, self.learned)  # type: ignore[arg-type]
+                divided = _divided(prepared, graph, self.team, device, self.learned)  # type: ignore[arg-type]
+                return replace(divided, whole=prepared.to("cpu")) if keeps_whole else divided
         return PreparedGraph(
             graph=prepared.to("cpu") if stays else prepared.in_memory().to(device), opened=graph.topology
         )

@@ -31,11 +31,18 @@ class PreparedGraph:
     "The edges before the model has prepared them, such as without loops that it has added."
     part: WorkerPart | None = None
     "The worker's part of the prepared graph, which the layers walk instead; None for the whole graph."
+    whole: Graph | None = None
+    "The whole prepared graph on the processor, where workers divide it and mini-batches are made of it."
 
     @property
     def walked(self) -> Graph | WorkerPart:
         """What the layers walk: the whole graph, or the worker's part."""
         return self.part or self.graph
+
+    @property
+    def sampled(self) -> Graph:
+        """The graph that mini-batches are made of, on the processor: samplers read the host's memory."""
+        return self.graph.to("cpu") if self.whole is None else self.whole
 
     @property
     def num_edges(self) -> int:

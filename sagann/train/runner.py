@@ -90,7 +90,7 @@ class Runner:
         A worker's gradient is that of its own part until :meth:`add_gradients` adds the others'.
         """
         first = self.prepared.vertices.start
-        return self._total(
+        return self.total_loss(
             lambda: self._own_loss(
                 lambda rows, at: loss_of(rows, slice(first + at.start, first + at.stop)), timeline
             )
@@ -98,9 +98,10 @@ class Runner:
 
     def loss_of_all(self, loss_of: Callable[[Tensor, slice], Tensor], num_units: int) -> Tensor:
         """A loss with its gradient: the sum of what ``loss_of`` gives for the rows of all vertices and each worker's share of units."""
-        return self._total(lambda: loss_of(self.all_rows(), self.team.share_of(num_units)))
+        return self.total_loss(lambda: loss_of(self.all_rows(), self.team.share_of(num_units)))
 
-    def _total(self, own_loss: Callable[[], Tensor]) -> Tensor:
+    def total_loss(self, own_loss: Callable[[], Tensor]) -> Tensor:
+        """The sum of what ``own_loss`` gives at each worker, which it computes with the same random numbers; a worker's gradient is of its own."""
         self.team.share_random_numbers(self.device)
         with self.team.forward():
             own = own_loss()

@@ -8,21 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from sagann.byte_size import parse_bytes
 from sagann.config import TrainConfig
+from sagann.errors import InputError, LayerError
 from sagann.graph import Graph
 from sagann.kernels.memory import POOL
 from sagann.runtime.loading import MiniBatches, Pipeline, StageCounters
 from sagann.runtime.loading.batches import AHEAD, useful_ahead
 from sagann.runtime.loading.sampling_place import SampleOn
 from sagann.runtime.tiered import DeviceFeatures, TieredFeatures
-from sagann.saga.batch_norms import batch_size_without_rest
-from sagann.sampling import LearnedLinks
+from sagann.saga.batch_norms import batch_norms_over_rows, batch_size_without_rest
+from sagann.sampling import LearnedLinks, MiniBatch
 from sagann.train.batch_memory import measure_batches
 from sagann.train.epoch_source import BatchEpochs, TrainStep
 from sagann.train.predictor import Predictor
@@ -68,6 +70,9 @@ class SampledEpochs(BatchEpochs):
         minibatches: MiniBatches | None = None,
     ) -> None:
         super().__init__(predictor, prepared)
+        self._team = prepared.team
+        if self._team.size > 1:
+            require_shareable(predictor.model, prepared, "workers")
         self.minibatches = minibatches or self._made(config, say)
         features = self.minibatches.graph.features
         self._store = features if isinstance(features, TieredFeatures | DeviceFeatures) else None
@@ -76,7 +81,7 @@ class SampledEpochs(BatchEpochs):
 
     def _made(self, config: TrainConfig, say: Callable[[str], None]) -> MiniBatches:
         # Samplers read the host's memory, where a graph of a streamed evaluation lies already.
-        graph, ahead = self._tiered(self._prepared.graph.to("cpu"), config, say)
+        graph, ahead = self._tiered(self._prepared.sampled, config, say)
         # After the hot tier, whose size may be stated.
         sample_on = sampling_place(graph, config, self._predictor.device, say=say)
         return self._batches_of(graph, config, ahead=ahead, sample_on=sample_on)
@@ -100,7 +105,7 @@ class SampledEpochs(BatchEpochs):
                 say(f"The memory budget has room for a queue of {plan.ahead} mini-batches ahead, not of {ahead}.")
             # Features that lie on the device already have no need of a hot tier there.
             is_read_by_device = (
-                predictor.device.type == "cuda" and self._prepared.graph.topology.device.type == "cpu"
+                predictor.device.type == "cuda" and self._prepared.walked.topology.device.type == "cpu"
             )
             device = predictor.device if is_read_by_device and is_in_memory(graph.features) else None
             ahead = plan.ahead
@@ -129,6 +134,7 @@ class SampledEpochs(BatchEpochs):
             # The ends of links are two rows at least.
             num_seeds, batch_size = len(batches.seeds), batches.batch_size
             batches.batch_size = batch_size_without_rest(self._predictor.model, num_seeds, batch_size)
+        batches.team = self._team
         return batches
 
     def _seeds(self, config: TrainConfig) -> str | LearnedLinks:
@@ -151,8 +157,20 @@ class SampledEpochs(BatchEpochs):
 
     def steps(self, epoch: int, *, first: int = 0) -> Generator[TrainStep, None, None]:
         with self._counted(self.minibatches.batches(epoch, first=first)) as batches:
-            for batch in batches:
-                yield self.step(batch)
+            for number, batch in enumerate(batches, first):
+                yield self.step(batch) if self._team.size == 1 else self._share_of_step(batch, number)
+
+    def _share_of_step(self, batch: MiniBatch, number: int) -> TrainStep:
+        """The training step of a batch that workers have divided; ``batch`` is this one's share."""
+        runner, share = self._runner, self.minibatches.share(number)
+        own_edges = torch.tensor(float(batch.num_edges if share else 0), dtype=torch.float64)
+        num_edges = self._team.total(own_edges, "counting edges")
+        return TrainStep(
+            loss=partial(runner.total_loss, lambda: self._predictor.loss_of_batch(batch) * share),
+            num_labelled=self.minibatches.num_items(number),
+            num_edges=int(num_edges),
+            complete_gradients=runner.add_gradients,
+        )
 
     @contextmanager
     def _counted(self, batches: Pipeline[R]) -> Iterator[Pipeline[R]]:
@@ -168,6 +186,22 @@ class SampledEpochs(BatchEpochs):
             self.counters = batches.counters
             if self._store is not None and before is not None:
                 self.traffic = self._store.traffic() - before
+
+
+def require_shareable(model: nn.Module, prepared: PreparedGraph, by: str) -> None:
+    """Refuse what several trainers of a mini-batch cannot compute apart: means over it, and edge data that learn. ``by`` names them in errors."""
+    for name, norm in batch_norms_over_rows(model).items():
+        raise LayerError(
+            f"a model whose mini-batches {by} share must treat vertices independently between its layers: "
+            f"the {type(norm).__name__} '{name}' computes a mean over all of them (in {type(model).__name__})",
+            hint="Use LayerNorm instead of BatchNorm.",
+        )
+    for name, rows in prepared.graph.topology.edge_data.items():
+        if rows.requires_grad:
+            raise InputError(
+                f"edge data that learn are not shared out: '{name}' has a gradient (in TrainConfig.{by})",
+                hint=f"Train in this process alone, without {by}.",
+            )
 
 
 def _stated_ahead(graph: Graph, config: TrainConfig, predictor: Predictor) -> int:

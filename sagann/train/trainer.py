@@ -243,7 +243,7 @@ class Trainer:
             )
         files = Streaming.of(self.config, self._spill_dir, device=self.device, automatic_bytes=1)
         with files.large_arrays() if files is not None and self._in_files_bytes else nullcontext():
-            return self.predictor.prepare(self.graph, validate=False)
+            return self.predictor.prepare(self.graph, validate=False, keeps_whole=self.config.sample is not None)
 
     def _stream_where_needed(self, folder: RunFolder | None, *, resume: bool) -> None:
         """Stream the model where a budget is stated, or where memory is too small for the run."""
@@ -345,7 +345,7 @@ class Trainer:
         """A session that trains the model from the weights it has now."""
         self.predictor.try_out(self.prepared)
         if self.config.sample is not None:
-            require_seeds_apart(self.predictor, self.prepared.graph.to("cpu"), self.config.sample)
+            require_seeds_apart(self.predictor, self.prepared.sampled, self.config.sample)
         source = source_of(
             self.predictor, self.prepared, self.config, model_config=self.model_config, say=self._say
         )

@@ -281,7 +281,7 @@ def test_workers_that_torchrun_restarts_resume_by_themselves(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--sample", "5,5"), "sample is refused: (5, 5), expected None"),
+        (("--sample", "5,5", "--balance", "cost"), "balance is 'cost', sample is [5, 5]"),
         (("--memory", "2GiB", "--balance", "cost"), "balance is 'cost', memory is '2GiB'"),
         (("--worker-timeout", "0"), "worker_timeout is refused: 0.0, expected seconds from 0.001 to 1e+06"),
         (("--balance", "time"), "balance is refused: 'time', expected one of edges"),

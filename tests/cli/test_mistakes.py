@@ -167,9 +167,9 @@ MISTAKES = [
     (f"{_U250} --model gat", "the performance model does not know this model"),
     (f"{_U250} --layers 3", "fanouts do not fit the layers"),
     (f"{_U250} --batch-size 1", "fewer seeds than trainers"),
-    (f"{_TRAINERS} --workers 2", "sample is refused: (25, 10), expected None where several workers train"),
+    (f"{_TRAINERS} --workers 2", "devices is refused: 'host,accelerator', expected None where several workers train"),
     (f"{_PLAN} --workers 2 --memory 1GiB --balance cost", "vertices do not move between workers that stream"),
-    (f"{_PLAN} --workers 2 --sample 5,5", "sample is refused: (5, 5), expected None where several workers train"),
+    (f"{_PLAN} --workers 2 --sample 5,5 --balance cost", "mini-batches are divided equally among workers"),
     (f"{_PLAN} --workers 2 --learned x", "not a run folder"),
     (f"{_PLAN} --balance cost", "nothing is divided without workers: --balance, and there is one process"),
     # Runs that are used.

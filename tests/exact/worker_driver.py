@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -14,7 +15,7 @@ from sagann.runtime.workers import Workers
 from tests.exact.cases import GRAPHS, MODELS, MODES, Case, numbers_of, why_not
 from tests.runtime.workers.processes import run_workers
 
-SIZES = {"2 workers": 2, "3 workers": 3, "2 streamed workers": 2}
+SIZES = {"2 workers": 2, "3 workers": 3, "2 streamed workers": 2, "3 sampled workers": 3}
 "Numbers of workers of each way."
 _BUDGET = "64KiB"
 
@@ -36,7 +37,9 @@ def main(folder: Path, way: str, every: int) -> None:
     torch.set_num_threads(1)
 
     def work(workers: Workers) -> None:
-        given = {"memory": _BUDGET, "spill": str(folder)} if "streamed" in way else {}
+        given: dict[str, Any] = {"memory": _BUDGET, "spill": str(folder)} if "streamed" in way else {}
+        if "sampled" in way:
+            given = {"sample": (-1, -1), "batch_size": 1000}
         found = {
             case: numbers_of(case.model, case.graph, case.mode, workers=workers, **given)
             for case in cases(way, every)

@@ -98,7 +98,8 @@ def test_a_difference_is_named_with_both_values() -> None:
 @pytest.mark.parametrize(
     ("options", "balance", "message"),
     [
-        ({"sample": (5, 5)}, "edges", r"sample is refused: \(5, 5\), expected None"),
+        ({"sample": (5, 5)}, "cost", r"balance is 'cost', sample is \[5, 5\]"),
+        ({"sample": (5, 5), "devices": "host,accelerator"}, "edges", "devices is refused: 'host,accelerator'"),
         ({"memory": "2GiB", "profile": True}, "edges", "profile is refused: True, expected False"),
         ({"memory": "2GiB"}, "cost", r"balance is 'cost', memory is '2GiB'"),
     ],

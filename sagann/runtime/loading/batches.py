@@ -24,6 +24,7 @@ from sagann.graph.rows import row_arrays
 from sagann.ranges import require_integer
 from sagann.runtime.loading.pipeline import Pipeline, Size, Stage
 from sagann.runtime.processor import num_cores
+from sagann.runtime.team import SOLO, Team
 from sagann.sampling.arguments import as_ids
 from sagann.sampling.batches import cut_seeds
 from sagann.storage.mapped import is_at_hand
@@ -75,6 +76,8 @@ class Batches(ABC, Generic[B]):
         # Where edge data learn, a batch must have the numbers that the optimizer's last step leaves.
         learns = any(rows.requires_grad for rows in graph.topology.edge_data.values())
         self.ahead = 0 if learns else ahead
+        self.team: Team = SOLO
+        "The processes that divide every batch among them; this one makes its share, which may be empty."
         self._features = None if graph.features is None else feature_store(graph.features)
         self._items = items
         self._next_epoch = 0
@@ -137,8 +140,8 @@ class Batches(ABC, Generic[B]):
         return 0
 
     def items_of(self, epoch: int) -> Sequence[Tensor]:
-        """What each batch of an epoch is made of, int64."""
-        return cut_seeds(
+        """What this process's share of each batch of an epoch is made of, int64: at least one item, which counts for another process then."""
+        batches = cut_seeds(
             self._items,
             self.batch_size,
             shuffle=self.shuffle,
@@ -146,6 +149,20 @@ class Batches(ABC, Generic[B]):
             epoch=epoch,
             drop_last=self.drop_last,
         )
+        return [
+            items[self.team.share_of(len(items))] if self.share(number) else items[:1]
+            for number, items in enumerate(batches)
+        ]
+
+    def num_items(self, number: int) -> int:
+        """Number of items that a batch of an epoch is made of, of all processes together."""
+        return min(self.batch_size, len(self._items) - number * self.batch_size)
+
+    def share(self, number: int) -> float:
+        """The part of a batch that is this process's, from 0 to 1."""
+        count = self.num_items(number)
+        own = self.team.share_of(count)
+        return (own.stop - own.start) / count
 
     @abstractmethod
     def stages(self, epoch: int) -> tuple[tuple[Stage, ...], Callable[[Any], B]]:
