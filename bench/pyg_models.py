@@ -26,7 +26,7 @@ from sagann.graph import Graph
 from sagann.interop import from_pyg_model
 from sagann.runtime.processor import processor_name
 
-COLUMNS = ("graph", "model", "PyG, s", "sagann, s", "times as fast", "first epoch, s")
+COLUMNS = "graph | model | PyG, s | sagann, s | times as fast | first epoch, s"
 
 
 def models_for(graph: Graph, hidden: int) -> Mapping[str, Callable[[], nn.Module]]:
@@ -94,11 +94,12 @@ def measured(graph: Graph, make: Callable[[], nn.Module], rounds: int) -> list[s
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Print the table."""
-    parser = parser_of(__doc__, hidden=128, rounds=5, threads=2)
-    parser.add_argument("--graphs", nargs="+", default=["reddit-small"], help=", ".join(["pubmed", *SHAPES]))
-    parser.add_argument("--models", nargs="+", default=["GCN", "GraphSAGE", "GIN", "GAT", "GAT v2"])
-    args = parser.parse_args(arguments)
+    args = parser_of(
+        __doc__,
+        {"hidden": 128, "rounds": 5, "threads": 2},
+        graphs=(["reddit-small"], ", ".join(["pubmed", *SHAPES])),
+        models=(["GCN", "GraphSAGE", "GIN", "GAT", "GAT v2"], "models"),
+    ).parse_args(arguments)
     torch.set_num_threads(args.threads)
     import torch_geometric
 

@@ -22,16 +22,11 @@ from sagann.nn import SAGE
 FEATURES = 64
 DEGREES = (5, 10)
 SIZES = (200, 2_000, 20_000)
-"Vertices."
-COLUMNS = (
-    *("vertices", "sagann, ms", "PyG, edge_index, ms", "PyG, EdgeIndex, ms", "linear maps alone, ms"),
-    *("sagann / PyG", "maps / PyG"),
-)
+COLUMNS = "vertices | sagann, ms | PyG, edge_index, ms | PyG, EdgeIndex, ms | linear maps alone, ms | sagann / PyG | maps / PyG"
 
 
 def main() -> None:
-    """Print the table."""
-    parser = parser_of(__doc__, threads=2, rounds=60)
+    parser = parser_of(__doc__, {"threads": 2, "rounds": 60})
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     print(head(COLUMNS))
@@ -42,12 +37,7 @@ def main() -> None:
 
 
 def measure(num_vertices: int, rounds: int) -> list[float]:
-    """Median seconds of sagann, PyG with ``edge_index``, PyG with ``EdgeIndex``, and the linear maps alone.
-
-    Args:
-        num_vertices: of each topology, all of which are destinations.
-        rounds: topologies that each contestant sees, besides two to warm up.
-    """
+    """Median seconds of sagann, PyG with ``edge_index``, PyG with ``EdgeIndex``, and the linear maps alone."""
     from torch_geometric import EdgeIndex
     from torch_geometric.nn import SAGEConv
 

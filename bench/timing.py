@@ -27,14 +27,7 @@ def alternate(
     at_least_s: float = 0.0,
     device: torch.device = PROCESSOR,
 ) -> dict[str, list[float]]:
-    """Seconds of a run of every contestant by round, after two runs of each to warm up.
-
-    Args:
-        contestants: what to run, by name.
-        rounds: turns of each, in alternation.
-        at_least_s: short runs are repeated within a turn until they take this long together; the median counts.
-        device: that they run on.
-    """
+    """Seconds of a run of every contestant by round, after two runs of each to warm up."""
     repetitions = {}
     for name, run in contestants.items():
         run()

@@ -22,6 +22,11 @@ from sagann.train import TrainConfig
 NUM_SEEDS = 10
 
 Prepare = Callable[[Graph, int], Graph]
+"What is done to a graph before training, by a seed, for both."
+
+
+def _as_it_is(graph: Graph, _seed: int) -> Graph:
+    return graph
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -29,25 +34,17 @@ class Experiment:
     """One row of the table: some runs of one model on one dataset."""
 
     dataset: str
-    "Name of the file in the data folder, without .npz."
     model: ModelConfig
-    "The model; PyG's twin has the same."
     train: Mapping[str, Any] = field(default_factory=dict)
-    "Settings of TrainConfig, other than the seed."
-    prepare: Prepare = lambda graph, _seed: graph
-    "What is done to the graph before training, for both."
+    prepare: Prepare = _as_it_is
     metric: str = "accuracy"
     "The test metric that is reported, in percent."
     seeds: int = NUM_SEEDS
-    "Number of runs."
     published: float | None = None
-    "Mean published, in percent."
     source: str = ""
-    "Where it was published."
     twin: bool = True
     "Whether PyG runs as well."
     section: str = "published"
-    "Section of the report."
 
     @property
     def key(self) -> str:
@@ -56,7 +53,6 @@ class Experiment:
         return f"{self.dataset}/{self.model.model}-{self.model.layers}{sampled}"
 
     def train_config(self, seed: int) -> TrainConfig:
-        """The settings of one run."""
         return TrainConfig(seed=seed, device="cpu", **self.train)
 
 
@@ -92,10 +88,6 @@ def _typed_both_ways(graph: Graph, _seed: int) -> Graph:
     return add_inverse_edges(graph)
 
 
-def _as_it_is(graph: Graph, _seed: int) -> Graph:
-    return graph
-
-
 # As in the papers, but for fewer epochs on all but PubMed's GAT (there 200, and up to 1000 for GAT, whose learning
 # rate is doubled here on Cora and Citeseer).
 KIPF = {"epochs": 100, "eval_every": 2, "lr": 0.01, "weight_decay": 5e-4, "decay": "first-layer"}
@@ -110,6 +102,7 @@ GAT_SOURCE = "Velickovic et al., ICLR 2018, Table 2"
 
 def _planetoid() -> list[Experiment]:
     gat_pubmed = {"epochs": 1000, "patience": 100, "lr": 0.01, "weight_decay": 1e-3}
+    published = {"prepare": _bag_of_words, "twin": False}
     rows = [
         ("cora", GCN, KIPF, 81.5, GCN_SOURCE),
         ("citeseer", GCN, KIPF, 70.3, GCN_SOURCE),
@@ -119,15 +112,7 @@ def _planetoid() -> list[Experiment]:
         ("pubmed", GAT_PUBMED, gat_pubmed, 79.0, GAT_SOURCE),
     ]
     return [
-        Experiment(
-            dataset=dataset,
-            model=model,
-            train=train,
-            prepare=_bag_of_words,
-            published=mean,
-            source=source,
-            twin=False,
-        )
+        Experiment(dataset=dataset, model=model, train=train, published=mean, source=source, **published)
         for dataset, model, train, mean, source in rows
     ]
 
@@ -148,49 +133,26 @@ def _residual() -> list[Experiment]:
 
 
 def _others() -> list[Experiment]:
-    train = {"epochs": 100, "eval_every": 5, "lr": 0.01, "weight_decay": 5e-4}
+    common = {"epochs": 100, "eval_every": 5, "lr": 0.01, "weight_decay": 5e-4}
+    by_area = {"monitor": "val/roc_auc"}
+    shorter = by_area | {"epochs": 60, "weight_decay": 0.0}
+    sage, wide = ModelConfig(model="sage", hidden=32, encoder="linear"), ModelConfig(model="sage", hidden=128)
+    area = {"metric": "roc_auc"}
 
-    def row(dataset: str, model: ModelConfig, prepare: Prepare, **settings: Any) -> Experiment:
-        return Experiment(
-            dataset=dataset, model=model, prepare=prepare, **{"train": train, "section": "pyg"} | settings
-        )
+    def row(
+        dataset: str, model: ModelConfig, prepare: Prepare, train: Mapping[str, Any], **others: Any
+    ) -> Experiment:
+        train = common | train
+        return Experiment(dataset=dataset, model=model, prepare=prepare, train=train, section="pyg", **others)
 
     return [
-        row("amazon_computers", ModelConfig(model="gcn", hidden=32, encoder="linear"), _undirected_per_class),
-        row("coauthor_cs", ModelConfig(model="sage", hidden=32, encoder="linear"), _per_class),
-        row(
-            "twitch",
-            ModelConfig(model="sage", hidden=32, encoder="linear"),
-            _countries,
-            train=train | {"monitor": "val/roc_auc"},
-            metric="roc_auc",
-        ),
-        row(
-            "blogcatalog",
-            ModelConfig(model="sage", hidden=128),
-            _random,
-            train=train | {"epochs": 60, "weight_decay": 0.0, "monitor": "val/roc_auc"},
-            metric="roc_auc",
-        ),
-        row(
-            "ppi_homo_sapiens",
-            ModelConfig(model="sage", hidden=128),
-            _random,
-            train=train | {"epochs": 60, "weight_decay": 0.0, "monitor": "val/roc_auc"},
-            metric="roc_auc",
-            seeds=5,
-        ),
-        row(
-            "aifb",
-            ModelConfig(model="ggnn", hidden=32, dropout=0.2),
-            _typed_both_ways,
-        ),
-        row(
-            "facebook10",
-            ModelConfig(model="sage", hidden=32, encoder="linear", dropout=0.1),
-            _as_it_is,
-            train=train | {"epochs": 40, "weight_decay": 0.0},
-        ),
+        row("amazon_computers", replace(sage, model="gcn"), _undirected_per_class, {}),
+        row("coauthor_cs", sage, _per_class, {}),
+        row("twitch", sage, _countries, by_area, **area),
+        row("blogcatalog", wide, _random, shorter, **area),
+        row("ppi_homo_sapiens", wide, _random, shorter, seeds=5, **area),
+        row("aifb", ModelConfig(model="ggnn", hidden=32, dropout=0.2), _typed_both_ways, {}),
+        row("facebook10", replace(sage, dropout=0.1), _as_it_is, {"epochs": 40, "weight_decay": 0.0}),
     ]
 
 

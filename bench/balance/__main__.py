@@ -14,8 +14,8 @@ from statistics import median
 import torch
 
 from bench.balance.group import Group
+from bench.epochs.graphs import hubs_first
 from bench.pages import best_of, command_line, head, parser_of, row
-from bench.power_law import power_law
 from bench.timing import median_ratio
 from sagann.graph import Graph
 from sagann.partition import vertex_ranges
@@ -26,13 +26,12 @@ SHARES = (0.1, 0.2, 0.3, 0.4, 0.5)
 "Shares of the edges that the search first gives the slow worker."
 REFINED = (0.05, 0.025, 0.0125)
 "How far to either side of the best share so far it then looks."
-COLUMNS = ("model", "parts", "share", "epoch, s", "against the best", "moves after epochs")
+COLUMNS = "model | parts | share | epoch, s | against the best | moves after epochs"
 
 
 def main() -> None:
-    """Print the table."""
     options = _options()
-    graph = power_law(int(options.vertices), int(options.edges), options.features)
+    graph = hubs_first(options)
     print(
         f"# Balance of workers\n\n`{command_line('bench.balance')}`; {processor_name()}; PyTorch {torch.__version__}. An epoch is forward, "
         f"cross-entropy, backward and a step of Adam, without dropout; 2 layers, hidden {options.hidden}.\n\nR-MAT, {graph.num_vertices:,} vertices, "
@@ -88,12 +87,13 @@ def unequal(group: Group, graph: Graph, options: argparse.Namespace) -> list[lis
 
 
 def _options() -> argparse.Namespace:
-    parser = parser_of(__doc__, hidden=128, rounds=5, vertices=200000.0, edges=4000000.0, features=64, work=None)
-    parser.add_argument("--models", nargs="+", default=["gcn", "gated-gcn"])
-    parser.add_argument("--epochs", type=int, default=5, help="epochs in a turn")
-    parser.add_argument("--share", type=float, default=0.5, help="of a core, that the slow worker has")
-    parser.add_argument("--balanced-epochs", type=int, default=12, help="epochs after which vertices may move")
-    return parser.parse_args()
+    return parser_of(
+        __doc__,
+        {"hidden": 128, "rounds": 5, "epochs": 5, "vertices": 2e5, "edges": 4e6, "features": 64, "work": None},
+        models=(["gcn", "gated-gcn"], "models"),
+        share=(0.5, "of a core, that the slow worker has"),
+        balanced_epochs=(12, "epochs after which vertices may move"),
+    ).parse_args()
 
 
 if __name__ == "__main__":

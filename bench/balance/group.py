@@ -15,12 +15,7 @@ COMMAND = (sys.executable, "-m", "bench.balance.worker")
 
 
 class Group:
-    """Workers of one thread each; a context manager, which ends them.
-
-    Args:
-        specification: what :mod:`bench.balance.worker` trains.
-        size: number of processes.
-    """
+    """Workers of one thread each; a context manager, which ends them."""
 
     def __init__(self, specification: Mapping[str, Any], *, size: int) -> None:
         self._exits = ExitStack()

@@ -10,11 +10,11 @@ from __future__ import annotations
 import argparse
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from bench.device.contests import HEADER, Measure, epochs, free, gathers, streamed
+from bench.device.contests import HEADER, epochs, free, gathers, streamed
 from bench.epochs.graphs import SHAPES, graph_of, specification_of, write_task
 from bench.epochs.pyg_worker import VARIANTS
 from bench.epochs.report import DENSE_MODELS, EDGE_MODELS
@@ -28,35 +28,28 @@ MODELS = (*DENSE_MODELS, *EDGE_MODELS)
 
 
 def main(given: Sequence[str] | None = None) -> int:
-    """Measure and print; the exit status."""
     arguments = _arguments(given)
     try:
-        device = device_named(arguments.device)
+        arguments.device = device_named(arguments.device)
     except InputError as error:
         sys.stderr.write(f"There is nothing to measure. {error}\n")
         return 1
-    how = Measure(
-        device=device,
-        rounds=arguments.rounds,
-        at_least_s=arguments.at_least,
-        copied_bytes=int(arguments.copied * 2**20),
-    )
     print(
-        f"`{command_line('bench.device', given)}`; {where(device)} Two layers, hidden {arguments.hidden}, no dropout; seconds are medians of "
+        f"`{command_line('bench.device', given)}`; {where(arguments.device)} Two layers, hidden {arguments.hidden}, no dropout; seconds are medians of "
         f"{arguments.rounds} rounds in alternation.\n\n{HEADER}",
         flush=True,
     )
     with warnings.catch_warnings():
         # Of PyTorch's sparse matrices, which are PyG's.
         warnings.simplefilter("ignore", UserWarning)
-        return _measure(arguments, how)
+        return _measure(arguments)
 
 
-def _measure(arguments: argparse.Namespace, how: Measure) -> int:
+def _measure(arguments: argparse.Namespace) -> int:
     wrong = 0
     for dataset in arguments.datasets:
         with TemporaryDirectory(prefix="sagann_device_", dir=arguments.work) as folder:
-            for what, contest in _contests(dataset, Path(folder), arguments, how):
+            for what, contest in _contests(dataset, Path(folder), arguments):
                 try:
                     print("\n".join(contest()), flush=True)
                 except Exception as error:  # noqa: BLE001
@@ -66,42 +59,34 @@ def _measure(arguments: argparse.Namespace, how: Measure) -> int:
                     said = f"failed: {type(error).__name__}: {first}"[:200].replace("|", "/")
                     print(row([what, dataset, "-", "-", "-", "-", said]), flush=True)
                 finally:
-                    free(how.device)
+                    free(arguments.device)
     return int(wrong > 0)
 
 
 def _contests(
-    dataset: str, folder: Path, arguments: argparse.Namespace, how: Measure
-) -> Iterator[tuple[str, Callable[[], list[str]]]]:
-    stored = write_task(folder, dataset, [*arguments.models, *arguments.streamed], arguments.hidden)
-    told = {"hidden": arguments.hidden, "folder": str(folder)}
-    plain, variants = graph_of(stored), arguments.variants
-    for model in arguments.models:
+    dataset: str, folder: Path, how: argparse.Namespace
+) -> Iterator[tuple[str, Callable[[], Iterable[str]]]]:
+    plain = graph_of(write_task(folder, dataset, [*how.models, *how.streamed], how.hidden))
+    told = {"hidden": how.hidden, "folder": str(folder)}
+    for model in how.models:
         specification = specification_of(model, **told)
-        yield f"epoch, {model}", lambda m=model, s=specification: [epochs(dataset, m, s, variants, folder, how)]
-    yield "gathers", lambda: list(gathers(dataset, plain, arguments.hidden, how))
-    for model in arguments.streamed:
+        yield f"epoch, {model}", lambda m=model, s=specification: [epochs(dataset, m, s, folder, how)]
+    yield "gathers", lambda: gathers(dataset, plain, how)
+    for model in how.streamed:
         specification = specification_of(model, **told)
-        yield (
-            f"streamed, {model}",
-            lambda m=model, s=specification: [streamed(dataset, m, s, load(s, folder), how)],
-        )
+        yield f"streamed, {model}", lambda m=model, s=specification: [streamed(dataset, m, s, load(s, folder), how)]
 
 
 def _arguments(given: Sequence[str] | None) -> argparse.Namespace:
-    parser = parser_of(__doc__, hidden=128, rounds=5, work=None)
-    parser.add_argument("--device", default="cuda", help="cuda, cuda:N or cpu; default cuda")
-    parser.add_argument(
-        "--datasets", nargs="+", choices=list(SHAPES), default=["reddit-small", "reddit-middle"], metavar="NAME"
-    )
-    parser.add_argument("--models", nargs="*", choices=MODELS, default=list(MODELS))
-    parser.add_argument(
-        "--variants", nargs="+", choices=VARIANTS, default=list(VARIANTS), help="PyG's forms of the edges"
-    )
-    parser.add_argument("--streamed", nargs="*", choices=MODELS, default=["gcn", "gated-gcn", "gat", "ggnn"])
-    parser.add_argument("--at-least", type=float, default=0.5, help="seconds of a turn; shorter runs are repeated")
-    parser.add_argument("--copied", type=float, default=1024, help="MiB that are copied to know the bandwidth by")
-    return parser.parse_args(given)
+    return parser_of(
+        __doc__,
+        {"hidden": 128, "rounds": 5, "work": None, "device": "cuda", "at_least": 0.5},
+        datasets=(["reddit-small", "reddit-middle"], "graphs", SHAPES),
+        models=(list(MODELS), "models of epochs in memory", MODELS),
+        variants=(list(VARIANTS), "PyG's forms of the edges", VARIANTS),
+        streamed=(["gcn", "gated-gcn", "gat", "ggnn"], "models of streamed epochs", MODELS),
+        copied=(1024.0, "MiB that are copied to know the bandwidth by"),
+    ).parse_args(given)
 
 
 if __name__ == "__main__":

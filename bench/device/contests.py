@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import gc
+from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from statistics import median
 from typing import Any
@@ -28,50 +29,23 @@ from sagann.runtime.streaming.stream import stream
 
 LOSS_TOLERANCE = 1e-3
 "Relative: contestants whose first losses differ by more do not compute the same, and do not count."
-HEADER = head(("what", "on", "sagann s", "against", "s", "is", "remarks"), words=("on", "against", "remarks"))
+HEADER = head("what | on | sagann s | against | s | is | remarks", words=("on", "against", "remarks"))
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Measure:
-    """How to measure."""
-
-    device: torch.device
-    "On what."
-    rounds: int
-    "Turns of each in alternation."
-    at_least_s: float
-    "Shorter runs are repeated within a turn."
-    copied_bytes: int
-    "To know the copy bandwidth by."
-
-    def alternate(self, contestants: Mapping[str, Callable[[], object]]) -> dict[str, list[float]]:
-        """Seconds of every contestant by round."""
-        return alternate(contestants, rounds=self.rounds, at_least_s=self.at_least_s, device=self.device)
+def timed(contestants: Mapping[str, Callable[[], object]], how: Namespace) -> dict[str, list[float]]:
+    return alternate(contestants, rounds=how.rounds, at_least_s=how.at_least, device=how.device)
 
 
 def line(
     what: str, on: str, ours: list[float], against: str, theirs: list[float], remarks: str, *, longer: bool = False
 ) -> str:
-    """A line of the table.
-
-    Args:
-        what: was measured.
-        on: which graph.
-        ours: seconds of sagann by round; empty where it did not run.
-        against: what it is compared with.
-        theirs: seconds of that, likewise.
-        remarks: what else is to be known.
-        longer: compare by how many times as long ours takes, not by how many times as fast it is.
-    """
     pair = (ours, theirs) if longer else (theirs, ours)
     seconds = [figure(median(each) if each else None, ".4g") for each in (ours, theirs)]
     ratio = figure(median_ratio(*pair) if ours and theirs else None)
     return row([what, on, seconds[0], against, seconds[1], ratio, remarks])
 
 
-def epochs(
-    dataset: str, model: str, specification: dict, variants: Sequence[str], folder: Any, how: Measure
-) -> str:
+def epochs(dataset: str, model: str, specification: dict, folder: Any, how: Namespace) -> str:
     """An epoch against the best of PyG's variants, each of which runs in alternation with sagann's."""
     refused: list[str] = []
     pairs: dict[str, dict[str, list[float]]] = {}
@@ -82,14 +56,14 @@ def epochs(
         peak = peak_bytes(ours.run, how.device)
     except torch.OutOfMemoryError:
         return line(what, dataset, [], "PyG", [], "out of memory")
-    for variant in variants:
+    for variant in how.variants:
         try:
             theirs = _theirs(specification | {"variant": variant}, folder, how.device)
             if abs(_loss(theirs) - first_loss) > LOSS_TOLERANCE * abs(first_loss):
                 refused.append(f"{variant}: another loss")
                 continue
             contestants: dict[str, Callable[[], object]] = {"sagann": ours.run, variant: theirs.run}
-            pairs[variant] = how.alternate(contestants)
+            pairs[variant] = timed(contestants, how)
         except torch.OutOfMemoryError:
             refused.append(f"{variant}: out of memory")
         except UnsupportedError:
@@ -107,24 +81,23 @@ def epochs(
     return line(what, dataset, pairs[best]["sagann"], f"PyG, {best}", pairs[best][best], remarks)
 
 
-def gathers(dataset: str, graph: Graph, features: int, how: Measure) -> Iterator[str]:
+def gathers(dataset: str, graph: Graph, how: Namespace) -> Iterator[str]:
     """Fused gathers against copying the bytes that they must move where no row stays in a cache."""
-    source, target = torch.ones(2, how.copied_bytes, dtype=torch.uint8, device=how.device)
-    copies = how.alternate({"copy": partial(target.copy_, source)})["copy"]
+    copied_bytes = int(how.copied * 2**20)
+    source, target = torch.ones(2, copied_bytes, dtype=torch.uint8, device=how.device)
+    copies = timed({"copy": partial(target.copy_, source)}, how)["copy"]
     # Read and written.
-    rate = 2 * how.copied_bytes / median(copies)
+    rate = 2 * copied_bytes / median(copies)
     topology = graph.topology.to(how.device)
     for name, make in GATHERS.items():
         torch.manual_seed(0)
-        gather = make(graph.topology, features)
+        gather = make(graph.topology, how.hidden)
         arrays = {key: array.to(how.device) for key, array in gather.arrays.items()}
         run = partial(dialect_for(topology.device.type).run, gather.function, topology, arrays)
-        taken = how.alternate({"ours": run})
+        taken = timed({"ours": run}, how)
         floor_s = traffic_bytes(gather, topology, run()) / rate
-        what, remarks = (
-            f"gather, {name.replace('_', ' ')}, {features} features",
-            f"copies at {rate / 1e9:.0f} GB/s, read and written",
-        )
+        what = f"gather, {name.replace('_', ' ')}, {how.hidden} features"
+        remarks = f"copies at {rate / 1e9:.0f} GB/s, read and written"
         yield line(what, dataset, taken["ours"], "copying its bytes", [floor_s] * how.rounds, remarks)
         free(how.device)
 
@@ -139,7 +112,7 @@ def traffic_bytes(gather: Gather, topology: Topology, results: Sequence[Tensor])
     return given + sum(each.numel() * each.element_size() for each in (topology.indices, topology.indptr, *results))
 
 
-def streamed(dataset: str, model: str, specification: dict, graph: Graph, how: Measure) -> str:
+def streamed(dataset: str, model: str, specification: dict, graph: Graph, how: Namespace) -> str:
     """An epoch within a share of the dense working set, its host in memory, against P = 1 of the same code."""
     x, labels = graph.features, graph.labels
     assert x is not None
@@ -152,9 +125,9 @@ def streamed(dataset: str, model: str, specification: dict, graph: Graph, how: M
     ours, dense = (Folded(each, x, labels.to(how.device), train) for each in (limited, whole))
     peak = peak_bytes(ours.run, how.device)
     try:
-        taken = how.alternate({"ours": ours.run, "dense": dense.run})
+        taken = timed({"ours": ours.run, "dense": dense.run}, how)
     except torch.OutOfMemoryError:
-        taken = how.alternate({"ours": ours.run}) | {"dense": []}
+        taken = timed({"ours": ours.run}, how) | {"dense": []}
     limited.timeline = recorder = Recorder()
     ours.run()
     limited.timeline = None
@@ -185,7 +158,6 @@ def peak_bytes(run: Callable[[], object], device: torch.device) -> int | None:
 
 
 def free(device: torch.device) -> None:
-    """Give back what nobody holds any more."""
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()

@@ -18,8 +18,6 @@ FLOAT_BYTES = 4
 
 @dataclass(kw_only=True, slots=True)
 class Work:
-    """The work of one epoch."""
-
     products: list[tuple[int, int, int]] = field(default_factory=list)
     "Dense products (m, k, n): [m, k] @ [k, n]."
     gathers: list[int] = field(default_factory=list)
@@ -75,14 +73,12 @@ class Size:
     features: int
     classes: int
     train: int
-    "Vertices to train on."
     hidden: int
     heads: int
     layers: int
     nonzeros: int | None = None
     "Non-zeros of sparse features; None for dense ones."
     dropout: bool = False
-    "Whether values are dropped from the input of every layer while training."
     evaluates: bool = False
     "Whether an epoch ends with a forward pass that is measured on the training and validation vertices."
 
@@ -136,7 +132,6 @@ def _activation(work: Work, size: Size) -> None:
 
 
 def _first_linear(work: Work, size: Size, out_dim: int) -> None:
-    """A linear map of the features."""
     if size.nonzeros is None:
         work.linear(size.vertices, size.features, out_dim, input_grad=False)
     else:
@@ -144,7 +139,6 @@ def _first_linear(work: Work, size: Size, out_dim: int) -> None:
 
 
 def _linear(work: Work, size: Size, in_dim: int, out_dim: int, learns: bool) -> None:
-    """A linear map of the features, or of what is learned."""
     if learns:
         work.linear(size.vertices, in_dim, out_dim)
     else:

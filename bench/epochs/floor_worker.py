@@ -23,8 +23,6 @@ COPIED_AT_ONCE_BYTES = 64 << 20
 
 
 class Floor:
-    """Runs a :class:`Work`."""
-
     def __init__(self, work: Work, topology: Topology, features: torch.Tensor | None) -> None:
         self.work, self.topology = work, topology
         most = max([max(m * k, k * n) for m, k, n in work.products], default=0)
@@ -95,7 +93,6 @@ class Floor:
 
     @cached_property
     def yardstick(self) -> Yardstick:
-        """The C++ loops over this graph."""
         return Yardstick(self.topology)
 
     def _copies(self) -> None:
@@ -107,11 +104,7 @@ class Floor:
 
 
 def require_yardstick() -> None:
-    """Check that the C++ loops can be compiled and run.
-
-    Raises:
-        UnsupportedError: there is no g++, or the processor has neither AVX2 nor AVX-512.
-    """
+    """Check that the C++ loops can be compiled and run."""
     if not can_run():
         raise UnsupportedError("the floor's gathers need g++, and a processor with AVX2 or AVX-512")
 

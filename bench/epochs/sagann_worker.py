@@ -35,7 +35,6 @@ def config_of(specification: dict) -> ModelConfig:
 
 
 def load(specification: dict, folder: Path) -> Graph:
-    """The graph as the model wants it."""
     if specification["variant"] == "lean":
         set_engine(CompiledEngine(lean=True))
     stored = read_stored(folder)
@@ -88,7 +87,6 @@ class TrainerRun(LogReporter):
             self.thread.join()
 
     def on_epoch(self, record: EpochRecord) -> None:
-        """Wait for the next request."""
         self.ended.put(None)
         if not self.permits.get():
             raise _ClosedError

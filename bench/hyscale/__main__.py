@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from itertools import permutations
+from statistics import geometric_mean
 
-from bench.epochs.report import geometric_mean
 from bench.hyscale.cases import ALL, CASES, FIGURE_11, SEEDS, Case
 from bench.pages import command_line, head, parser_of, row
 from sagann.hybrid.assignment import HOST, Assignment, split_evenly
@@ -30,32 +30,17 @@ from sagann.plan.machine import Machine
 MACHINE = "epyc-7763-u250"
 NUM_ACCELERATORS = 4
 CLOSE, FAR = 0.25, 0.40
-"Relative errors that the table counts."
 COUNTS = (1, 2, 4, 8, 12, 16)
 "Numbers of accelerators of figure 9."
-EPOCH_COLUMNS = (
-    "as",
-    "dataset",
-    "model",
-    "sample",
-    "hidden",
-    "paper s",
-    "simulated s",
-    "error",
-    "host seeds",
-    "bottleneck",
-)
-EFFECT_COLUMNS = ("equations", "seconds, times", "within 25%", "within 40%")
-STEP_COLUMNS = ("dataset", "model", "offload s", "hybrid", "+ management", "+ two stages")
+EPOCH_COLUMNS = "as | dataset | model | sample | hidden | paper s | simulated s | error | host seeds | bottleneck"
+EFFECT_COLUMNS = "equations | seconds, times | within 25% | within 40%"
+STEP_COLUMNS = "dataset | model | offload s | hybrid | + management | + two stages"
 STEPS = ("hybrid", "management", "two stages")
 SCALE_COLUMNS = ("dataset", "model", *(f"{count}" for count in COUNTS), "stopped at 16 by")
 
 
 def main(given: Sequence[str] | None = None) -> int:
-    """Simulate and print."""
-    parser = parser_of(__doc__)
-    parser.add_argument("--machine", default=MACHINE, help="name of a machine of sagann.machines")
-    arguments = parser.parse_args(given)
+    arguments = parser_of(__doc__, {}, machine=(MACHINE, "name of a machine of sagann.machines")).parse_args(given)
     machine = published_machine(arguments.machine)
     print("# HyScale-GNN by simulation\n")
     print(f"`{command_line('bench.hyscale', given)}`; rates of {machine.name}.\n")
@@ -72,7 +57,6 @@ def epoch_of(
 
 
 def error_of(prediction: Prediction, case: Case) -> float:
-    """Relative error of an epoch against the paper's."""
     return prediction.epoch_s / case.paper_s - 1
 
 
@@ -88,20 +72,9 @@ def _epochs(machine: Machine) -> Iterator[str]:
     yield head(EPOCH_COLUMNS, words=("dataset", "model", "sample", "hidden"))
     for case, prediction in found:
         share = prediction.assignment.seeds[HOST] / prediction.assignment.total
-        yield row(
-            [
-                case.rival,
-                case.dataset,
-                case.model,
-                _sample(case.fanouts),
-                str(case.hidden),
-                f"{case.paper_s:.2f}",
-                f"{prediction.epoch_s:.2f}",
-                f"{error_of(prediction, case):+.0%}",
-                f"{share:.0%}",
-                prediction.times.bottleneck,
-            ]
-        )
+        cells = [case.rival, case.dataset, case.model, f"({', '.join(map(str, case.fanouts))})", case.hidden]
+        cells += [f"{case.paper_s:.2f}", f"{prediction.epoch_s:.2f}", f"{error_of(prediction, case):+.0%}"]
+        yield row([*cells, f"{share:.0%}", prediction.times.bottleneck])
 
 
 def _effects(machine: Machine) -> Iterator[str]:
@@ -214,10 +187,6 @@ def _scale(machine: Machine) -> Iterator[str]:
 
 def _best(job: Job, count: int) -> Prediction:
     return best_split(job, total=SEEDS * count, accelerators=accelerator_names(count))
-
-
-def _sample(fanouts: Sequence[int]) -> str:
-    return f"({', '.join(map(str, fanouts))})"
 
 
 if __name__ == "__main__":

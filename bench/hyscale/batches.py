@@ -35,8 +35,6 @@ _QUANTILES = (*(at / 16 for at in range(16)), *(1 - 2.0**-power for power in ran
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DegreeClass:
-    """Vertices that have about the same degrees."""
-
     share: float
     "Share of all vertices, above 0."
     in_degree: float
@@ -47,10 +45,7 @@ class DegreeClass:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DegreeLaw:
-    """Degrees of a graph's vertices."""
-
     num_vertices: int
-    "Number of vertices."
     classes: tuple[DegreeClass, ...]
     "Classes of vertices; the shares add up to 1."
 
@@ -66,12 +61,6 @@ def log_normal_law(*, num_vertices: int, mean: float, top_share: float, symmetri
     The logarithm of a degree is normal with deviation s and mean ``ln(mean) - s**2 / 2``. The vertices beyond the quantile z of the normal
     distribution have the part ``cdf(s - z)`` of all edges, so s follows from that part.
 
-    Args:
-        num_vertices: number of vertices, at least 1.
-        mean: mean degree, above 0.
-        top_share: part of all edges that a hundredth of the vertices has, above 0.01 and below 1.
-        symmetric: whether a vertex has as many out-edges as in-edges. Otherwise its out-edges are independent of its in-edges; both have
-            the same law.
     Example:
         >>> law = log_normal_law(num_vertices=111_059_956, mean=14.5, top_share=0.32, symmetric=False)
         >>> round(law.mean_out_degree, 3)
@@ -103,14 +92,7 @@ def log_normal_law(*, num_vertices: int, mean: float, top_share: float, symmetri
 def expected_counts(
     law: DegreeLaw, fanouts: Sequence[int], num_seeds: float, *, deduplicated: bool = True
 ) -> BatchCounts:
-    """The counts of a mini-batch whose seeds are drawn from all vertices with equal probability.
-
-    Args:
-        law: degrees of the graph.
-        fanouts: most in-edges that a vertex picks, for each hop; the first number is that of the hop nearest the seeds, -1 picks all.
-        num_seeds: number of seeds.
-        deduplicated: whether a vertex that several edges reach counts once.
-    """
+    """The counts of a mini-batch whose seeds are drawn from all vertices with equal probability."""
     total = law.num_vertices
     share, in_degree, out_degree = np.array(
         [(each.share, each.in_degree, each.out_degree) for each in law.classes]

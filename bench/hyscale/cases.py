@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache, partial
+from typing import NamedTuple
 
 from bench.hyscale.batches import DegreeLaw, expected_counts, log_normal_law
 from sagann.hybrid.forecast import Job, Refinements, Widths
@@ -19,35 +20,25 @@ SAMPLED_EDGES_PER_S = 1e7
 SEEDS = 1024
 "Seeds of a mini-batch on each accelerator (Sec. VI-A2)."
 ALL = Refinements()
-"Everything that the equations leave out is counted."
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Dataset:
-    """A graph of the paper."""
-
+class Dataset(NamedTuple):
     law: DegreeLaw
-    "Degrees."
     num_train: int
-    "Number of training vertices."
     features: int
-    "Number of features of a vertex."
     classes: int
-    "Number of classes."
 
 
 DATASETS = {
     # Undirected: its 61,859,140 edges count twice.
     "ogbn-products": Dataset(
-        law=log_normal_law(num_vertices=2_449_029, mean=2 * 61_859_140 / 2_449_029, top_share=0.14, symmetric=True),
+        log_normal_law(num_vertices=2_449_029, mean=2 * 61_859_140 / 2_449_029, top_share=0.14, symmetric=True),
         num_train=196_615,
         features=100,
         classes=47,
     ),
     "ogbn-papers100M": Dataset(
-        law=log_normal_law(
-            num_vertices=111_059_956, mean=1_615_685_872 / 111_059_956, top_share=0.32, symmetric=False
-        ),
+        log_normal_law(num_vertices=111_059_956, mean=1_615_685_872 / 111_059_956, top_share=0.32, symmetric=False),
         num_train=1_207_179,
         features=128,
         classes=172,
@@ -57,18 +48,13 @@ DATASETS = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Case:
-    """An epoch of Table VI."""
-
     rival: str
     "System whose sample and width are taken."
     dataset: str
-    "Name of the graph."
     model: str
-    "'GCN' or 'SAGE'."
     fanouts: tuple[int, ...]
     "Sample size (Table V), taken as nearest the seeds first."
     hidden: int
-    "Hidden width (Table V)."
     paper_s: float
     "Seconds of an epoch of HyScale-GNN (Table VI)."
 
@@ -86,12 +72,7 @@ class Case:
         )
 
 
-_PAIRS = (
-    ("ogbn-products", "GCN"),
-    ("ogbn-products", "SAGE"),
-    ("ogbn-papers100M", "GCN"),
-    ("ogbn-papers100M", "SAGE"),
-)
+_PAIRS = [(dataset, model) for dataset in DATASETS for model in ("GCN", "SAGE")]
 
 
 def _cases(rival: str, fanouts: tuple[int, ...], hidden: int, seconds: tuple[float | None, ...]) -> list[Case]:

@@ -16,12 +16,8 @@ FLOAT = torch.float32
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Gather:
-    """One gather over one topology."""
-
     function: EdgeFunction
-    "For sagann."
     arrays: dict[str, Tensor]
-    "Its inputs."
     yardstick: list[Tensor]
     "The yardstick's inputs, in its order."
     results: list[Tensor]
@@ -37,7 +33,6 @@ def _op(name: str, op: str, args: tuple, *shape: int, dtype: torch.dtype = FLOAT
 
 
 def _form(*shape: int, dtype: torch.dtype = FLOAT) -> Tensor:
-    """A tensor of that form without memory."""
     return torch.empty(*shape, dtype=dtype, device="meta")
 
 
@@ -109,3 +104,16 @@ GATHERS: dict[str, Callable[[Topology, int], Gather]] = {
     "softmax": softmax,
 }
 "Makers by the yardstick's name."
+
+
+def topology_of(kind: str, num_vertices: int, num_edges: int) -> Topology:
+    """A uniform graph, or one whose degrees fall off as a power law."""
+    generator = torch.Generator().manual_seed(0)
+    ends = torch.rand(2, num_edges, generator=generator)
+    if kind == "power law":
+        # Density of an id x falls as x^(-2/3): degrees follow a power law.
+        ends = ends**3
+    src, dst = (ends * num_vertices).long().clamp(max=num_vertices - 1)
+    # Which vertices are the hubs says nothing about where they lie.
+    order = torch.randperm(num_vertices, generator=generator)
+    return Topology.from_coo(src=order[src], dst=order[dst], num_src=num_vertices)

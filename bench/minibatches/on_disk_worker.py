@@ -6,13 +6,15 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
-from bench.standalone.large import open_dataset, say, specification
+from bench.standalone.large import say, specification
 from bench.standalone.minibatches import Batch, SampledTraining
+from bench.standalone.stored import map_dataset
 
 STARTED_S = time.monotonic()
 AHEAD = 4
@@ -76,8 +78,7 @@ def train_sagann(asked: dict[str, Any]) -> None:
     told = training.epoch()
     traffic = store.traffic() - before
     say(
-        seconds=told["seconds"],
-        edges=told["edges"],
+        **told,
         batches=asked["batches"],
         rows=counted["rows"],
         ready_s=sum(preparing.values()),
@@ -91,20 +92,18 @@ def train_sagann(asked: dict[str, Any]) -> None:
 
 
 def train_pyg(asked: dict[str, Any]) -> None:
-    """PyG's NeighborLoader over a sparse matrix of torch-sparse, its leanest form; features are rows of a NumPy map."""
-    import numpy as np
+    """PyG's NeighborLoader over a sparse matrix of torch-sparse, its leanest form; features are mapped."""
     from torch_geometric.data import Data
     from torch_geometric.loader import NeighborLoader
     from torch_sparse import SparseTensor
 
     from bench.epochs.pyg_worker import Model
 
-    dataset = open_dataset(asked["folder"])
-    mapped = np.load(f"{asked['folder']}/features.npy", mmap_mode="r")
-    num_vertices = len(dataset.labels)
+    stored = map_dataset(Path(asked["folder"]))
+    num_vertices = stored.num_vertices
     adjacency = SparseTensor(
-        rowptr=dataset.indptr.clone(),
-        col=dataset.indices.long(),
+        rowptr=stored.indptr.clone(),
+        col=stored.src.long(),
         sparse_sizes=(num_vertices, num_vertices),
         is_sorted=True,
         trust_data=True,
@@ -116,17 +115,17 @@ def train_pyg(asked: dict[str, Any]) -> None:
         batch_size=asked["batch_size"],
         shuffle=True,
     )
-    model: nn.Module = Model(asked, mapped.shape[1], asked["classes"])
+    model: nn.Module = Model(asked, stored.features.shape[1], asked["classes"])
     num_rows = 0
 
     def batches(epoch: int) -> Iterator[Batch]:
         nonlocal num_rows
         for batch in loader:
             num_rows += len(batch.n_id)
-            x = torch.from_numpy(mapped[batch.n_id.numpy()])
+            x = stored.features[batch.n_id]
             destinations, sources, _ = batch.adj_t.coo()
             edges = torch.stack([sources, destinations])
-            labels = dataset.labels[batch.n_id[: batch.batch_size]]
+            labels = stored.labels[batch.n_id[: batch.batch_size]]
             yield Batch(
                 lambda x=x, edges=edges, size=batch.batch_size: model(x, edges, None)[:size], labels, edges.shape[1]
             )

@@ -35,13 +35,7 @@ from sagann.tiering import hottest, score_vertices
 
 
 class Training(SampledTraining):
-    """The usual loop over MiniBatches.
-
-    Args:
-        specification: of the model and the batches, with the contestant's own options: batches made ``ahead``, ``threads`` that sample and
-            that load, the part of ``hot`` rows, and the part of the ``edges`` with which the device samples.
-        graph: as the model wants it.
-    """
+    """The usual loop over MiniBatches."""
 
     def __init__(self, specification: dict, graph: Graph) -> None:
         self.device = device_named(specification["device"])
@@ -108,7 +102,6 @@ class Training(SampledTraining):
 
 
 def devices_of(device: torch.device) -> Devices:
-    """What a feature store asks of the device."""
     if device.type != "cuda":
         raise UnsupportedError("rows and edges lie on a CUDA device alone")
     return CudaDevices([device])
@@ -121,7 +114,6 @@ def config_of(specification: dict) -> ModelConfig:
 
 
 def load(specification: dict, folder: Path) -> Graph:
-    """The graph as the model wants it."""
     graph = graph_of(read_stored(folder))
     return build_model(config_of(specification), graph).prepare(graph)
 

@@ -53,18 +53,8 @@ from sagann.saga.layer import count_hops
 AMAZON = "amazon"
 """A hundredth of the shape that NeuGraph and ROC report, with its mean degree, in communities of a thousand vertices that nine edges in ten do
 not leave."""
-COLUMNS = (
-    "dataset",
-    "model",
-    "way",
-    "P",
-    "budget MiB",
-    "loaded MiB",
-    "stored MiB",
-    "times the first",
-    "simulated s",
-)
-TIMED = ("s", "times the first, s")
+COLUMNS = "dataset | model | way | P | budget MiB | loaded MiB | stored MiB | times the first | simulated s"
+TIMED = " | s | times the first, s"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,17 +62,14 @@ class Way:
     """A way to go through an epoch."""
 
     order: str = "column"
-    "Order of the chunks."
     traversal: Traversal | None = None
     "Order of sweeps and strips; None for the planner's."
     selection: Selection = NEVER
-    "Which rows are picked."
     finer: int = 1
     "Intervals of the grid, as a multiple of those of the other ways."
 
 
 def main(given: Sequence[str] | None = None) -> int:
-    """Plan, simulate and report."""
     arguments = _arguments(given)
     torch.set_num_threads(arguments.threads)
     arguments.work.mkdir(parents=True, exist_ok=True)
@@ -92,7 +79,7 @@ def main(given: Sequence[str] | None = None) -> int:
         else Machine.from_toml(arguments.machine.read_text(), where=str(arguments.machine))
     )
     ways = ways_of(arguments.compare)
-    columns = COLUMNS + (TIMED if arguments.run else ())
+    columns = COLUMNS + (TIMED if arguments.run else "")
     print(f"`{command_line('bench.papers.neugraph', given)}`; {processor_name()}, PyTorch {torch.__version__}.\n")
     print(head(columns, words=("model", "way")), flush=True)
     for dataset in arguments.datasets:
@@ -137,15 +124,7 @@ def ways_of(compare: str) -> Mapping[str, Way]:
 def planned(
     program: ModelProgram, hops: Sequence[Topology], ways: Mapping[str, Way], share: int, *, on_disk: bool
 ) -> dict[str, Planned]:
-    """Plans of the same epoch, by way.
-
-    Args:
-        program: the captured model.
-        hops: the topologies that it walks.
-        ways: by name.
-        share: divides what the plan of P = 1 takes: the budget.
-        on_disk: where what is not in use lies; else in memory.
-    """
+    """Plans of the same epoch, by way."""
     gradients, whole = Gradients(program), PartIntervals.of_graph((0, hops[0].num_dst))
     beside = FILES if on_disk else MEMORY
     plan = partial(plan_epoch, program, gradients=gradients, folded=True, beside=beside)
@@ -176,12 +155,8 @@ def planned(
 
 def _cells(found: Planned, first: Planned) -> list[str]:
     plan = found.plan
-    sizes = (plan.budget_bytes, plan.loaded_bytes, plan.stored_bytes)
-    return [
-        str(plan.num_intervals),
-        *(f"{count / 2**20:.1f}" for count in sizes),
-        f"{plan.moved_bytes / first.plan.moved_bytes:.2f}",
-    ]
+    sizes = [f"{count / 2**20:.1f}" for count in (plan.budget_bytes, plan.loaded_bytes, plan.stored_bytes)]
+    return [str(plan.num_intervals), *sizes, f"{plan.moved_bytes / first.plan.moved_bytes:.2f}"]
 
 
 def _seconds(
@@ -216,39 +191,26 @@ def _seconds(
 
 
 def _amazon() -> Graph:
-    graph = sbm_graph(
-        94_000,
-        num_classes=94,
-        average_degree=231 / 9.4,
-        homophily=0.9,
-        num_features=300,
-        feature_noise=1.0,
-        seed=SEED,
-    )
+    features = {"num_features": 300, "feature_noise": 1.0}
+    graph = sbm_graph(94_000, num_classes=94, average_degree=231 / 9.4, homophily=0.9, seed=SEED, **features)
     assert graph.labels is not None
     train = torch.rand(graph.num_vertices, generator=torch.Generator().manual_seed(SEED)) < 0.6
     return replace(graph, labels=graph.labels % 24, num_classes=24, splits={"train": train})
 
 
 def _arguments(given: Sequence[str] | None) -> argparse.Namespace:
-    parser = parser_of(__doc__, hidden=128, rounds=5, threads=2, work=Path(gettempdir()))
+    parser = parser_of(
+        __doc__,
+        {"hidden": 128, "rounds": 5, "threads": 2, "work": Path(gettempdir()), "machine": None},
+        datasets=(["reddit-small"], "graphs", {AMAZON, *SHAPES, *DATASETS}),
+        by=(None, "order of the vertices; as they come by default", str, VERTEX_ORDERS),
+        models=(["gcn", "gat", "ggnn", "maxpool-gcn", "gated-gcn"], "models", MODELS),
+        share=(8, "divides what P = 1 takes by plan: the budget"),
+        host=("disk", "where what is not in use lies", ("ram", "disk")),
+        simulations=(50, "most simulations of swaps"),
+        run=(False, "run epochs of visits or rows too, and print their seconds"),
+    )
     parser.add_argument("compare", choices=["orders", "visits", "rows"])
-    names = list(dict.fromkeys([AMAZON, *SHAPES, *DATASETS]))
-    parser.add_argument("--datasets", nargs="+", choices=names, default=["reddit-small"], metavar="NAME")
-    parser.add_argument("--by", choices=VERTEX_ORDERS, help="order of the vertices; as they come by default")
-    parser.add_argument(
-        "--models",
-        nargs="+",
-        choices=[name for name in MODELS if name != "mlp"],
-        default=["gcn", "gat", "ggnn", "maxpool-gcn", "gated-gcn"],
-    )
-    parser.add_argument("--share", type=int, default=8, help="divides what P = 1 takes by plan: the budget")
-    parser.add_argument("--host", choices=["ram", "disk"], default="disk", help="where what is not in use lies")
-    parser.add_argument("--simulations", type=int, default=50, help="most simulations of swaps")
-    parser.add_argument("--machine", type=Path, help="rates, as `sagann machine` writes them; measured by default")
-    parser.add_argument(
-        "--run", action="store_true", help="run epochs of visits or rows too, and print their seconds"
-    )
     found = parser.parse_args(given)
     if found.run and found.compare == "orders":
         parser.error("sagann runs epochs in column order alone: orders are compared by plans, without --run")

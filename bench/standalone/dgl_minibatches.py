@@ -28,7 +28,6 @@ class Hop(NamedTuple):
 
 
 def load(specification: dict, folder: Path) -> Stored:
-    """The graph, with the self-loops that the model wants."""
     stored = read_stored(folder)
     return stored.with_self_loops() if specification["model"] in SELF_LOOPS else stored
 

@@ -20,18 +20,12 @@ class Batch(NamedTuple):
     forward: Callable[[], Tensor]
     "Gives the logits of the seeds."
     labels: Tensor
-    "int64 [num_seeds]"
     num_edges: int
     "Edges that were sampled for it."
 
 
 class SampledTraining:
-    """Epochs of mini-batches.
-
-    Args:
-        model: what is learned.
-        batches: gives the batches of an epoch, by its number.
-    """
+    """Epochs of mini-batches."""
 
     def __init__(self, model: nn.Module, batches: Callable[[int], Iterable[Batch]]) -> None:
         self._batches = batches
@@ -71,4 +65,3 @@ class SampledTraining:
 
 
 REQUESTS = {"epoch": lambda runner, _: runner.epoch()}
-"For the worker's end of the pipe: a request for one epoch."

@@ -36,11 +36,7 @@ class UnsupportedError(Exception):
 
 
 class Runner(Protocol):
-    """One contestant, ready to run."""
-
-    def run(self) -> float:
-        """Run once; gives the loss, or NaN where there is none."""
-        ...
+    def run(self) -> float: ...
 
 
 Started = AbstractContextManager[tuple[dict, Callable[[dict], dict]]]
@@ -78,13 +74,7 @@ def serve(
     build: Callable[[dict, Any], Runner],
     added: Mapping[str, Callable[[Any, Any], dict]] | None = None,
 ) -> None:
-    """Serve a contestant.
-
-    Args:
-        load: (specification, folder) -> the graph, in the form in which the contestant wants to keep it.
-        build: (specification, what ``load`` gave) -> the contestant.
-        added: further requests by name: (the contestant, the request's value) -> the answer.
-    """
+    """Serve a contestant."""
 
     def start(specification: dict) -> Started:
         folder = Path(specification["folder"])
@@ -116,12 +106,7 @@ def _obey(
     forget_peak()
     seconds, loss = _timed(runner, request["memory"])
     peak_bytes = memory_bytes("VmHWM")
-    return {
-        "peak_bytes": peak_bytes - loaded_bytes,
-        "process_bytes": peak_bytes,
-        "seconds": seconds,
-        "loss": loss,
-    }
+    return {"peak_bytes": peak_bytes - loaded_bytes, "process_bytes": peak_bytes, "seconds": seconds, "loss": loss}
 
 
 def _timed(runner: Runner, epochs: int) -> tuple[list[float], float]:
