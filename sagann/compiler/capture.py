@@ -38,12 +38,8 @@ def capture(
 ) -> ModelProgram:
     """Capture ``model(hops, x)``; raises :class:`LayerError` where it mixes vertices between its layers, or a trace does not show it.
 
-    Args:
-        model: an ordinary module; its SAGA layers are called with the hops.
-        hops: the topologies it walks, all over the same vertices; their edges are not read.
-        x: of the features' layout, widths, type and device; its rows are not read. Where the model computes, be the hops elsewhere.
-        options: what the compiler may do to a layer.
-        x_is_constant: x and edge data need no gradient, so that what is gathered from them may be kept.
+    Rows of ``x`` and edges of ``hops`` are not read. ``x_is_constant``: x and edge data need no gradient, so that what is gathered from them
+    may be kept.
     """
     with MODELS.changing():
         recorder = Recorder(

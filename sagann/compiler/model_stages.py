@@ -27,13 +27,7 @@ from sagann.kernels.row_dropout import dropout
 
 
 class ModelCut:
-    """Places every node of a model's graph in a stage, then cuts the stages out.
-
-    Args:
-        module: graph of row-wise operators and gathers.
-        recorder: has the edges' computations, by the numbers in the gather nodes.
-        fuses_rows: whether regions of pointwise operators become passes.
-    """
+    """Places every node of a model's graph in a stage, then cuts the stages out."""
 
     def __init__(self, module: fx.GraphModule, recorder: Recorder, *, fuses_rows: bool) -> None:
         self.module = module

@@ -64,7 +64,6 @@ class Call:
 
     layer: RecordedLayer
     graphs: LayerGraphs
-    "What the compiler made of it, for input of this form."
     inputs: tuple[str, ...]
     "The layer's names for the vertex rows that it is called with, in the order of the node's arguments."
     first_gather: int
@@ -76,7 +75,6 @@ class Gathering:
     """One of the gathers of a call."""
 
     gather: LayerGather
-    "The gather in the layer's graph."
     edge_data: Mapping[str, str]
     "Names of the hop's edge data that it reads, by the layer's names for them."
     hop: int

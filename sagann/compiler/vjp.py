@@ -37,7 +37,6 @@ class BackwardPass:
     """One pass of the backward."""
 
     function: EdgeFunction
-    "Function of the pass."
     results: tuple[str, ...]
     "For each output, the forward's input that it is the gradient of, or the name by which the next pass reads it."
 

@@ -24,10 +24,8 @@ from sagann.kernels.sparse_linear import dropped_values, sparse_linear
 class FeatureRows:
     """Rows of features that get no gradient: [rows, F], with the shape, type and device of a tensor.
 
-    Args:
-        rows: dense, or ``torch.sparse_csr``.
-        mask: the values that dropout keeps, or the non-zeros of sparse rows; None without dropout.
-        first: id of the first row; of sparse rows, id of the first non-zero.
+    ``mask`` has the values that dropout keeps, or the non-zeros of sparse rows. ``first`` is the id of the first row; of sparse rows, of the first
+    non-zero.
     """
 
     __slots__ = ("first", "mask", "rows")

@@ -15,12 +15,8 @@ from sagann.sampling.minibatch import MiniBatch
 class LearnedLinks:
     """Every edge of a topology is learned, self-loops aside, beside negative links that are drawn for it.
 
-    Args:
-        topology: the edges to learn, without those that a model has added.
-        negatives: number of negative links for each.
-        undirected: a link and its reverse are one: neither is a negative link, and both are left out of the blocks of a mini-batch.
-        keep_positives: leave the edges between the ends of positive links in the blocks, which gives them away.
-        seed: seed of the negative links.
+    ``topology`` is without the edges that a model has added. If ``undirected``, a link and its reverse are one: neither is a negative link. Unless
+    ``keep_positives``, the edges between the ends of positive links are left out of the blocks of a mini-batch.
     """
 
     def __init__(

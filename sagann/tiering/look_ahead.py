@@ -26,9 +26,12 @@ from weakref import ref
 import numpy as np
 
 from sagann.jit import compiled
+from sagann.kernels.edge.cpu.access import prefetcher
 from sagann.tiering.cache import NO_ROW, NO_SLOT, Announced, Array, id_type
-from sagann.tiering.prefetch import AHEAD, prefetch_by_id, prefetch_by_slot
 
+AHEAD = 128
+"Number of ids whose entries are prefetched before the first of them is used: a loop that waits for one after the other is slow."
+_four_bytes, _eight_bytes = prefetcher("i4", 1), prefetcher("i8", 1)
 MOST_BATCHES = 1 << 16
 "Largest number of batches in a window. Before one more is announced, the cache decides for the oldest."
 LEVELS = 64
@@ -65,11 +68,6 @@ class _Tables(NamedTuple):
 class LookAhead:
     """A cache that is told about batches before they are placed. It decides for them in the order in which they were announced.
 
-    Args:
-        num_rows: number of rows of the feature store.
-        num_slots: number of rows that the hot tier has room for.
-        hottest: int64 [n], distinct ids of rows, the hottest first: the cache begins with the first ``num_slots`` of them, and
-            the order decides among rows without a use in the window. None for an empty cache without an order.
     Example:
         >>> cache = LookAhead(10, 1)
         >>> batches = [cache.announce(np.array(ids)) for ids in ([1, 2], [3, 2], [1])]
@@ -104,11 +102,7 @@ class LookAhead:
             _keep_first(len(kept), tables)
 
     def announce(self, ids: Array) -> Announced:
-        """Add a batch at the end of the window. Batches at its beginning that were dropped leave it.
-
-        Args:
-            ids: int64 [n], each below ``num_rows``. Callers must not modify the ids until the batch is placed.
-        """
+        """Add a batch at the end of the window. Batches at its beginning that were dropped leave it."""
         while self._window and (len(self._window) == MOST_BATCHES or self._window[0][1]() is None):
             self._place_oldest()
         self._make_room(len(ids))
@@ -160,6 +154,24 @@ class LookAhead:
             larger = np.empty(capacity, np.int32)
             larger[at & (capacity - 1)] = self._next_uses[at & (len(self._next_uses) - 1)]
             self._next_uses = larger
+
+
+@compiled(inline="always")
+def prefetch_by_id(table: Array, ids: Array, first: int) -> None:
+    """Prefetch the entries, 4 bytes each, of AHEAD ids from position ``first`` on."""
+    address = np.int64(table.ctypes.data)
+    for position in range(first, min(first + AHEAD, len(ids))):
+        _four_bytes(address, ids[position])
+
+
+@compiled(inline="always")
+def prefetch_by_slot(table: Array, slot_of: Array, ids: Array, first: int) -> None:
+    """Prefetch the entries, 8 bytes each, of the slots of AHEAD ids from position ``first`` on."""
+    address = np.int64(table.ctypes.data)
+    for position in range(first, min(first + AHEAD, len(ids))):
+        slot = np.int64(slot_of[ids[position]])
+        if slot >= 0:
+            _eight_bytes(address, slot)
 
 
 @compiled(inline="always")

@@ -71,25 +71,22 @@ def score_vertices(
         >>> hot = hottest(score_vertices(graph, "wrpr"))[: graph.num_vertices // 10]
     """
     require_choice(by, SCORES, what="unknown score", where="score_vertices")
+    require_square(graph.topology, where="score_vertices, graph.topology")
     if by == "degree":
         return out_degree(graph.topology)
     if by == "rpr":
         return reverse_pagerank(graph.topology)
     seeds = labelled_vertices(graph) if seeds is None else seeds
+    _require_some(seeds, graph.num_vertices)
     if by == "wrpr":
         return weighted_reverse_pagerank(graph.topology, seeds)
+    fanouts = require_fanouts(fanouts, where="score_vertices, fanouts")
+    require_integer(batch_size, "batch_size", where="score_vertices, batch_size")
     return inclusion_probability(graph.topology, seeds, fanouts, batch_size=batch_size)
 
 
 def labelled_vertices(graph: Graph) -> Tensor:
-    """The vertices that batches of training start from, as a mask.
-
-    Returns:
-        bool [num_vertices]: the vertices with a label, of the split 'train' if there is one. In a graph without labels, all of that split,
-        or all vertices with targets.
-    Raises:
-        InputError: the graph has none of the three.
-    """
+    """The vertices that batches of training start from, as a mask."""
     train = graph.splits.get("train")
     if graph.labels is None and graph.targets is None and train is None:
         raise InputError(
@@ -104,18 +101,11 @@ def labelled_vertices(graph: Graph) -> Tensor:
 def out_degree(topology: Topology) -> Tensor:
     """Count the out-edges of every vertex: one hop of sampling, from any vertex.
 
-    Args:
-        topology: a whole graph's, on the processor; its arrays may be mapped from files.
-    Returns:
-        float64 [num_vertices], whole numbers.
-    Raises:
-        InputError: the topology is not that of a whole graph, or on a device.
     Example:
         >>> topology = Topology.from_coo(src=torch.tensor([0, 0, 1]), dst=torch.tensor([1, 2, 2]), num_src=3)
         >>> out_degree(topology).tolist()
         [2.0, 1.0, 0.0]
     """
-    require_square(topology, where="out_degree, topology")
     return spread(topology, torch.ones(topology.num_dst, dtype=torch.float64))
 
 
@@ -138,7 +128,6 @@ def reverse_pagerank(topology: Topology) -> Tensor:
     References:
         Bar-Yossef and Mashiach, Local approximation of PageRank and reverse PageRank, CIKM 2008.
     """
-    require_square(topology, where="reverse_pagerank, topology")
     score = _uniform(topology.num_dst)
     for _ in range(_MOST_ITERATIONS):
         before, score = score, _iterated(topology, score)
@@ -155,27 +144,14 @@ def weighted_reverse_pagerank(
     The first scores of labelled vertices are multiplied by N / L, for N vertices of which L are labelled. There are few iterations, so
     that the first scores still matter in the end.
 
-    Args:
-        topology: a whole graph's, on the processor; its arrays may be mapped from files.
-        labelled: bool [num_vertices], the vertices that batches start from; at least one.
-        iterations: number of iterations.
-    Returns:
-        float64 [num_vertices], with the same bits for any number of threads.
-    Raises:
-        InputError: the topology is not that of a whole graph, or on a device; ``labelled`` is no such mask; or a number is out
-            of range.
     Example:
         >>> topology = Topology.from_coo(src=torch.tensor([1, 2, 3]), dst=torch.tensor([0, 1, 0]), num_src=4)
         >>> labelled = torch.tensor([True, False, False, False])
         >>> weighted_reverse_pagerank(topology, labelled, iterations=1)[1:3].tolist()
         [0.4625, 0.25]
     """
-    where = "weighted_reverse_pagerank"
-    require_square(topology, where=f"{where}, topology")
-    require_integer(iterations, "iterations", where=f"{where}, iterations")
-    num_labelled = count_labelled(labelled, topology.num_dst, where=f"{where}, labelled")
     score = _uniform(topology.num_dst)
-    score[labelled] *= topology.num_dst / num_labelled
+    score[labelled] *= topology.num_dst / int(labelled.sum())
     for _ in range(iterations):
         score = _iterated(topology, score)
     return score
@@ -213,14 +189,9 @@ def inclusion_probability(
         >>> inclusion_probability(topology, labelled, [1, 1]).tolist()
         [1.0, 0.75, 0.75, 0.5]
     """
-    where = "inclusion_probability"
-    require_square(topology, where=f"{where}, topology")
-    fanouts = require_fanouts(fanouts, where=f"{where}, fanouts")
-    require_integer(batch_size, "batch_size", where=f"{where}, batch_size")
-    num_labelled = count_labelled(labelled, topology.num_dst, where=f"{where}, labelled")
     in_degrees = topology.in_degrees().double()
     # Logarithms of the probability that a vertex is not in the batch.
-    absent = torch.log1p(-labelled.double() * min(1.0, batch_size / num_labelled))
+    absent = torch.log1p(-labelled.double() * min(1.0, batch_size / int(labelled.sum())))
     for fanout in fanouts:
         picks = 1.0 if fanout == -1 else fanout / in_degrees.clamp(min=fanout)
         absent = absent + spread(topology, torch.log1p(torch.expm1(absent) * picks))
@@ -263,16 +234,14 @@ def _uniform(num_vertices: int) -> Tensor:
     return torch.full((num_vertices,), 1 / max(1, num_vertices), dtype=torch.float64)
 
 
-def count_labelled(labelled: Tensor, num_vertices: int, *, where: str) -> int:
-    """Number of labelled vertices; refuse an argument (``where``) that is no mask of at least one vertex."""
-    hint = "Pass a mask, such as graph.splits['train']."
+def _require_some(labelled: Tensor, num_vertices: int) -> None:
+    """Refuse what is no mask of at least one vertex."""
+    where, hint = "score_vertices, seeds", "Pass a mask, such as graph.splits['train']."
     require_type(labelled, Tensor, where=where, hint=hint)
     if labelled.dtype != torch.bool or tuple(labelled.shape) != (num_vertices,):
         raise wrong_form(labelled, f"torch.bool [{num_vertices}]", where=where, hint=hint)
-    count = int(labelled.sum())
-    if count == 0:
+    if not bool(labelled.any()):
         raise InputError(
             f"no vertex is labelled: 0 of {num_vertices} vertices (in {where})",
             hint="Mark the vertices that batches start from.",
         )
-    return count

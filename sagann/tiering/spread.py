@@ -38,11 +38,6 @@ _TASKS_PER_THREAD = 4
 def spread(topology: Topology, values: Tensor) -> Tensor:
     """Add up, for every source, the values of the destinations of its out-edges.
 
-    Args:
-        topology: on the processor; its arrays may be mapped from files.
-        values: float64 [num_dst].
-    Returns:
-        float64 [num_src]; 0 without out-edges. A multi-edge adds its value once for each of its edges.
     Example:
         >>> topology = Topology.from_coo(src=torch.tensor([0, 0, 1]), dst=torch.tensor([1, 2, 2]), num_src=3)
         >>> spread(topology, torch.tensor([4.0, 2.0, 1.0], dtype=torch.float64)).tolist()

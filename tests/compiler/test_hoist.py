@@ -11,12 +11,10 @@ import torch.nn.functional as F
 from hypothesis import given, strategies as st
 
 from sagann.compiler.classify import verify
-from sagann.compiler.commute import commute, scale_last
-from sagann.compiler.hoist import hoist
-from sagann.compiler.min_cut import min_cut
+from sagann.compiler.commute import commute, scale_last, split_concat
+from sagann.compiler.hoist import hoist, min_cut
 from sagann.compiler.operators import GATHER
 from sagann.compiler.rewrite import gather_of, linear_parts
-from sagann.compiler.split_concat import split_concat
 from sagann.nn import GAT, GCN, GIN, CommNet, GatedGCN
 from sagann.runtime.in_memory.engine import CompiledEngine
 from sagann.saga import using_engine

@@ -22,13 +22,11 @@ class Walk:
     """The edges grouped as a pass walks them."""
 
     indptr: Tensor
-    "int32 or int64 [num_rows + 1]."
     indices: Tensor
     "The other endpoint of every edge [num_edges]."
     edge_ids: Tensor | None
     "Position of every edge in CSC order [num_edges]; None where the pass goes in CSC order, or asks for no ids."
     work: Work
-    "The items."
     ordered: dict[object, tuple[Tensor, int, Tensor]] = field(default_factory=dict)
     "Edge data kept in the order of the pass, by address and form: the data, its version when copied, the copy."
 

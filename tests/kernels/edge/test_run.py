@@ -16,9 +16,9 @@ from torch import Tensor
 
 from sagann.graph import Topology
 from sagann.kernels.edge import naive
-from sagann.kernels.edge.canonical import renamed
 from sagann.kernels.edge.cpu.launch import loaded
 from sagann.kernels.edge.function import EdgeFunction
+from sagann.kernels.edge.source import renamed
 from sagann.kernels.edge.work import DEVICE_GRAIN
 from tests.graphs import random_topology
 from tests.kernels.edge import cases

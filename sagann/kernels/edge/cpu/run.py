@@ -10,16 +10,16 @@ import torch
 from torch import Tensor
 
 from sagann.kernels.edge import naive
-from sagann.kernels.edge.canonical import canonical_names, renamed
 from sagann.kernels.edge.cpu.emit import emit
 from sagann.kernels.edge.cpu.expressions import Form
 from sagann.kernels.edge.cpu.launch import compile_source, launch
 from sagann.kernels.edge.cpu.merge import merge_slots
 from sagann.kernels.edge.cpu.writers import WRITERS
 from sagann.kernels.edge.divide import divide
-from sagann.kernels.edge.function import EdgeFunction, verify
+from sagann.kernels.edge.function import EdgeFunction
 from sagann.kernels.edge.kinds import KINDS, is_empty, once, reduced_results, results_of
 from sagann.kernels.edge.pass_edges import Edges
+from sagann.kernels.edge.source import canonical_source
 from sagann.kernels.edge.walk import (
     Walk,
     check_into,
@@ -106,17 +106,17 @@ def _kernel_of(function: EdgeFunction, form: Form) -> int:
     """Address of a function's kernel, which is emitted and compiled, or loaded from the cache folder, at the first call."""
     kernels = _kernels(function)
     if form not in kernels:
-        verify(function)
-        names = canonical_names(function)
-        in_order = frozenset(names[name] for name in form.in_order)
-        kernels[form] = compile_source(emit(renamed(function, names), replace(form, in_order=in_order)))
+        source = canonical_source(
+            function, form.in_order, lambda named, in_order: emit(named, replace(form, in_order=in_order))
+        )
+        kernels[form] = compile_source(source)
     return kernels[form]
 
 
 def source_of(function: EdgeFunction, *, continued: bool = False) -> str:
     """The source of a function's kernel for arrays of the stated types and 32-bit ids, with the function's own names.
 
-    A kernel that runs is compiled from this source with :func:`~sagann.kernels.edge.canonical.canonical_names`.
+    A kernel that runs is compiled from this source with canonical names.
     """
     stored = tuple(KINDS[given.dtype] for given in function.inputs)
     form = Form(index_kind="i4", id_kind="i4", stored=stored, into_id_kind="i4" if continued else None)

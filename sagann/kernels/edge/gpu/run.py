@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 
@@ -11,8 +12,7 @@ import triton
 from torch import Tensor
 
 from sagann.kernels.edge import naive
-from sagann.kernels.edge.canonical import canonical_names, renamed
-from sagann.kernels.edge.function import EdgeFunction, verify
+from sagann.kernels.edge.function import EdgeFunction
 from sagann.kernels.edge.gpu.cut import Cut, cut_of
 from sagann.kernels.edge.gpu.emit import emit
 from sagann.kernels.edge.gpu.layout import shared_results, supports
@@ -20,7 +20,7 @@ from sagann.kernels.edge.gpu.merge import MERGES, merge_rows
 from sagann.kernels.edge.gpu.writers import WRITERS
 from sagann.kernels.edge.kinds import is_empty, once, results_of
 from sagann.kernels.edge.pass_edges import Edges
-from sagann.kernels.edge.source import import_source, library_hash
+from sagann.kernels.edge.source import canonical_source, import_source, library_hash
 from sagann.kernels.edge.walk import Walk, check_into, fill_neutral, finished, prepared, targets, walk_over
 
 LIBRARY = Path(__file__).with_name("device.py"), Path(__file__).parents[1] / "random.py"
@@ -98,13 +98,9 @@ def kernel_of(
     """The module of a function's kernel, emitted, stored and imported at the first call. Triton compiles it at the first launch."""
     kernels = _kernels(function)
     if (in_order, continued) not in kernels:
-        verify(function)
-        names = canonical_names(function)
-        ordered = frozenset(names[name] for name in in_order)
-        kernels[in_order, continued] = import_source(
-            emit(renamed(function, names), ordered, continued=continued),
-            library_hash(f"triton {triton.__version__}", *LIBRARY),
-        )
+        library = library_hash(f"triton {triton.__version__}", *LIBRARY)
+        source = canonical_source(function, in_order, partial(emit, continued=continued))
+        kernels[in_order, continued] = import_source(source, library)
     return kernels[in_order, continued]
 
 

@@ -23,11 +23,11 @@ from triton.compiler import ASTSource
 from triton.knobs import nvidia
 
 from sagann.kernels import edge_picks
-from sagann.kernels.edge.canonical import canonical_names, renamed
 from sagann.kernels.edge.function import EdgeFunction
 from sagann.kernels.edge.gpu import merge
 from sagann.kernels.edge.gpu.run import kernel_of
 from sagann.kernels.edge.kinds import results_of
+from sagann.kernels.edge.source import canonical_names, renamed
 from sagann.kernels.row_gather import gpu as row_gather
 from tests.kernels.edge import cases
 from tests.kernels.edge.functions import Builder, attention, gated
