@@ -12,10 +12,9 @@ import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 from bench.workers import Worker, WorkerEndedError
 
@@ -42,8 +41,7 @@ def system_of(name: str) -> str:
     return name if name.startswith("sagann") else name.partition(":")[0]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Rules:
+class Rules(NamedTuple):
     rounds: int = 7
     epochs: int = 3
     "Fewest runs in a turn."
@@ -179,8 +177,7 @@ def _run_alone(command: Sequence[str], specification: Mapping[str, Any], rules: 
     }
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Turns:
+class Turns(NamedTuple):
     """What contestants that took turns answered."""
 
     first: dict[str, Record]

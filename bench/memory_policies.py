@@ -9,10 +9,10 @@ from __future__ import annotations
 import argparse
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import product
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 
@@ -69,8 +69,7 @@ SHAPES = {
 "The graphs of ROC, Table 4."
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Case:
+class Case(NamedTuple):
     """An epoch within a budget, placed by every policy."""
 
     dataset: str

@@ -13,6 +13,8 @@ from statistics import median
 
 import torch
 
+from sagann.errors import InputError
+from sagann.runtime.places import device_named
 from sagann.runtime.processor import num_cores, processor_name
 
 PROCESSOR = torch.device("cpu")
@@ -57,6 +59,14 @@ def finish(device: torch.device) -> None:
 def median_ratio(slower: list[float], faster: list[float]) -> float:
     """Median over the rounds of slower / faster: both runs of a round met the same machine."""
     return median(a / b for a, b in zip(slower, faster, strict=True))
+
+
+def device_to_measure(name: str) -> torch.device:
+    """The device of that name. Where it is not there, the program ends."""
+    try:
+        return device_named(name)
+    except InputError as error:
+        raise SystemExit(f"There is nothing to measure. {error}") from error
 
 
 def device_name(device: torch.device) -> str:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-from bench.accuracy.experiments import EXPERIMENTS, NUM_SEEDS, Experiment
+from bench.accuracy.experiments import EXPERIMENTS, NUM_SEEDS, PREPARED, Experiment
 from bench.accuracy.report import write_report
 from bench.accuracy.twins import run_twin
 from bench.pages import parser_of
@@ -61,7 +61,7 @@ def run_experiment(experiment: Experiment, arguments: argparse.Namespace) -> Non
         return
     loaded = load_graph(str(arguments.data / f"{experiment.dataset}.npz"))
     for system, seed in jobs:
-        graph = experiment.prepare(loaded, seed)
+        graph = PREPARED[experiment.prepare](loaded, seed)
         start = time.perf_counter()
         value = SYSTEMS[system](experiment, graph, seed)
         seconds = time.perf_counter() - start

@@ -8,20 +8,17 @@ turns of an epoch of batches, and a turn ends when the device is done. Prints Ma
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from statistics import median
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from bench.cold_bytes.sampled_epochs import OPTIONS, Case, cases, numbers
 from bench.pages import command_line, head, parser_of, row
-from bench.timing import alternate, where
-from sagann.errors import InputError
-from sagann.runtime.places import device_named
+from bench.timing import alternate, device_to_measure, where
 from sagann.runtime.processor import num_cores
 from sagann.runtime.tiered import CudaDevices, DeviceFeatures
 from sagann.tiering import hottest
@@ -36,8 +33,7 @@ EXPLAINED = """\
 - *bus*: bytes that cross the bus, over the seconds; *of copies*: that rate over the rate of contiguous copies from pinned memory."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Way:
+class Way(NamedTuple):
     """A way of giving the device its rows."""
 
     rows: Callable[[int], Tensor]
@@ -50,11 +46,7 @@ class Way:
 
 def main(given: Sequence[str] | None = None) -> int:
     options = _options(given)
-    try:
-        device = device_named(options.device)
-    except InputError as error:
-        sys.stderr.write(f"There is nothing to measure. {error}\n")
-        return 1
+    device = device_to_measure(options.device)
     print(
         f"# Rows of features for a CUDA device\n\n`{command_line('bench.cold_bytes.device', given)}`; {where(device)}\n\n"
         f"Fanouts {', '.join(map(str, options.fanouts))}; rows of {4 * options.width} bytes; medians of {options.rounds} rounds.\n\n{EXPLAINED}"

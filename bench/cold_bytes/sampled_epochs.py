@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -24,8 +24,7 @@ BATCHES_PER_EPOCH, LARGEST_BATCH = 16, 1024
 "A small graph has so many batches in an epoch; a large one has more, of the largest size."
 
 
-@dataclass(frozen=True, kw_only=True)
-class Case:
+class Case(NamedTuple):
     """A graph, and the vertices that its batches start from."""
 
     name: str

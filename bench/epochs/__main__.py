@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -42,7 +41,7 @@ def main() -> int:
     commands = commands_of(arguments.contestants, arguments.dgl)
     rules = Rules(rounds=arguments.rounds, epochs=arguments.epochs, timeout_s=arguments.timeout)
     told = {name: getattr(arguments, name) for name in ("threads", "hidden", "defaults")}
-    settings = asdict(rules) | told
+    settings = rules._asdict() | told
     results = Results(arguments.results, settings, commit(), processor_name())
     for dataset in arguments.datasets:
         with TemporaryDirectory(prefix="sagann_epochs_", dir=arguments.work) as folder:

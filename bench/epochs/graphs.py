@@ -5,9 +5,8 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -23,8 +22,7 @@ REHEARSAL_VERTICES = 4_500
 SEED = 0
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Shape:
+class Shape(NamedTuple):
     """Sizes of a graph. One that is generated is undirected, has power-law degrees, no multi-edges and no self-loops."""
 
     vertices: int

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from statistics import geometric_mean, median
+from typing import NamedTuple
 
 from bench.contest import Record, system_of
 from bench.pages import figure, head, mebibytes, row as table_row
@@ -24,15 +24,13 @@ COLUMNS = (
 )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Timed:
+class Timed(NamedTuple):
     name: str
     seconds: float
     turns: tuple[float, ...]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Row:
+class Row(NamedTuple):
     dataset: str
     task: str
     times: Mapping[str, Timed]

@@ -11,14 +11,14 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from itertools import chain
 from statistics import median
 
 import torch
 
 from bench.epochs.graphs import hubs_first
-from bench.held_back import held_back
+from bench.held_back import HELD_BACK, held_back
 from bench.hybrid.runs import Run
 from bench.pages import best_of, command_line, head, parser_of, ranged, row
 from bench.timing import median_ratio
@@ -68,8 +68,6 @@ class Bench:
 
     def __init__(self, predictor: Predictor, prepared: object, options: argparse.Namespace) -> None:
         self._of, self.options = (predictor, prepared), options
-        self.how_held_back = dict[str, None]()
-        "How accelerators were held back, in words."
         self._optimizer = torch.optim.SGD(predictor.model.parameters(), lr=1e-4)
         self._sampled = {"sample": tuple(map(int, options.sample.split(","))), "batch_size": options.batch_size}
 
@@ -88,11 +86,7 @@ class Bench:
         config = TrainConfig(**self._sampled, devices=devices, sharing=policy, link_rate=rate * 1e9)
         with Run(HybridEpochs(*self._of, config), self._optimizer) as run:
             run(5)
-            if quota < 1:
-                with held_back(run.accelerator_pid, quota) as how:
-                    self.how_held_back[how] = None
-                    yield run
-            else:
+            with held_back(run.accelerator_pid, quota) if quota < 1 else nullcontext():
                 yield run
 
 
@@ -108,7 +102,7 @@ def balanced(bench: Bench) -> Iterator[str]:
     for quota, rate in machines + [(options.quotas[0], rate) for rate in options.rates[:-1]]:
         for cells in _settled(bench, quota, rate):
             yield row([f"{quota:g} core, {rate:g} GB/s", *cells])
-    yield "".join(f"\nThe accelerator's part of a core is {how}.\n" for how in bench.how_held_back)
+    yield f"\nThe accelerator has its part of a core by {HELD_BACK}.\n"
 
 
 def _settled(bench: Bench, quota: float, rate: float) -> Iterator[list[str]]:

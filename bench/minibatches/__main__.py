@@ -19,13 +19,11 @@ from typing import Any
 
 from bench.contest import Turns, take_turns, variant_of
 from bench.epochs.graphs import power_law, write_weights
-from bench.minibatches.sagann_worker import config_of
+from bench.epochs.sagann_worker import config_of
 from bench.pages import command_line, head, parser_of, row
 from bench.standalone.stored import write_stored
-from bench.timing import median_ratio, where
+from bench.timing import device_to_measure, median_ratio, where
 from bench.workers import ROOT
-from sagann.errors import InputError
-from sagann.runtime.places import device_named
 from sagann.runtime.processor import num_cores
 
 EXPLAINED = """\
@@ -54,11 +52,7 @@ PLACES = {"features in the host's memory or partly hot": False, "all features on
 
 def main(given: Sequence[str] | None = None) -> int:
     options = parsed(given)
-    try:
-        device = device_named(options.device)
-    except InputError as error:
-        sys.stderr.write(f"There is nothing to measure. {error}\n")
-        return 1
+    device = device_to_measure(options.device)
     print(f"# Sampled epochs\n\n`{command_line('bench.minibatches', given)}`; {where(device)}\n")
     print(
         f"R-MAT, {int(options.vertices):,} vertices, {int(options.edges):,} edges, {options.features} features; "

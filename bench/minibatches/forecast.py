@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import dataclass
 from statistics import median
+from typing import NamedTuple
 
 from bench.epochs.graphs import graph_of, stored_graph
 from bench.pages import head, parser_of, row
@@ -21,8 +21,7 @@ from sagann.train.sampled_forecast import SampledForecast
 COLUMNS = "graph | model | batches | forecast, s | measured, s | seconds, forecast / measured | bytes, forecast / measured | bottleneck"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Round:
+class Round(NamedTuple):
     forecast: SampledForecast
     epoch_s: float
     "Median seconds of the epochs."

@@ -15,12 +15,11 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from statistics import median
 from tempfile import gettempdir
-from typing import Any
+from typing import Any, NamedTuple
 
 from bench.pages import command_line, head, mebibytes, parser_of, row
 from bench.size.limit import Ended, Limit, drop_cached
@@ -36,8 +35,7 @@ COLUMNS = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Turn:
+class Turn(NamedTuple):
     ended: Ended
     told: dict[str, Any]
     "What its worker printed; empty where it was ended first."

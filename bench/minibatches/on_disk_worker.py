@@ -57,33 +57,32 @@ def train_sagann(asked: dict[str, Any]) -> None:
     graph = replace(graph, features=store)
     minibatches = MiniBatches(graph, fanouts=fanouts, batch_size=batch_size, ahead=AHEAD)
     model = build_model(named, graph)
-    counted = {"rows": 0, "stages": {}}
+    stages: dict[str, float] = {}
 
     def batches(epoch: int) -> Iterator[Batch]:
         with minibatches.batches(epoch) as found:
             for number, batch in enumerate(found):
                 assert batch.labels is not None
-                counted["rows"] += len(batch.src_ids)
                 num_edges = sum(block.num_edges for block in batch.blocks)
-                yield Batch(partial(model, batch.blocks, batch.features), batch.labels, num_edges)
+                forward = partial(model, batch.blocks, batch.features)
+                yield Batch(forward, batch.labels, num_edges, len(batch.src_ids))
                 if epoch == 0 and number == 0:
                     break
-            counted["stages"] = {each.name: each.busy_s for each in found.counters[:-1]}
+            stages.update((each.name, each.busy_s) for each in found.counters[:-1])
 
     training = SampledTraining(model, batches)
     # The first batch compiles.
     training.epoch()
     note("first batch")
-    before, counted["rows"] = store.traffic(), 0
+    before = store.traffic()
     told = training.epoch()
     traffic = store.traffic() - before
     say(
         **told,
         batches=asked["batches"],
-        rows=counted["rows"],
         ready_s=sum(preparing.values()),
         preparing=preparing,
-        stages=counted["stages"] | {"train": told["step_s"]},
+        stages=stages | {"train": told["step_s"]},
         tiers={"hot": traffic.hot.num_bytes, "cold": traffic.cold.num_bytes},
         reads=traffic.cold_reads,
         read_bytes=traffic.cold_read_bytes,
@@ -116,23 +115,19 @@ def train_pyg(asked: dict[str, Any]) -> None:
         shuffle=True,
     )
     model: nn.Module = Model(asked, stored.features.shape[1], asked["classes"])
-    num_rows = 0
 
     def batches(epoch: int) -> Iterator[Batch]:
-        nonlocal num_rows
         for batch in loader:
-            num_rows += len(batch.n_id)
             x = stored.features[batch.n_id]
             destinations, sources, _ = batch.adj_t.coo()
             edges = torch.stack([sources, destinations])
             labels = stored.labels[batch.n_id[: batch.batch_size]]
-            yield Batch(
-                lambda x=x, edges=edges, size=batch.batch_size: model(x, edges, None)[:size], labels, edges.shape[1]
-            )
+            forward = lambda x=x, edges=edges, size=batch.batch_size: model(x, edges, None)[:size]  # noqa: E731
+            yield Batch(forward, labels, edges.shape[1], len(x))
 
     training = SampledTraining(model, batches)
     ready_s = time.monotonic() - STARTED_S
-    say(**training.epoch(), batches=asked["batches"], rows=num_rows, ready_s=ready_s)
+    say(**training.epoch(), batches=asked["batches"], ready_s=ready_s)
 
 
 if __name__ == "__main__":

@@ -170,8 +170,8 @@ def inference(machine: Machine, dataset: str) -> Iterator[str]:
     """Latency of inference on graphs that were not trained on, by policy of partitioning."""
     whole, model = SHAPES[dataset], INFERRED_MODEL
     count = TRAINED_GRAPHS + TEST_GRAPHS
-    shape = replace(whole, vertices=whole.vertices // count, edges=whole.edges // count)
-    trained_shape = replace(shape, vertices=TRAINED_GRAPHS * shape.vertices, edges=TRAINED_GRAPHS * shape.edges)
+    shape = whole._replace(vertices=whole.vertices // count, edges=whole.edges // count)
+    trained_shape = shape._replace(vertices=TRAINED_GRAPHS * shape.vertices, edges=TRAINED_GRAPHS * shape.edges)
     training = Job(shape=trained_shape, model=model)
     using = Job(shape=shape, model=model, trains=False)
     yield "## Inference on new graphs (figure 9)\n"

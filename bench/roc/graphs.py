@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, pairwise
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -30,8 +31,7 @@ MOST_EDGES = 8_000_000
 SEED = 0
 
 
-@dataclass(frozen=True, kw_only=True)
-class Generated:
+class Generated(NamedTuple):
     """A generated graph, and how many times larger the shape is that it stands for."""
 
     topology: Topology
@@ -116,8 +116,7 @@ class Cut:
         return Share(intervals=intervals, numbers=numbers, edges=edges)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Share:
+class Share(NamedTuple):
     """A worker's part, as far as a plan depends on it."""
 
     intervals: PartIntervals

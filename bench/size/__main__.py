@@ -18,10 +18,10 @@ import sys
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from tempfile import gettempdir
+from typing import NamedTuple
 
 from bench.epochs.graphs import SEED, write_weights
 from bench.pages import command_line, figure, head, mebibytes, parser_of, row
@@ -52,8 +52,7 @@ the whole run is with imports, checks, preparation, and sagann's evaluation of a
 _SHOWN = ("P = ", "Memory:", "An epoch:", "On disk:", "Expected:", "Of that,")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Result:
+class Result(NamedTuple):
     name: str
     ended: Ended
     epochs: Sequence[Mapping[str, float]]

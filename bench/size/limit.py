@@ -14,8 +14,8 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 EVERY_S = 0.5
 "Between two looks at what a group holds."
@@ -24,8 +24,7 @@ MOST_S = 4 * 3600.0
 ROOTS = (Path("/sys/fs/cgroup/memory"), Path("/sys/fs/cgroup"))
 
 
-@dataclass(frozen=True, kw_only=True)
-class Names:
+class Names(NamedTuple):
     limit: str
     events: str
     "File that counts processes killed."
@@ -41,8 +40,7 @@ V1 = Names(
 V2 = Names(limit="memory.max", events="memory.events", hits=("memory.events", "max"), own=("anon",))
 
 
-@dataclass(frozen=True, kw_only=True)
-class Ended:
+class Ended(NamedTuple):
     status: int
     output: str
     errors: str

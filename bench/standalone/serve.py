@@ -23,7 +23,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -33,10 +33,6 @@ OUT_OF_MEMORY = ("can't allocate memory", "not enough memory", "bad_alloc", "Can
 
 class UnsupportedError(Exception):
     """The contestant does not exist here: a package is missing, or a layer does not take this input."""
-
-
-class Runner(Protocol):
-    def run(self) -> float: ...
 
 
 Started = AbstractContextManager[tuple[dict, Callable[[dict], dict]]]
@@ -71,10 +67,10 @@ def answer_requests(start: Callable[[dict], Started]) -> None:
 
 def serve(
     load: Callable[[dict, Path], Any],
-    build: Callable[[dict, Any], Runner],
+    build: Callable[[dict, Any], Any],
     added: Mapping[str, Callable[[Any, Any], dict]] | None = None,
 ) -> None:
-    """Serve a contestant."""
+    """Serve a contestant, whose method ``run`` gives the loss of an epoch."""
 
     def start(specification: dict) -> Started:
         folder = Path(specification["folder"])
@@ -94,9 +90,7 @@ def serve(
     answer_requests(start)
 
 
-def _obey(
-    request: dict, runner: Runner, loaded_bytes: int, added: Mapping[str, Callable[[Any, Any], dict]]
-) -> dict:
+def _obey(request: dict, runner: Any, loaded_bytes: int, added: Mapping[str, Callable[[Any, Any], dict]]) -> dict:
     for name, answered in added.items():
         if name in request:
             return answered(runner, request[name])
@@ -109,7 +103,7 @@ def _obey(
     return {"peak_bytes": peak_bytes - loaded_bytes, "process_bytes": peak_bytes, "seconds": seconds, "loss": loss}
 
 
-def _timed(runner: Runner, epochs: int) -> tuple[list[float], float]:
+def _timed(runner: Any, epochs: int) -> tuple[list[float], float]:
     gc.collect()
     seconds, loss = [], float("nan")
     for _ in range(epochs):

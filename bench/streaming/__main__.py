@@ -56,7 +56,9 @@ def main(given: Sequence[str] | None = None) -> int:
         flush=True,
     )
     arguments.work.mkdir(parents=True, exist_ok=True)
-    machine = _machine(arguments)
+    torch.set_num_threads(arguments.threads)
+    # The machine's rates, as TOML.
+    machine = arguments.machine.read_text() if arguments.machine else probe(arguments.work).to_toml()
     commands = dict.fromkeys(WAYS, (sys.executable, "-m", "bench.streaming.worker"))
     for dataset in arguments.datasets:
         with TemporaryDirectory(prefix="sagann_streaming_", dir=arguments.work) as folder:
@@ -78,14 +80,6 @@ def main(given: Sequence[str] | None = None) -> int:
                 )
                 print("\n".join(rows_of(dataset, model, turns)), flush=True)
     return 0
-
-
-def _machine(arguments: argparse.Namespace) -> str:
-    """The machine's rates, as TOML."""
-    if arguments.machine is not None:
-        return arguments.machine.read_text()
-    torch.set_num_threads(arguments.threads)
-    return probe(arguments.work).to_toml()
 
 
 def _repetitions(seconds: float) -> int:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import torch
 from torch import Tensor, fx
 
-from sagann.compiler.classify import classify, has_row_each, has_rows, has_tensor, is_random, row_bytes, verify
+from sagann.compiler.classify import classify, has_row_each, has_rows, has_tensor, is_random, row_bytes
 from sagann.compiler.commute import commute, scale_last, split_concat
 from sagann.compiler.fuse_rows import fuse_rows
 from sagann.compiler.hoist import hoist, transpose_matrices
@@ -92,7 +92,6 @@ def compile_layer(layer: SagaLayer, form: CallForm) -> LayerProgram:
             last = map_last(module, typed)
             if last is not None:
                 changed, typed_last, note = last
-                verify(changed)
                 maps_last = _program(layer, form, changed, typed_last, naive_bytes, [*notes, note])
         notes += done
     if maps_last is not None and options.typed_maps == "last":
@@ -126,7 +125,6 @@ def rewritten(
         notes += scale_last(module, at_any_width=form.is_sparse)
     if options.fuse:
         transpose_matrices(module)
-    verify(module)
     return module, typed, naive_bytes
 
 

@@ -25,7 +25,7 @@ from sagann.compiler.compile import CallForm, CompilerOptions
 from sagann.compiler.layer_graph import LayerGraphs, layer_graphs
 from sagann.compiler.model_program import EdgeType
 from sagann.compiler.program import LayerGather
-from sagann.compiler.size_check import CHANGES, OTHER_ROWS, check_sizes
+from sagann.compiler.row_check import CHANGES, OTHER_ROWS, check_sizes
 from sagann.compiler.trace import (
     ROWS,
     TraceError,

@@ -11,11 +11,10 @@ import torch.nn.functional as F
 from torch import Tensor, fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from sagann.compiler.size_check import OTHER_ROWS, check_sizes
+from sagann.compiler.row_check import OTHER_ROWS, check_sizes
 from sagann.compiler.trace import ROWS, TraceError, distinct_names, fake_rows, make_graph, trace_layer
 from sagann.nn import GGNN
-from tests.compiler.graphs import targets, traced
-from tests.compiler.layers import Layer
+from tests.compiler.layers import Layer, targets, traced
 
 
 def remember(m: Layer, e: object) -> torch.Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -45,13 +45,6 @@ def naive(topology: Topology, first: int, stop: int, row_bytes: int, device: str
         rows = sum(accesses(len(set(run)) * row_bytes, device) for run in runs)
         total = [a + b for a, b in zip(total, (1, len(sources), len(runs), ids, rows), strict=True)]
     return total
-
-
-@pytest.fixture
-def threads() -> Iterator[Callable[[int], None]]:
-    given_threads = torch.get_num_threads()
-    yield torch.set_num_threads
-    torch.set_num_threads(given_threads)
 
 
 @pytest.fixture(scope="module")

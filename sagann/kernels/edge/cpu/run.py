@@ -22,7 +22,6 @@ from sagann.kernels.edge.pass_edges import Edges
 from sagann.kernels.edge.source import canonical_source
 from sagann.kernels.edge.walk import (
     Walk,
-    check_into,
     fill_neutral,
     finished,
     offsets_of,
@@ -53,7 +52,6 @@ def run(
     has_writers = all(output.reduce in WRITERS for output in function.outputs)
     if edges.num_edges == 0 or is_empty(function) or not has_writers:
         return naive.run(function, edges, arrays, seed=seed, into=into, edge_offset=edge_offset)
-    check_into(function, edges, into, edge_offset)
     walk = walk_of(edges, function.at)
     inputs, in_order = prepared(function, arrays, walk, edges)
     form = Form(

@@ -21,7 +21,7 @@ from sagann.kernels.edge.gpu.writers import WRITERS
 from sagann.kernels.edge.kinds import is_empty, once, results_of
 from sagann.kernels.edge.pass_edges import Edges
 from sagann.kernels.edge.source import canonical_source, import_source, library_hash
-from sagann.kernels.edge.walk import Walk, check_into, fill_neutral, finished, prepared, targets, walk_over
+from sagann.kernels.edge.walk import Walk, fill_neutral, finished, prepared, targets, walk_over
 
 LIBRARY = Path(__file__).with_name("device.py"), Path(__file__).parents[1] / "random.py"
 "The modules that a generated source imports, and those of edge functions that these import."
@@ -45,7 +45,6 @@ def run(
     has_writers = all(output.reduce in WRITERS for output in function.outputs)
     if edges.num_edges == 0 or is_empty(function) or not has_writers or supports(function) is not None:
         return naive.run(function, edges, arrays, seed=seed, into=into, edge_offset=edge_offset)
-    check_into(function, edges, into, edge_offset)
     # Made once, so that no later pass waits for the host.
     known: tuple[Walk, Cut] = edges.derived(_key(function.at), lambda: _walk_and_cut(edges, function.at))
     walk, cut = known
