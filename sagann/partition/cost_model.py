@@ -52,6 +52,8 @@ _ALTERNATIONS, _STEADY = 20, 1e-5
 _NUM_FEATURES = len(FEATURES)
 # Sums of products have no negative eigenvalue but for rounding, relative to the largest product.
 _ROUNDING = 1e-9
+# Most seconds that a prediction is taken to be off, so that powers do not overflow.
+_MOST_OFF_S = 1e50
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -248,9 +250,8 @@ class CostModel:
             if found.kind in self.kinds:
                 speed = self.speeds_of(found.worker + 1)[found.worker]
                 total += found.seconds
-                squared += (
-                    self.predict(found.kind, found.features, speed=speed) - found.seconds
-                ) ** 2 / found.seconds
+                off_s = abs(self.predict(found.kind, found.features, speed=speed) - found.seconds)
+                squared += min(off_s, _MOST_OFF_S) ** 2 / found.seconds
         return sqrt(squared / total) if total else 0.0
 
 
@@ -279,7 +280,7 @@ def _non_negative_solution(gram: Array, target: Array) -> Array:
     solved at once, and the best of the solutions that are not negative is the minimum. Not for more than ten unknowns.
 
     Example:
-        >>> non_negative_solution(np.array([[2.0, 1.0], [1.0, 2.0]]), np.array([2.0, -1.0])).tolist()
+        >>> _non_negative_solution(np.array([[2.0, 1.0], [1.0, 2.0]]), np.array([2.0, -1.0])).tolist()
         [1.0, 0.0]
     """
     size = len(target)
