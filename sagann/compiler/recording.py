@@ -162,8 +162,7 @@ class Recorder(Engine):
         names = {id(module): name for name, module in model.named_modules()}
         self.layers = {
             id(layer): RecordedLayer(
-                twin=_twin(layer),
-                modules={inner: names[id(module)] for inner, module in layer.named_modules()},
+                twin=_twin(layer), modules={inner: names[id(module)] for inner, module in layer.named_modules()}
             )
             for layer in model.modules()
             if isinstance(layer, SagaLayer)
@@ -316,11 +315,7 @@ def traced_model(model: nn.Module, recorder: Recorder, x: Tensor) -> fx.GraphMod
 
         def whole(*args: Tensor) -> Tensor:
             given = dict(zip(tensors, args, strict=False))
-            with (
-                _reparametrize_module(model, given),
-                WholeOperators(),
-                Widths(recorder.where, model, num_rows),
-            ):
+            with _reparametrize_module(model, given), WholeOperators(), Widths(recorder.where, model, num_rows):
                 if engine is recorder:
                     recorder.x = args[-1]
                 result: Tensor = model(hops, args[-1])

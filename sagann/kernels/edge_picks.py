@@ -100,16 +100,7 @@ def pick_tile(
 
 
 @triton.jit(do_not_specialize=["num_picks", "fanout", "key"])
-def draw_tile(
-    p_begins,
-    p_degrees,
-    p_vertices,
-    p_positions,
-    num_picks,
-    fanout,
-    key,
-    tile: tl.constexpr,
-):
+def draw_tile(p_begins, p_degrees, p_vertices, p_positions, num_picks, fanout, key, tile: tl.constexpr):
     o_pick = tl.program_id(0).to(tl.int64) * tile + tl.arange(0, tile)
     m_pick = o_pick < num_picks
     o_row = o_pick // fanout

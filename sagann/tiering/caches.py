@@ -8,8 +8,7 @@ from typing import ClassVar, TypeAlias
 
 import numpy as np
 
-from sagann.tiering.cache import NO_ROW, NO_SLOT, Announced, Array, id_type
-from sagann.tiering.look_ahead import LookAhead
+from sagann.tiering.look_ahead import NO_ROW, NO_SLOT, Announced, Array, LookAhead, id_type
 
 
 class Static:

@@ -20,14 +20,39 @@ References:
 from __future__ import annotations
 
 from collections import deque
-from typing import Any, ClassVar, NamedTuple
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple, TypeAlias
 from weakref import ref
 
 import numpy as np
+import torch
 
+from sagann.graph.widths import id_dtype
 from sagann.jit import compiled
 from sagann.kernels.edge.cpu.access import prefetcher
-from sagann.tiering.cache import NO_ROW, NO_SLOT, Announced, Array, id_type
+
+Array: TypeAlias = np.ndarray[Any, Any]
+
+NO_SLOT = -1
+"Stands in the place of a slot for a row that has none."
+NO_ROW = -1
+"Stands in the place of a row's id for a slot that has none."
+
+
+@dataclass(kw_only=True, slots=True, weakref_slot=True, eq=False)
+class Announced:
+    """A batch that a cache was told of. It is given up by dropping it."""
+
+    ids: Array
+    "int64 [n]: its rows."
+    slots: Array | None = None
+    "The slot of each row; None before the cache has decided."
+
+
+def id_type(num_rows: int) -> np.dtype[Any]:
+    """The narrowest type that a cache uses for ids of rows."""
+    return np.dtype(np.int32 if id_dtype(num_rows) == torch.int32 else np.int64)
+
 
 AHEAD = 128
 "Number of ids whose entries are prefetched before the first of them is used: a loop that waits for one after the other is slow."

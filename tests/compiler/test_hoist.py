@@ -81,13 +81,7 @@ def widths_gathered(module: Any) -> list[int]:
 
 @pytest.mark.parametrize(
     ("layer", "gathered"),
-    [
-        (GCN(8, 4), 4),
-        (GCN(4, 8), 4),
-        (CommNet(8, 4), 4),
-        (GIN(8, 6), 8),
-        (GatedGCN(8, 4), 8),
-    ],
+    [(GCN(8, 4), 4), (GCN(4, 8), 4), (CommNet(8, 4), 4), (GIN(8, 6), 8), (GatedGCN(8, 4), 8)],
     ids=lambda value: type(value).__name__ if isinstance(value, torch.nn.Module) else str(value),
 )
 def test_the_narrower_row_travels(layer: Any, gathered: int) -> None:

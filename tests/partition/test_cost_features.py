@@ -89,10 +89,7 @@ def test_the_example_of_the_paper() -> None:
 
 @pytest.mark.parametrize("num_threads", [1, 3])
 def test_sums_do_not_depend_on_threads(
-    power_law: Topology,
-    num_threads: int,
-    threads: Callable[[int], None],
-    monkeypatch: pytest.MonkeyPatch,
+    power_law: Topology, num_threads: int, threads: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = count_cost_features(power_law, WIDTHS).sums
     threads(num_threads)

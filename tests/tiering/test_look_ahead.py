@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from sagann.tiering import CACHES, Cache, LookAhead
-from sagann.tiering.cache import Announced
+from sagann.tiering.look_ahead import Announced
 
 
 def table_bytes(cache: Cache) -> int:

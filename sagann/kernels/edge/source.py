@@ -101,9 +101,7 @@ def renamed(function: EdgeFunction, names: Mapping[str, str]) -> EdgeFunction:
         inputs=tuple(replace(given, name=names[given.name]) for given in function.inputs),
         ops=tuple(
             replace(
-                op,
-                name=names[op.name],
-                args=tuple(names[arg] if isinstance(arg, str) else arg for arg in op.args),
+                op, name=names[op.name], args=tuple(names[arg] if isinstance(arg, str) else arg for arg in op.args)
             )
             for op in function.ops
         ),

@@ -271,9 +271,7 @@ class _Softmax(Writer):
             f"weight = tl.sum(weight_{number} * share, 0, keep_dims=True)",
             f"mean_{number} = {total} / {self.per_head('weight')}",
             *self.written(
-                f"tl.where(end > begin, mean_{number}, 0.0)",
-                'tl.where(end > begin, top, float("-inf"))',
-                "weight",
+                f"tl.where(end > begin, mean_{number}, 0.0)", 'tl.where(end > begin, top, float("-inf"))', "weight"
             ),
         ]
 

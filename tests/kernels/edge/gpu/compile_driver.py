@@ -78,12 +78,7 @@ def signature_of(function: EdgeFunction, names: list[str], results: tuple) -> di
 
 
 def report(
-    name: str,
-    entry: object,
-    types: dict[str, str],
-    constants: dict[str, object],
-    aligned: set[str],
-    warps: int = 1,
+    name: str, entry: object, types: dict[str, str], constants: dict[str, object], aligned: set[str], warps: int = 1
 ) -> None:
     """Compile and print."""
     if len(sys.argv) > 1 and name not in sys.argv[1:]:
