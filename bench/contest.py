@@ -10,38 +10,30 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 from bench.workers import Worker, WorkerEndedError
 
 Record = dict[str, Any]
+Commands = Mapping[str, Sequence[str]]
+"How to start the worker of each contestant, by its name: system, or system:variant."
+Specification = Callable[[str], Mapping[str, Any]]
+"What the worker of a contestant is told."
 NEARLY_BEST = 1.25
 "A system's variants that are this close to its best are timed in alternation too, at most MOST_OF_A_SYSTEM of them."
 MOST_OF_A_SYSTEM = 2
 MOST_WAIT_S = 600.0
 "Longest wait for an answer where contestants take turns of some epochs or batches, in seconds. Who hangs is left out then."
 SLOW_S = 20.0
-"Runs that take longer are not repeated alone."
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Contestant:
-    """Someone who runs."""
-
-    name: str
-    "The system, or system:variant."
-    command: tuple[str, ...]
-    "Starts its worker."
-
-    @property
-    def variant(self) -> str:
-        """What follows the colon."""
-        return self.name.partition(":")[2]
+def variant_of(name: str) -> str:
+    """What follows the colon of a contestant's name."""
+    return name.partition(":")[2]
 
 
 def system_of(name: str) -> str:
@@ -49,12 +41,8 @@ def system_of(name: str) -> str:
     return name if name.startswith("sagann") else name.partition(":")[0]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Rules:
-    """How much is measured."""
-
+class Rules(NamedTuple):
     rounds: int = 7
-    "Turns of each contestant in alternation."
     epochs: int = 3
     "Fewest runs in a turn."
     turn_s: float = 0.5
@@ -67,14 +55,6 @@ class Results:
     """Measurements in a file of JSON lines, with the settings in the first line.
 
     Tasks that are complete may come from several commits and machines; one that was cut off is measured anew by another.
-
-    Args:
-        path: the file; it is made where there is none.
-        settings: of all measurements.
-        commit: of this checkout, noted with every measurement.
-        processor: of this machine, noted as well.
-    Raises:
-        ValueError: the file was measured with other settings.
     """
 
     def __init__(self, path: Path, settings: Mapping[str, Any], commit: str, processor: str) -> None:
@@ -95,7 +75,7 @@ class Results:
             )
         for line in lines[1:]:
             record = json.loads(line)
-            self.records[_key(record)] = record
+            self.records[key_of(record)] = record
 
     def find(self, kind: str, dataset: str, task: str, contestant: str = "") -> Record | None:
         """A measurement that was made before, of a task that is complete, or here by this commit."""
@@ -104,9 +84,8 @@ class Results:
         return record if record is None or complete or self.origin.items() <= record.items() else None
 
     def add(self, record: Record) -> None:
-        """Keep a measurement."""
         record = record | self.origin
-        self.records[_key(record)] = record
+        self.records[key_of(record)] = record
         with self.path.open("a") as file:
             file.write(json.dumps(record) + "\n")
 
@@ -122,41 +101,27 @@ def _whole_lines(path: Path) -> list[str]:
     return text.splitlines()
 
 
-def _key(record: Record) -> tuple[str, ...]:
+def key_of(record: Record) -> tuple[str, ...]:
+    """What a measurement is of: kind, dataset, task and contestant."""
     return record["kind"], record["dataset"], record["task"], record.get("contestant", "")
 
 
 def run_contest(
-    contestants: Sequence[Contestant],
-    specification: Callable[[Contestant], Mapping[str, Any]],
-    *,
-    dataset: str,
-    task: str,
-    rules: Rules,
-    results: Results,
+    commands: Commands, specification: Specification, *, dataset: str, task: str, rules: Rules, results: Results
 ) -> None:
-    """Measure what is not yet measured of one task on one dataset.
-
-    Args:
-        contestants: who runs.
-        specification: what a contestant's worker is told.
-        dataset, task: names in the results.
-        rules: how much is measured.
-        results: where measurements are kept.
-    """
+    """Measure what is not yet measured of one task on one dataset."""
     alone = {}
-    for contestant in contestants:
-        record = results.find("alone", dataset, task, contestant.name)
+    for name, command in commands.items():
+        record = results.find("alone", dataset, task, name)
         if record is None:
-            record = {"kind": "alone", "dataset": dataset, "task": task, "contestant": contestant.name}
-            record |= _run_alone(contestant, specification(contestant), rules)
+            record = {"kind": "alone", "dataset": dataset, "task": task, "contestant": name}
+            record |= _run_alone(command, specification(name), rules)
             results.add(record)
-            _say(f"{dataset} {task} {contestant.name}: {describe(record)}")
-        alone[contestant.name] = record
+            _say(f"{dataset} {task} {name}: {_described(record)}")
+        alone[name] = record
     if results.find("together", dataset, task) is None:
-        chosen = chosen_for_alternation(alone)
         turns = take_turns(
-            [contestant for contestant in contestants if contestant.name in chosen],
+            {name: commands[name] for name in chosen_for_alternation(alone)},
             specification,
             first={"epochs": 2},
             request=lambda name, _: {"epochs": _repetitions(median(alone[name]["seconds"]), rules)},
@@ -165,14 +130,11 @@ def run_contest(
         )
         seconds = {name: [turn["seconds"] for turn in each] for name, each in turns.answers.items()}
         results.add({"kind": "together", "dataset": dataset, "task": task, "seconds": seconds})
-        shown = ", ".join(
-            f"{name} {median(s for turn in turns for s in turn):.4g} s" for name, turns in seconds.items()
-        )
-        _say(f"{dataset} {task} in alternation: {shown}")
+        medians = {name: median(s for turn in turns for s in turn) for name, turns in seconds.items()}
+        _say(f"{dataset} {task} in alternation: {', '.join(f'{name} {s:.4g} s' for name, s in medians.items())}")
 
 
-def describe(record: Record) -> str:
-    """A line about a measurement alone."""
+def _described(record: Record) -> str:
     if record["outcome"] != "ok":
         return f"{record['outcome']} {record['detail'].strip().splitlines()[-1:] or ''}"
     return f"{median(record['seconds']):.4g} s, {record['peak_bytes'] / 2**20:.0f} MiB above what is loaded"
@@ -185,15 +147,14 @@ def chosen_for_alternation(alone: Mapping[str, Record]) -> list[str]:
         if record["outcome"] == "ok":
             systems.setdefault(system_of(name), []).append((median(record["seconds"]), name))
     chosen = []
-    for variants in systems.values():
-        variants.sort()
+    for variants in map(sorted, systems.values()):
         chosen += [name for seconds, name in variants[:MOST_OF_A_SYSTEM] if seconds <= NEARLY_BEST * variants[0][0]]
     return chosen
 
 
-def _run_alone(contestant: Contestant, specification: Mapping[str, Any], rules: Rules) -> Record:
+def _run_alone(command: Sequence[str], specification: Mapping[str, Any], rules: Rules) -> Record:
     try:
-        with _start(contestant, specification, rules) as worker:
+        with Worker(command, specification, timeout_s=rules.timeout_s) as worker:
             first = worker.ask({"memory": 1})
             steady = worker.ask({"memory": 2})
             seconds = steady["seconds"]
@@ -211,13 +172,12 @@ def _run_alone(contestant: Contestant, specification: Mapping[str, Any], rules: 
         "peak_bytes": steady["peak_bytes"],
         "process_bytes": max(first["process_bytes"], steady["process_bytes"]),
         # Before any step, and before the third.
-        "losses": [_number(first["loss"]), _number(steady["loss"])],
+        "losses": [None if math.isnan(answer["loss"]) else answer["loss"] for answer in (first, steady)],
         "seconds": seconds,
     }
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Turns:
+class Turns(NamedTuple):
     """What contestants that took turns answered."""
 
     first: dict[str, Record]
@@ -225,14 +185,12 @@ class Turns:
     answers: dict[str, list[Record]]
     "Of each one that took all of its turns, the answers."
     last: dict[str, Record]
-    "Answers to a last question."
     failures: dict[str, WorkerEndedError]
-    "How others ended."
 
 
 def take_turns(
-    contestants: Iterable[Contestant],
-    specification: Callable[[Contestant], Mapping[str, Any]],
+    commands: Commands,
+    specification: Specification,
     *,
     first: Mapping[str, Any],
     request: Callable[[str, Record], Mapping[str, Any]],
@@ -240,71 +198,47 @@ def take_turns(
     last: Mapping[str, Mapping[str, Any]] | None = None,
     timeout_s: float = MOST_WAIT_S,
 ) -> Turns:
-    """Ask every contestant a first question, and then one in each round, in alternation.
+    """Ask every contestant a first question, then one in each round, in alternation, and some of them a last one.
 
     Who ends before its time, or does not answer in time, is left out; the others go on.
-
-    Args:
-        contestants: who takes turns.
-        specification: what a contestant's worker is told.
-        first: the first question.
-        request: the question of a turn, from a contestant's name and first answer.
-        rounds: turns of each.
-        last: questions after all turns, by contestant.
-        timeout_s: longest wait for an answer.
     """
-    answers: dict[str, list[Record]] = {}
-    failures: dict[str, WorkerEndedError] = {}
-    firsts, lasts = dict[str, Record](), dict[str, Record]()
-    with ExitStack() as stack:
-        workers: dict[str, Worker] = {}
+    turns = Turns(first={}, answers={}, last={}, failures={})
+    workers: dict[str, Worker] = {}
 
-        def ask(name: str, asked: Mapping[str, Any]) -> list[Record]:
-            """The answer; nothing where the worker ends, of which nothing is asked any more."""
-            try:
-                return [workers[name].ask(asked)]
-            except WorkerEndedError as end:
-                end_of(name, end)
-                return []
-
-        def end_of(name: str, end: WorkerEndedError) -> None:
+    @contextmanager
+    def surviving(name: str) -> Iterator[None]:
+        """Nothing is asked any more of a worker that ends."""
+        try:
+            yield
+        except WorkerEndedError as end:
             _say(f"{name} does not run: {end}")
-            failures[name] = end
+            turns.failures[name] = end
             workers.pop(name, None)
 
-        for contestant in contestants:
-            name = contestant.name
-            try:
-                started = Worker(contestant.command, specification(contestant), timeout_s=timeout_s)
-            except WorkerEndedError as end:
-                end_of(name, end)
-                continue
-            workers[name] = stack.enter_context(started)
-            for answer in ask(name, first):
-                firsts[name] = answer
+    with ExitStack() as stack:
+        for name, command in commands.items():
+            with surviving(name):
+                worker = stack.enter_context(Worker(command, specification(name), timeout_s=timeout_s))
+                turns.first[name] = worker.ask(first)
+                workers[name] = worker
         for _ in range(rounds):
-            for name in list(workers):
-                answers.setdefault(name, []).extend(ask(name, request(name, firsts[name])))
-        for name, asked in (last or {}).items():
+            for name, worker in list(workers.items()):
+                with surviving(name):
+                    answer = worker.ask(request(name, turns.first[name]))
+                    turns.answers.setdefault(name, []).append(answer)
+        for name in turns.failures:
+            turns.answers.pop(name, None)
+        for name, question in (last or {}).items():
             if name in workers:
-                for answer in ask(name, asked):
-                    lasts[name] = answer
-    whole = {name: each for name, each in answers.items() if len(each) == rounds}
-    return Turns(first=firsts, answers=whole, last=lasts, failures=failures)
-
-
-def _start(contestant: Contestant, specification: Mapping[str, Any], rules: Rules) -> Worker:
-    return Worker(contestant.command, specification, timeout_s=rules.timeout_s)
+                with surviving(name):
+                    turns.last[name] = workers[name].ask(question)
+    return turns
 
 
 def _repetitions(expected_s: float, rules: Rules) -> int:
     if expected_s > SLOW_S:
         return 1
     return max(rules.epochs, min(200, math.ceil(rules.turn_s / max(expected_s, 1e-6))))
-
-
-def _number(loss: float) -> float | None:
-    return None if math.isnan(loss) else loss
 
 
 def _say(text: str) -> None:

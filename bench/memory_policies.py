@@ -7,9 +7,12 @@ chunk has equally many edges, and no epoch runs. All policies place the same ste
 from __future__ import annotations
 
 import argparse
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from functools import partial
+from itertools import product
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 
@@ -44,20 +47,13 @@ POLICIES: Mapping[str, PlacementPolicy] = {
 "Rivals, the default and the dynamic program."
 SHARES = {"1/4": 0.25, "1/2": 0.5, "3/4": 0.75}
 "Budgets, as parts of what the plan of P = 1 takes."
-ROC_MODELS = ("gcn", "gin", "commnet", "residual-gcn")
 DEEP_LAYERS = 8
-"Layers of the deep residual GCN."
-COLUMNS = (
-    "dataset",
-    "model",
-    "P",
-    "budget",
-    *(f"{policy} MB" for policy in POLICIES),
-    "least MB",
-    "compulsory MB",
-    *(f"{policy} s" for policy in POLICIES),
-    "fastest",
-)
+COLUMNS = f"dataset | model | P | budget | {' MB | '.join(POLICIES)} MB | least MB | compulsory MB | {' s | '.join(POLICIES)} s | fastest"
+NOTES = f"""
+2 layers ({DEEP_LAYERS} for residual-gcn) of width {{hidden}}, loss folded, column order. The shapes are those of ROC, Table 4, whole; every chunk has
+equally many edges. P is the least power of two, from the given one, with which the least budget can be met. Bytes are *loaded + stored*, in
+10^6 bytes. *least* is a lower bound for the same steps, *compulsory* a weaker one: what moves whatever is kept (`sagann/plan/gaps.py`).
+"""
 PAPER = 1.4
 "The least factor that ROC states against streaming and LRU."
 MOST_INTERVALS = 64
@@ -73,22 +69,16 @@ SHAPES = {
 "The graphs of ROC, Table 4."
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Case:
+class Case(NamedTuple):
     """An epoch within a budget, placed by every policy."""
 
     dataset: str
-    "Name of the shape."
     model: str
-    "Name of the model."
     budget: str
     "Part of what P = 1 takes."
     num_intervals: int
-    "Number of intervals, P."
     plans: Mapping[str, Plan]
-    "Plans of the same steps."
     seconds: Mapping[str, float]
-    "Simulated seconds of the plans."
     least_bytes: int
     "No policy moves fewer bytes for these steps."
     compulsory_bytes: int
@@ -104,35 +94,22 @@ class Case:
         return self.plans[rival].moved_bytes / self.plans["dp"].moved_bytes
 
     def cells(self) -> list[str]:
-        """The line of the table."""
         copied = [(self.plans[policy].loaded_bytes, self.plans[policy].stored_bytes) for policy in POLICIES]
-        return [
-            self.dataset,
-            self.model,
-            str(self.num_intervals),
-            self.budget,
-            *(f"{megabytes(loaded)} + {megabytes(stored)}" for loaded, stored in copied),
-            megabytes(self.least_bytes),
-            megabytes(self.compulsory_bytes),
-            *(f"{self.seconds[policy]:.3g}" for policy in POLICIES),
-            self.fastest,
-        ]
+        moved = [f"{megabytes(loaded)} + {megabytes(stored)}" for loaded, stored in copied]
+        moved += [megabytes(self.least_bytes), megabytes(self.compulsory_bytes)]
+        seconds = [f"{self.seconds[policy]:.3g}" for policy in POLICIES]
+        return [self.dataset, self.model, str(self.num_intervals), self.budget, *moved, *seconds, self.fastest]
 
 
 def main(given: Sequence[str] | None = None) -> int:
-    """Plan, simulate and report."""
     arguments = _arguments(given)
     machine = Machine.from_toml(arguments.machine.read_text(), where=str(arguments.machine))
-    cases = [
-        case
-        for dataset in arguments.datasets
-        for model in arguments.models
-        for case in cases_of(dataset, model, arguments.hidden, arguments.intervals, machine)
-    ]
+    named = product(arguments.datasets, arguments.models)
+    cases = [case for each in named for case in cases_of(*each, arguments.hidden, arguments.intervals, machine)]
     print("# What memory policies move\n")
     print(f"`{command_line('bench.memory_policies', given)}`; rates of {machine.name}.\n")
     print("\n".join(summary(cases)))
-    print(f"\n{notes(arguments.hidden)}\n")
+    print(NOTES.format(hidden=arguments.hidden))
     print(head(COLUMNS, words=("model",)))
     for case in cases:
         print(row(case.cells()))
@@ -143,20 +120,11 @@ def cases_of(dataset: str, model: str, hidden: int, num_intervals: int, machine:
     """The cases of a model on a shape, all with as many intervals as the least budget needs."""
     shape = SHAPES[dataset]
     program, topology_hops = captured_for(shape, model, hidden)
-    gradients = Gradients(program)
+    plan = partial(plan_epoch, program, gradients=Gradients(program), folded=True, beside=FILES)
 
     def planned(count: int, budget_bytes: int) -> Planned:
-        sizes = sizes_for(program, topology_hops, shape, count)
-        bounds = equal_vertices(shape.vertices, count)
-        return plan_epoch(
-            program,
-            sizes,
-            PartIntervals.of_graph(bounds),
-            budget_bytes,
-            gradients=gradients,
-            folded=True,
-            beside=FILES,
-        )
+        part = PartIntervals.of_graph(equal_vertices(shape.vertices, count))
+        return plan(sizes_for(program, topology_hops, shape, count), part, budget_bytes)
 
     whole_bytes = planned(1, UNLIMITED).plan.peak_bytes
     while True:
@@ -226,36 +194,26 @@ def sizes_for(
     return found
 
 
-def summary(cases: Sequence[Case]) -> list[str]:
-    """The page's answer, in a few lines."""
-    lines = []
+def summary(cases: Sequence[Case]) -> Iterator[str]:
     for rival in ("none", "lru", "belady"):
         times = [case.times(rival) for case in cases]
         reached = sum(each >= PAPER for each in times)
-        lines.append(
-            f"- `{rival}` moves {spread(times)} times the bytes of `dp`; at least {PAPER} times in {reached} of {len(cases)} cases."
-        )
-    shares = [case.compulsory_bytes / case.plans["lru"].moved_bytes for case in cases]
-    lines.append(f"- Of the bytes of `lru`, {spread([100 * each for each in shares], 0)} percent are compulsory.")
+        yield f"- `{rival}` moves {spread(times)} times the bytes of `dp`; at least {PAPER} times in {reached} of {len(cases)} cases."
+    shares = [100 * case.compulsory_bytes / case.plans["lru"].moved_bytes for case in cases]
+    yield f"- Of the bytes of `lru`, {spread(shares, 0)} percent are compulsory."
     beyond = [
-        (case.plans["lru"].moved_bytes - case.compulsory_bytes)
-        / (case.plans["dp"].moved_bytes - case.compulsory_bytes)
-        for case in cases
-        if case.plans["dp"].moved_bytes > case.compulsory_bytes
+        [case.plans[policy].moved_bytes - case.compulsory_bytes for policy in ("lru", "dp")] for case in cases
     ]
-    lines.append(f"- Beyond the compulsory bytes, `lru` moves {spread(beyond)} times those of `dp`.")
-    fewest = sum(
-        case.plans["dp"].moved_bytes == min(each.moved_bytes for each in case.plans.values()) for case in cases
-    )
-    lines.append(f"- `dp` moves the fewest bytes in {fewest} of {len(cases)} cases.")
+    yield f"- Beyond the compulsory bytes, `lru` moves {spread([lru / dp for lru, dp in beyond if dp])} times those of `dp`."
+    least = [min(each.moved_bytes for each in case.plans.values()) for case in cases]
+    fewest = sum(case.plans["dp"].moved_bytes == bound for case, bound in zip(cases, least, strict=True))
+    yield f"- `dp` moves the fewest bytes in {fewest} of {len(cases)} cases."
     above = [100 * (case.plans["dp"].moved_bytes / case.least_bytes - 1) for case in cases]
-    lines.append(f"- `dp` moves {spread(above, 1)} percent more than a lower bound for all policies.")
-    faster = [sum(case.fastest == policy for case in cases) for policy in POLICIES]
-    counts = ", ".join(f"`{policy}` {count}" for policy, count in zip(POLICIES, faster, strict=True))
-    lines.append(f"- Fastest by simulation: {counts}.")
+    yield f"- `dp` moves {spread(above, 1)} percent more than a lower bound for all policies."
+    counts = Counter(case.fastest for case in cases)
+    yield f"- Fastest by simulation: {', '.join(f'`{policy}` {counts[policy]}' for policy in POLICIES)}."
     slower = [case.seconds["belady"] / case.seconds[case.fastest] for case in cases]
-    lines.append(f"- `belady`, the default, takes {spread(slower)} times the seconds of the fastest.")
-    return lines
+    yield f"- `belady`, the default, takes {spread(slower)} times the seconds of the fastest."
 
 
 def spread(values: Sequence[float], digits: int = 2) -> str:
@@ -265,32 +223,18 @@ def spread(values: Sequence[float], digits: int = 2) -> str:
     return f"{least} to {most} ({middle} in the middle)"
 
 
-def notes(hidden: int) -> str:
-    """What the numbers mean."""
-    return (
-        f"2 layers ({DEEP_LAYERS} for residual-gcn) of width {hidden}, loss folded, column order. The shapes are those of ROC, Table 4, "
-        "whole; every chunk has\nequally many edges. P is the least power of two, from the given one, with which the least budget can be "
-        "met. Bytes are *loaded + stored*, in\n10^6 bytes. *least* is a lower bound for the same steps, *compulsory* a weaker one: what "
-        "moves whatever is kept (`sagann/plan/gaps.py`)."
-    )
-
-
 def megabytes(count: int) -> str:
     return f"{count / 1e6:.4g}" if count < 1e10 else f"{count / 1e6:.0f}"
 
 
 def _arguments(given: Sequence[str] | None) -> argparse.Namespace:
-    parser = parser_of(__doc__, hidden=128)
-    parser.add_argument("--datasets", nargs="+", choices=list(SHAPES), default=list(SHAPES), metavar="SHAPE")
-    parser.add_argument(
-        "--models",
-        nargs="+",
-        choices=[name for name in MODELS if name != "mlp"],
-        default=[*ROC_MODELS, "gat", "ggnn", "gated-gcn"],
-    )
-    parser.add_argument("--intervals", type=int, default=8, help="the fewest intervals, P")
-    parser.add_argument("--machine", type=Path, default=P100, help="rates, as `sagann machine` writes them")
-    return parser.parse_args(given)
+    return parser_of(
+        __doc__,
+        {"hidden": 128, "machine": P100},
+        datasets=(list(SHAPES), "shapes", SHAPES),
+        models=(["gcn", "gin", "commnet", "residual-gcn", "gat", "ggnn", "gated-gcn"], "models", MODELS),
+        intervals=(8, "the fewest intervals, P"),
+    ).parse_args(given)
 
 
 if __name__ == "__main__":

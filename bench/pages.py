@@ -9,41 +9,57 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-COMMON: Mapping[str, tuple[type, str]] = {
-    "vertices": (float, "vertices of the generated graph"),
-    "edges": (float, "edges of the generated graph"),
-    "features": (int, "features of a vertex"),
-    "hidden": (int, "width of hidden layers"),
-    "batch_size": (int, "seeds of a batch"),
-    "rounds": (int, "turns of each in alternation"),
-    "threads": (int, "threads of each process"),
-    "work": (Path, "folder for graphs and what is spilled, on a disk; one for temporary files by default"),
+COMMON: Mapping[str, tuple[str, Any]] = {
+    "vertices": ("vertices of the generated graph", float),
+    "edges": ("edges of the generated graph", float),
+    "features": ("features of a vertex", int),
+    "hidden": ("width of hidden layers", int),
+    "batch_size": ("seeds of a batch", int),
+    "rounds": ("turns of each in alternation", int),
+    "epochs": ("epochs of a turn", int),
+    "threads": ("threads of each process", int),
+    "work": ("folder for graphs and what is spilled, on a disk; one for temporary files by default", Path),
+    "dgl": ("Python of an environment with DGL; without it DGL is left out", str),
+    "device": ("cuda, cuda:N or cpu", str),
+    "machine": ("rates, as `sagann machine` writes them", Path),
+    "at_least": ("seconds of a turn; shorter runs are repeated", float),
+    "timeout": ("longest wait for a turn, in seconds", float),
 }
-"Options that several benchmarks have: type and meaning."
+"Options that several benchmarks have: meaning and type."
 
 
-def parser_of(description: str | None, **defaults: Any) -> argparse.ArgumentParser:
-    """A parser for a module's options, which prints the module's docstring as it is.
+def parser_of(
+    description: str | None, common: Mapping[str, Any], **options: tuple[Any, ...]
+) -> argparse.ArgumentParser:
+    """A parser of options by name, which prints the module's docstring as it is.
 
-    Args:
-        description: the docstring.
-        defaults: options of :data:`COMMON` that the module has, with their defaults.
+    Those of :data:`COMMON` are given with their defaults, others with a default, a meaning, and what values they take: a type, or choices.
+    One with a list as its default takes several values. One whose default is ``False`` is a flag.
     """
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name, default in defaults.items():
-        kind, meaning = COMMON[name]
-        said = "" if default is None else "; default %(default)s"
-        parser.add_argument(f"--{name.replace('_', '-')}", type=kind, default=default, help=meaning + said)
+    all_options = {name: (default, *COMMON[name]) for name, default in common.items()} | options
+    for name, (default, meaning, *taken) in all_options.items():
+        flag = f"--{name.replace('_', '-')}"
+        if default is False:
+            parser.add_argument(flag, action="store_true", help=meaning)
+            continue
+        several = isinstance(default, list)
+        kinds = [each for each in taken if callable(each)] or [type(default[0] if several else default)]
+        choices = [list(each) for each in taken if not callable(each)]
+        parser.add_argument(
+            flag,
+            type=kinds[0],
+            default=default,
+            nargs="*" if several else None,
+            choices=choices[0] if choices else None,
+            metavar=flag[2:].upper(),
+            help=meaning + ("" if default is None else "; default %(default)s"),
+        )
     return parser
 
 
 def command_line(module: str, given: Sequence[str] | None = None) -> str:
-    """The command of a page: without the files and folders that it wrote, and without the place of DGL's Python.
-
-    Args:
-        module: what was run.
-        given: its options; those of this process by default.
-    """
+    """The command of a page: without the files and folders that it wrote, and without the place of DGL's Python."""
     shown = ["python", "-m", module]
     rest = iter(part for option in (sys.argv[1:] if given is None else given) for part in option.split("=", 1))
     for option in rest:
@@ -58,12 +74,12 @@ def command_line(module: str, given: Sequence[str] | None = None) -> str:
 
 
 def row(cells: Iterable[object]) -> str:
-    """A row of a table."""
     return f"| {' | '.join(map(str, cells))} |"
 
 
-def head(columns: Sequence[str], words: Iterable[str] = ()) -> str:
+def head(columns: str | Sequence[str], words: Iterable[str] = ()) -> str:
     """The first two rows of a table: numbers stand at the right, the first column and those named in ``words`` at the left."""
+    columns = columns.split(" | ") if isinstance(columns, str) else columns
     left = {columns[0], *words}
     return row(columns) + "\n|" + "|".join("---" if column in left else "--:" for column in columns) + "|"
 
@@ -96,26 +112,16 @@ def best_of(cost: Callable[[float], float], grid: Sequence[float], steps: Sequen
 
 
 def read_table(path: Path, column: str) -> list[dict[str, str]]:
-    """The rows of all tables of a file that have a certain column.
-
-    Args:
-        path: a file in Markdown; a missing file has no rows.
-        column: the column's heading.
-    """
+    """The rows of all tables of a file that have a certain column."""
     return [row for _, rows in captioned_tables(path, column) for row in rows]
 
 
 def captioned_tables(path: Path, column: str) -> list[tuple[str, list[dict[str, str]]]]:
-    """The tables of a file that have a certain column: for each the line of text before it, and its rows.
-
-    Args:
-        path: a file in Markdown; a missing file has no tables.
-        column: the column's heading.
-    """
+    """The tables of a file that have a certain column: for each the line of text before it, and its rows."""
     found: list[tuple[str, list[dict[str, str]]]] = []
     header: list[str] | None = None
     caption = ""
-    for line in path.read_text().splitlines() if path.exists() else ():
+    for line in path.read_text().splitlines():
         cells = [cell.strip() for cell in line[1:-1].split("|")] if line.startswith("|") else None
         if cells is None:
             header, caption = None, line.strip() or caption

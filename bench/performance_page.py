@@ -6,24 +6,17 @@ and tables that the benchmarks wrote.
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from statistics import geometric_mean
 
 from bench.accuracy.report import values_of, verdicts
-from bench.contest import Record
+from bench.contest import Record, key_of
 from bench.epochs.graphs import SHAPES
-from bench.epochs.report import LEAN, PEERS, Row, geometric_mean, rows_of
-from bench.pages import head, mebibytes, read_table, row as table_row
-from bench.performance_sections import (
-    PAGES,
-    device_section,
-    device_sentence,
-    minibatch_section,
-    page_section,
-)
+from bench.epochs.report import LEAN, PEERS, Row, rows_of
+from bench.pages import captioned_tables, head, mebibytes, read_table, row as table_row
 from bench.workers import RESULTS, ROOT
 
 PAGE = ROOT / "docs" / "performance.md"
@@ -38,10 +31,7 @@ WHOLE = "P = 1, loss folded"
 "The streamed epoch that one inside a budget is compared with."
 ORDINARY = "engine"
 "The epoch of a run without a budget."
-CONTESTS = {
-    "defaults": "epochs, defaults of `sagann train`",
-    "epochs": "epochs, no dropout",
-}
+CONTESTS = {"defaults": "epochs, defaults of `sagann train`", "epochs": "epochs, no dropout"}
 "The files of records, and what is measured in each."
 INTRODUCTION = """# Performance
 
@@ -73,149 +63,115 @@ SURE = """## How sure
 
 The command beside each row checks it; tests check the same statements on small graphs.
 """
+MINIBATCHES = """## Mini-batches
+
+Speed-up over the faster of PyG (with torch-sparse) and DGL, each with its best variant, alternating in one run. The pages in `bench/results`
+say where the time goes, and [mini-batches](minibatches.md) how to train this way.
+"""
+SAMPLED = {
+    "minibatches.md": "sampled epochs in memory",
+    "minibatches_on_disk.md": "sampled batches, features on disk, a limit of a quarter of them; one batch of PyG",
+}
+"Files of results, and what is measured."
+PYG_MODELS = "pyg_models.md"
+"The file of results that is a section as it is."
+DEVICE_COLUMNS = ["what", "on", "sagann s", "against", "s", "is", "remarks"]
+"Columns of the table of a CUDA device."
+DEVICE_NOTE = """*Is* is, for an epoch in memory, how many times as fast as PyG it is; within 1/8 of what P = 1 takes by plan, how many times as long as P = 1 an
+epoch takes. `bench/results/device.md` says what limits each, and has the gathers; `minibatches_cuda.md`, `hybrid_device.md` and
+`cold_bytes_device.md` beside it have sampled epochs, hybrid training and rows of features.
+"""
 
 
 def main() -> None:
-    """Write the page."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--results", type=Path, default=RESULTS, help="folder of the benchmarks' files")
-    parser.add_argument("--out", type=Path, default=PAGE)
-    arguments = parser.parse_args()
-    arguments.out.write_text(render(arguments.results))
-    README.write_text(with_table(README.read_text(), arguments.results))
+    """Write the page and the README's table."""
+    PAGE.write_text(render(RESULTS))
+    README.write_text(with_table(README.read_text(), RESULTS))
 
 
 def render(results: Path) -> str:
-    """The page in Markdown.
-
-    Args:
-        results: folder of the benchmarks' files.
-    """
-    contests = {name: _records(path) for name in CONTESTS if (path := results / f"{name}.jsonl").exists()}
+    """The page in Markdown, from a folder of the benchmarks' files."""
+    contests = {name: _records(results / f"{name}.jsonl") for name in CONTESTS}
     rows = {name: [row for row in rows_of(records) if not row.wrong] for name, records in contests.items()}
     streamed = read_table(results / "streaming.md", "measured MiB")
     size = read_table(results / "size.md", "held MiB")
-    accuracies = _lines(results / "accuracy.jsonl")
-    records = [record for found in contests.values() for record in found]
     introduction = INTRODUCTION.format(
         fast="\n".join(_fast_sentence(name, found) for name, found in rows.items()),
         small=_small_sentence(streamed, size),
         sure=_sure_sentence(contests),
-        processors=" and ".join(dict.fromkeys(f"an {record['processor']}" for record in records)),
+        processors=_processors(record for found in contests.values() for record in found),
         measured_on=_measured_on(contests),
         device=device_sentence(results / "device.md"),
-        threads=_settings(results / "epochs.jsonl")["threads"],
+        threads=_threads(results, "epochs"),
     )
-    parts = [
-        introduction,
-        FAST,
-        *_fast_table(rows),
-        "",
-        SMALL,
-        *_small_table(rows, streamed, size),
-        "",
-        SURE,
-        *_sure_table(contests, accuracies, streamed),
-        *minibatch_section(results),
-        *(line for name in PAGES for line in page_section(results / name)),
-        *device_section(results / "device.md"),
-    ]
-    return "\n".join(parts) + "\n"
+    fast = [introduction, FAST, *_fast_table(rows), "", SMALL, *_small_table(rows, streamed, size), "", SURE]
+    sure = [*_sure_table(contests, _lines(results / "accuracy.jsonl"), streamed), *minibatch_section(results)]
+    return "\n".join(
+        [*fast, *sure, *page_section(results / PYG_MODELS), *device_section(results / "device.md"), ""]
+    )
 
 
 def with_table(readme: str, results: Path) -> str:
-    """The README with its table of epochs beside PyG and DGL.
-
-    Args:
-        readme: its text, with the marks around the table.
-        results: folder of the benchmarks' files.
-    """
-    records = {name: _records(results / f"{name}.jsonl") for name in CONTESTS}
-    shown = {
-        name: [row for row in rows_of(found) if row.dataset == SHOWN and not row.wrong]
-        for name, found in records.items()
-    }
-    # The defaults, where they were measured on that graph.
-    name = next((name for name, rows in shown.items() if rows), "epochs")
-    rows = shown[name]
-    measured = [record for record in records[name] if record["dataset"] == SHOWN]
-    processors = " and ".join(dict.fromkeys(f"an {record['processor']}" for record in measured))
+    """The README with its table of epochs beside PyG and DGL between its marks, from a folder of the benchmarks' files."""
+    records = [record for record in _records(results / "defaults.jsonl") if record["dataset"] == SHOWN]
     shape = SHAPES[SHOWN]
     before, mark, rest = readme.partition(MARKS[0])
     _, end, after = rest.partition(MARKS[1])
-    columns = (
-        "model",
-        "sagann, s",
-        "PyG, s",
-        "DGL, s",
-        "speed-up over the faster peer",
-        "sagann, MiB",
-        "leaner peer, MiB",
-    )
     lines = [
         "",
         f"Seconds per epoch, and MiB beyond the loaded graph, on a generated graph with {shape.vertices:,} vertices, {shape.edges:,} edges and\n"
-        f"{shape.features} features: {CONTESTS[name].removeprefix('epochs, ')}, against the best variant of each peer ({_command(name)}).",
+        f"{shape.features} features: {CONTESTS['defaults'].removeprefix('epochs, ')}, against the best variant of each peer ({_command('defaults')}).",
         "",
-        head(columns),
+        head(
+            "model | sagann, s | PyG, s | DGL, s | speed-up over the faster peer | sagann, MiB | leaner peer, MiB"
+        ),
     ]
-    for row in rows:
+    for row in rows_of(records):
         seconds = [f"{row.times[who].seconds:.3f}" if who in row.times else "-" for who in ("sagann", *PEERS)]
         speed = "-" if row.speedup is None else f"**{row.speedup:.2f}**"
         peaks = [row.peaks["sagann"], None if row.least_peer is None else row.least_peer[1]]
         lines.append(table_row([row.task, *seconds, speed, *map(mebibytes, peaks)]))
-    if processors:
-        lines += [
-            "",
-            f"{_settings(results / f'{name}.jsonl')['threads']} threads of {processors}; contestants alternate; speed-ups are medians of per-round "
-            "ratios, not quotients of columns.",
-        ]
+    lines += [
+        "",
+        f"{_threads(results, 'defaults')} threads of {_processors(records)}; contestants alternate; speed-ups are medians of per-round "
+        "ratios, not quotients of columns.",
+    ]
     return before + mark + "\n".join([*lines, "", ""]) + end + after
 
 
+def _processors(records: Iterable[Record]) -> str:
+    return " and ".join(dict.fromkeys(f"an {record['processor']}" for record in records))
+
+
+def _threads(results: Path, name: str) -> int:
+    return int(_lines(results / f"{name}.jsonl")[0]["settings"]["threads"])
+
+
 def _fast_table(rows: dict[str, list[Row]]) -> list[str]:
-    columns = (
-        "measured",
-        "graph",
-        "cases",
-        "geometric mean",
-        "least",
-        "most",
-        "times the floor",
-        "most to gain",
-        "command",
-    )
+    columns = "measured | graph | cases | geometric mean | least | most | times the floor | most to gain | command"
     lines = [head(columns, words=("graph", "command"))]
     for name, found in rows.items():
         for dataset in dict.fromkeys(row.dataset for row in found):
             mine = [row for row in found if row.dataset == dataset]
             speeds = [row.speedup for row in mine if row.speedup is not None]
-            if speeds:
-                figures = [f"**{geometric_mean(speeds):.2f}**", f"{min(speeds):.2f}", f"{max(speeds):.2f}"]
-                figures += [_mean(row.times_floor for row in mine), _mean(row.headroom for row in mine)]
-                lines.append(table_row([CONTESTS[name], dataset, len(speeds), *figures, _command(name)]))
+            figures = [f"**{geometric_mean(speeds):.2f}**", f"{min(speeds):.2f}", f"{max(speeds):.2f}"]
+            figures += [_mean(row.times_floor for row in mine), _mean(row.headroom for row in mine)]
+            lines.append(table_row([CONTESTS[name], dataset, len(speeds), *figures, _command(name)]))
     return lines
 
 
 def _small_table(
     rows: dict[str, list[Row]], streamed: Sequence[dict[str, str]], size: Sequence[dict[str, str]]
 ) -> list[str]:
-    columns = ("case", "memory", "compared with", "share", "times as long", "command")
-    lines = [head(columns, words=("compared with", "command"))]
+    lines = [
+        head("case | memory | compared with | share | times as long | command", words=("compared with", "command"))
+    ]
     for name, found in rows.items():
         for contestant, engine in (("sagann", ""), (LEAN, ", `--engine lean`")):
             shares = [share for row in found if (share := row.memory_share(contestant)) is not None]
-            if shares:
-                share = f"{geometric_mean(shares):.2f} ({min(shares):.2f} to {max(shares):.2f})"
-                cells = [
-                    f"{CONTESTS[name]}{engine}; {len(shares)} cases",
-                    "-",
-                    "the thriftiest of PyG and DGL",
-                    share,
-                ]
-                lines.append(
-                    table_row([*cells, _mean(_slowdown(row, contestant) for row in found), _command(name)])
-                )
+            share = f"{geometric_mean(shares):.2f} ({min(shares):.2f} to {max(shares):.2f})"
+            cells = [f"{CONTESTS[name]}{engine}; {len(shares)} cases", "-", "the thriftiest of PyG and DGL", share]
+            lines.append(table_row([*cells, _mean(_slowdown(row, contestant) for row in found), _command(name)]))
     for case, ways in _by_case(streamed):
         dense = ways[WHOLE]
         held, whole = float(ways[ON_DISK]["measured MiB"]), float(dense["measured MiB"])
@@ -235,12 +191,9 @@ def _sure_table(
     lines = ["| statement | holds for | command |", "|---|---|---|"]
     for name, records in contests.items():
         sound, compared = _sound(records)
-        if not compared:
-            continue
-        lines.append(
-            f"| {CONTESTS[name]}: losses before the first and the third step are those of PyG and DGL | {sound} of {compared} "
-            f"| {_command(name)} |"
-        )
+        if compared:
+            said = "losses before the first and the third step are those of PyG and DGL"
+            lines.append(f"| {CONTESTS[name]}: {said} | {sound} of {compared} | {_command(name)} |")
     published, equal = verdicts(values_of(accuracies))
     lines += [
         f"| accuracy is at most a point below the published mean, ten seeds ([accuracy](accuracy.md)) | {sum(published)} of "
@@ -250,16 +203,74 @@ def _sure_table(
     ]
     limited = [row for row in streamed if row["budget MiB"] != "-"]
     on_disk = [row for row in limited if row["epoch"] == ON_DISK]
-    if on_disk:
-        differing = max(float(row["loss differs by"]) for row in limited)
-        beyond = max(round(float(row["measured MiB"]) - float(row["budget MiB"]), 1) for row in on_disk)
-        lines += [
-            f"| float32 losses inside a budget differ from those in memory by at most {differing:.1e} | all {len(limited)} "
-            "| `make streaming` |",
-            f"| a process with a budget holds at most {math.ceil(beyond)} MiB beyond it (weights, gradients, Adam's moments, the C "
-            f"library), host on disk | all {len(on_disk)} | `make streaming` |",
-        ]
+    differing = max(float(row["loss differs by"]) for row in limited)
+    beyond = max(round(float(row["measured MiB"]) - float(row["budget MiB"]), 1) for row in on_disk)
+    lines += [
+        f"| float32 losses inside a budget differ from those in memory by at most {differing:.1e} | all {len(limited)} "
+        "| `make streaming` |",
+        f"| a process with a budget holds at most {math.ceil(beyond)} MiB beyond it (weights, gradients, Adam's moments, the C "
+        f"library), host on disk | all {len(on_disk)} | `make streaming` |",
+    ]
     return lines
+
+
+def minibatch_section(results: Path) -> list[str]:
+    column, rows = "it / sagann", []
+    for name, what in SAMPLED.items():
+        for caption, table in captioned_tables(results / name, column):
+            peers = [row for row in table if not row["contestant"].startswith("sagann") and row[column] != "-"]
+            best = min(peers, key=lambda row: float(row[column]))
+            case = caption.removesuffix(":") if caption.endswith(":") else "2-layer SAGE"
+            command = f"`python -m bench.{name.removesuffix('.md').replace('_', '.', 1)}`"
+            rows.append(table_row([what, case, best["contestant"], f"**{best[column]}**", command]))
+    columns = "measured | case | the faster peer | times as fast | command"
+    # A graph whose features are larger than a hard limit.
+    large = next(row for row in read_table(results / "minibatches_large.md", "s / batch") if row["outcome"] == "ok")
+    return [
+        "",
+        MINIBATCHES,
+        head(columns, words=("case", "the faster peer", "command")),
+        *rows,
+        "",
+        "A quarter of papers100M's shape (27.75M vertices, 400M edges, 13.2 GiB of features on disk) trains a SAGE of three layers within a hard "
+        f"limit of 6 GiB:\n{large['s / batch']} s a batch of {large['rows / batch']} rows, {large['held MiB']} MiB held "
+        "(`minibatches_large.md`).",
+    ]
+
+
+def page_section(path: Path) -> list[str]:
+    """A page of figures as a section."""
+    # Headings stand one level deeper.
+    return ["", *(f"#{line}" if line.startswith("#") else line for line in path.read_text().splitlines())]
+
+
+def device_section(path: Path) -> list[str]:
+    """The tables of a page on a device as one table, below the page's beginning."""
+    rows = [row for row in read_table(path, DEVICE_COLUMNS[-1]) if not row["what"].startswith("gather")]
+    text = path.read_text().splitlines()
+    begins = next(at for at, line in enumerate(text) if line.startswith(("## ", "|")))
+    lines = ["", f"#{text[0]}", *text[1:begins], DEVICE_NOTE, head(DEVICE_COLUMNS, words=DEVICE_COLUMNS)]
+    return [*lines, *(table_row(row[name] for name in DEVICE_COLUMNS) for row in rows)]
+
+
+def device_sentence(path: Path) -> str:
+    """How fast and how slow epochs on a device are."""
+    rows = read_table(path, "sagann s")
+    # Rows are named 'epoch, MODEL' and 'streamed within 1/8, MODEL'.
+    epochs, streamed = (
+        {(row["what"].partition(", ")[2], row["on"]): row for row in rows if row["what"].startswith(kind)}
+        for kind in ("epoch", "streamed")
+    )
+    fast = [float(row["is"]) for row in epochs.values() if row["is"] != "-"]
+    whole = [float(row["is"]) for row in streamed.values() if row["is"] != "-"]
+    ordinary = [
+        float(row["sagann s"]) / float(epochs[case]["sagann s"]) for case, row in streamed.items() if case in epochs
+    ]
+    return (
+        f"[On a CUDA device](#on-a-cuda-device) an epoch in memory is {min(fast):.1f} to {max(fast):.1f} times as fast as PyG's best. One "
+        f"streamed within\nan eighth of the memory of P = 1 takes {min(whole):.0f} to {max(whole):.0f} times as long as streamed with P = 1, and "
+        f"{min(ordinary):.0f} to {max(ordinary):.0f} times as long as the ordinary\nepoch in memory."
+    )
 
 
 def _fast_sentence(name: str, rows: Sequence[Row]) -> str:
@@ -273,16 +284,12 @@ def _small_sentence(streamed: Sequence[dict[str, str]], size: Sequence[dict[str,
     cases = [ways for _, ways in _by_case(streamed)]
     times = [float(ways[ON_DISK]["times P = 1 folded"]) for ways in cases]
     ordinary = [float(ways[ON_DISK]["s"]) / float(ways[ORDINARY]["s"]) for ways in cases]
-    said = (
-        f"With an eighth of its memory as the budget, and the rest on disk, an epoch takes {min(times):.1f} to {max(times):.1f} times as long\n"
-        f"as streamed with P = 1, and {min(ordinary):.1f} to {max(ordinary):.1f} times as long as an ordinary epoch in memory."
-        if times
-        else "Nothing is measured inside a budget."
-    )
     killed = [row["who"] for row in size if row["outcome"] == "killed"]
-    if any(row["who"] == "sagann" and row["outcome"] == "ok" for row in size) and killed:
-        said += f" Features of 10.5 GiB train\nwithin 6 GiB, where {len(killed)} of {len(size) - 1} ways of PyG and DGL are killed."
-    return said
+    return (
+        f"With an eighth of its memory as the budget, and the rest on disk, an epoch takes {min(times):.1f} to {max(times):.1f} times as long\n"
+        f"as streamed with P = 1, and {min(ordinary):.1f} to {max(ordinary):.1f} times as long as an ordinary epoch in memory. "
+        f"Features of 10.5 GiB train\nwithin 6 GiB, where {len(killed)} of {len(size) - 1} ways of PyG and DGL are killed."
+    )
 
 
 def _sure_sentence(contests: Mapping[str, Sequence[Record]]) -> str:
@@ -292,7 +299,6 @@ def _sure_sentence(contests: Mapping[str, Sequence[Record]]) -> str:
 
 
 def _measured_on(contests: Mapping[str, Sequence[Record]]) -> str:
-    """A list of what every processor measured; nothing where there is one processor."""
     tasks: dict[str, dict[tuple[str, str], dict[str, None]]] = {}
     of_dataset: dict[tuple[str, str], set[str]] = {}
     for name, records in contests.items():
@@ -300,8 +306,6 @@ def _measured_on(contests: Mapping[str, Sequence[Record]]) -> str:
             found = tasks.setdefault(record["processor"], {}).setdefault((name, record["dataset"]), {})
             found[record["task"]] = None
             of_dataset.setdefault((name, record["dataset"]), set()).add(record["processor"])
-    if len(tasks) < 2:
-        return ""
     lines = ["", "Rows come from several processors:", ""]
     for processor, measured in tasks.items():
         graphs: dict[str, list[str]] = {}
@@ -354,20 +358,11 @@ def _command(name: str) -> str:
 
 def _records(path: Path) -> list[Record]:
     """The measurements of a file of records; the last one of a task counts."""
-    found = {
-        (record["kind"], record["dataset"], record["task"], record.get("contestant", "")): record
-        for record in _lines(path)[1:]
-    }
-    return list(found.values())
-
-
-def _settings(path: Path) -> Record:
-    settings: Record = _lines(path)[0]["settings"]
-    return settings
+    return list({key_of(record): record for record in _lines(path)[1:]}.values())
 
 
 def _lines(path: Path) -> list[Record]:
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 if __name__ == "__main__":

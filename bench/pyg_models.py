@@ -16,17 +16,17 @@ from statistics import median
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import nn
 
 from bench.epochs.graphs import SHAPES, graph_of, stored_graph
 from bench.pages import command_line, head, parser_of, row
+from bench.standalone.training import Training
 from bench.timing import alternate, median_ratio
 from sagann.graph import Graph
 from sagann.interop import from_pyg_model
 from sagann.runtime.processor import processor_name
 
-COLUMNS = ("graph", "model", "PyG, s", "sagann, s", "times as fast", "first epoch, s")
+COLUMNS = "graph | model | PyG, s | sagann, s | times as fast | first epoch, s"
 
 
 def models_for(graph: Graph, hidden: int) -> Mapping[str, Callable[[], nn.Module]]:
@@ -54,21 +54,6 @@ def models_for(graph: Graph, hidden: int) -> Mapping[str, Callable[[], nn.Module
     }
 
 
-def epoch_of(
-    model: nn.Module, run: Callable[[], torch.Tensor], labels: torch.Tensor, mask: torch.Tensor
-) -> Callable[[], None]:
-    """A function that trains ``model``, which ``run`` calls, for an epoch."""
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
-    model.train()
-
-    def epoch() -> None:
-        optimizer.zero_grad()
-        F.cross_entropy(run()[mask], labels[mask]).backward()
-        optimizer.step()
-
-    return epoch
-
-
 def measured(graph: Graph, make: Callable[[], nn.Module], rounds: int) -> list[str]:
     """Seconds of an epoch with PyG and with sagann, their ratio, and sagann's first epoch."""
     topology, labels = graph.topology, graph.labels
@@ -83,8 +68,8 @@ def measured(graph: Graph, make: Callable[[], nn.Module], rounds: int) -> list[s
     prepared = model.prepare(graph)
     hops = prepared.hops(model.num_hops)
     epochs = {
-        "PyG": epoch_of(theirs, lambda: theirs(graph.features, edges), labels, mask),
-        "sagann": epoch_of(ours, lambda: model(hops, prepared.features), labels, mask),
+        "PyG": Training(lambda: theirs(graph.features, edges), theirs.train(), labels, mask, lr=0.01).run,
+        "sagann": Training(lambda: model(hops, prepared.features), ours.train(), labels, mask, lr=0.01).run,
     }
     epochs["sagann"]()
     first_s = time.perf_counter() - began_s
@@ -94,11 +79,12 @@ def measured(graph: Graph, make: Callable[[], nn.Module], rounds: int) -> list[s
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Print the table."""
-    parser = parser_of(__doc__, hidden=128, rounds=5, threads=2)
-    parser.add_argument("--graphs", nargs="+", default=["reddit-small"], help=", ".join(["pubmed", *SHAPES]))
-    parser.add_argument("--models", nargs="+", default=["GCN", "GraphSAGE", "GIN", "GAT", "GAT v2"])
-    args = parser.parse_args(arguments)
+    args = parser_of(
+        __doc__,
+        {"hidden": 128, "rounds": 5, "threads": 2},
+        graphs=(["reddit-small"], ", ".join(["pubmed", *SHAPES])),
+        models=(["GCN", "GraphSAGE", "GIN", "GAT", "GAT v2"], "models"),
+    ).parse_args(arguments)
     torch.set_num_threads(args.threads)
     import torch_geometric
 

@@ -22,16 +22,11 @@ from sagann.nn import SAGE
 FEATURES = 64
 DEGREES = (5, 10)
 SIZES = (200, 2_000, 20_000)
-"Vertices."
-COLUMNS = (
-    *("vertices", "sagann, ms", "PyG, edge_index, ms", "PyG, EdgeIndex, ms", "linear maps alone, ms"),
-    *("sagann / PyG", "maps / PyG"),
-)
+COLUMNS = "vertices | sagann, ms | PyG, edge_index, ms | PyG, EdgeIndex, ms | linear maps alone, ms | sagann / PyG | maps / PyG"
 
 
 def main() -> None:
-    """Print the table."""
-    parser = parser_of(__doc__, threads=2, rounds=60)
+    parser = parser_of(__doc__, {"threads": 2, "rounds": 60})
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     print(head(COLUMNS))
@@ -42,12 +37,7 @@ def main() -> None:
 
 
 def measure(num_vertices: int, rounds: int) -> list[float]:
-    """Median seconds of sagann, PyG with ``edge_index``, PyG with ``EdgeIndex``, and the linear maps alone.
-
-    Args:
-        num_vertices: of each topology, all of which are destinations.
-        rounds: topologies that each contestant sees, besides two to warm up.
-    """
+    """Median seconds of sagann, PyG with ``edge_index``, PyG with ``EdgeIndex``, and the linear maps alone."""
     from torch_geometric import EdgeIndex
     from torch_geometric.nn import SAGEConv
 
@@ -55,39 +45,29 @@ def measure(num_vertices: int, rounds: int) -> list[float]:
     theirs = SAGEConv(FEATURES, FEATURES)
     theirs.lin_l.load_state_dict(ours.neighbours.state_dict())
     theirs.lin_r.load_state_dict(ours.own.state_dict())
-    seconds: list[list[float]] = [[], [], [], []]
-    for number in range(rounds + 2):
-        indptr, indices = _random_topology(num_vertices, seed=number)
-        dst = torch.repeat_interleave(torch.arange(num_vertices), indptr.diff())
-        edge_index = torch.stack([indices.long(), dst])
+
+    def calls(seed: int) -> list[float]:
+        """Seconds of a call of each contestant on a topology of its own."""
+        indptr, indices = _random_topology(num_vertices, seed=seed)
+        edge_index = torch.stack(
+            [indices.long(), torch.repeat_interleave(torch.arange(num_vertices), indptr.diff())]
+        )
         x = torch.randn(num_vertices, FEATURES, requires_grad=True)
-
-        def sagann(indptr: Tensor = indptr, indices: Tensor = indices, x: Tensor = x) -> Tensor:
-            topology = Topology(indptr=indptr, indices=indices, num_src=num_vertices, validate=False)
-            out: Tensor = ours(topology, x)
-            return out
-
-        def plain(edge_index: Tensor = edge_index, x: Tensor = x) -> Tensor:
-            out: Tensor = theirs(x, edge_index)
-            return out
-
-        def sorted_(edge_index: Tensor = edge_index, x: Tensor = x) -> Tensor:
-            edges = EdgeIndex(edge_index, sparse_size=(num_vertices, num_vertices), sort_order="col")
-            out: Tensor = theirs(x, edges)
-            return out
-
-        def maps(x: Tensor = x) -> Tensor:
-            out: Tensor = ours.own(x) + ours.neighbours(x)
-            return out
-
-        contestants = ((sagann, ours), (plain, theirs), (sorted_, theirs), (maps, ours))
-        results = [_timed(run, x, model) for run, model in contestants]
+        size = (num_vertices, num_vertices)
+        results = [
+            _timed(
+                lambda: ours(Topology(indptr=indptr, indices=indices, num_src=size[0], validate=False), x), x, ours
+            ),
+            _timed(lambda: theirs(x, edge_index), x, theirs),
+            _timed(lambda: theirs(x, EdgeIndex(edge_index, sparse_size=size, sort_order="col")), x, theirs),
+            _timed(lambda: ours.own(x) + ours.neighbours(x), x, ours),
+        ]
         for _, out in results[1:3]:
             torch.testing.assert_close(results[0][1], out, rtol=1e-4, atol=1e-5)
-        if number >= 2:
-            for times, (taken, _) in zip(seconds, results, strict=True):
-                times.append(taken)
-    return [median(times) for times in seconds]
+        return [seconds for seconds, _ in results]
+
+    found = [calls(number) for number in range(rounds + 2)]
+    return [median(seconds) for seconds in zip(*found[2:], strict=True)]
 
 
 def _timed(run: Callable[[], Tensor], x: Tensor, model: nn.Module) -> tuple[float, Tensor]:

@@ -13,6 +13,8 @@ from statistics import median
 
 import torch
 
+from sagann.errors import InputError
+from sagann.runtime.places import device_named
 from sagann.runtime.processor import num_cores, processor_name
 
 PROCESSOR = torch.device("cpu")
@@ -27,14 +29,7 @@ def alternate(
     at_least_s: float = 0.0,
     device: torch.device = PROCESSOR,
 ) -> dict[str, list[float]]:
-    """Seconds of a run of every contestant by round, after two runs of each to warm up.
-
-    Args:
-        contestants: what to run, by name.
-        rounds: turns of each, in alternation.
-        at_least_s: short runs are repeated within a turn until they take this long together; the median counts.
-        device: that they run on.
-    """
+    """Seconds of a run of every contestant by round, after two runs of each to warm up."""
     repetitions = {}
     for name, run in contestants.items():
         run()
@@ -64,6 +59,14 @@ def finish(device: torch.device) -> None:
 def median_ratio(slower: list[float], faster: list[float]) -> float:
     """Median over the rounds of slower / faster: both runs of a round met the same machine."""
     return median(a / b for a, b in zip(slower, faster, strict=True))
+
+
+def device_to_measure(name: str) -> torch.device:
+    """The device of that name. Where it is not there, the program ends."""
+    try:
+        return device_named(name)
+    except InputError as error:
+        raise SystemExit(f"There is nothing to measure. {error}") from error
 
 
 def device_name(device: torch.device) -> str:

@@ -69,27 +69,14 @@ class WorkerEndedError(Exception):
 
     @property
     def last_line(self) -> str:
-        """The last line of its last words."""
         return (self.detail.strip().splitlines() or [""])[-1]
 
 
 class Worker:
-    """One worker process; a context manager, which ends it.
-
-    Args:
-        command: how to start it; the specification in JSON and the pipe for answers are appended as arguments.
-        specification: what it is to be; ``threads`` also sets the thread variables of its environment.
-        timeout_s: longest wait for an answer.
-    Raises:
-        WorkerEndedError: it did not get ready.
-    """
+    """One worker process; a context manager, which ends it."""
 
     def __init__(
-        self,
-        command: Sequence[str],
-        specification: Mapping[str, Any],
-        *,
-        timeout_s: float = 1800.0,
+        self, command: Sequence[str], specification: Mapping[str, Any], *, timeout_s: float = 1800.0
     ) -> None:
         self._timeout_s = timeout_s
         self._unread = b""
@@ -125,15 +112,9 @@ class Worker:
 
     @property
     def pid(self) -> int:
-        """The process's id."""
         return self._process.pid
 
     def ask(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """Send a request, wait for the answer.
-
-        Raises:
-            WorkerEndedError: the worker ended instead, or did not answer in time; it is gone now.
-        """
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(json.dumps(request).encode() + b"\n")
@@ -185,7 +166,6 @@ class Worker:
         return answer
 
     def _line(self) -> bytes:
-        """The next line of the worker's, or nothing where it ended."""
         end = time.monotonic() + self._timeout_s
         with selectors.DefaultSelector() as selector:
             selector.register(self._answers, selectors.EVENT_READ)

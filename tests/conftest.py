@@ -109,6 +109,14 @@ def verified_plans(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(MEMORY_POLICIES, name, partial(verified, place))
 
 
+@pytest.fixture
+def threads() -> Iterator[Callable[[int], None]]:
+    """Sets PyTorch's number of threads for the rest of a test."""
+    before = torch.get_num_threads()
+    yield torch.set_num_threads
+    torch.set_num_threads(before)
+
+
 @pytest.fixture(scope="session")
 def data_folder() -> Path:
     """The folder of exchange datasets: $SAGANN_DATA, or ../shared/data beside the checkout."""

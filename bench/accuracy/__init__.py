@@ -1,1 +1,0 @@
-"""Accuracy, reproduced: the zoo on real graphs against published figures and against PyG."""

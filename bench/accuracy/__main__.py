@@ -15,10 +15,10 @@ from pathlib import Path
 
 import torch
 
-from bench.accuracy.experiments import EXPERIMENTS, NUM_SEEDS, Experiment
-from bench.accuracy.graph_twin import run_graph_twin
+from bench.accuracy.experiments import EXPERIMENTS, NUM_SEEDS, PREPARED, Experiment
 from bench.accuracy.report import write_report
 from bench.accuracy.twins import run_twin
+from bench.pages import parser_of
 from bench.workers import RESULTS
 from sagann.graph import Graph
 from sagann.nn import build_model
@@ -27,22 +27,17 @@ from sagann.train import Trainer
 
 
 def main() -> None:
-    """Parse the arguments, run what is missing, write the report."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument(
-        "--data",
-        type=Path,
-        default=os.environ.get("SAGANN_DATA"),
-        help="folder of the graphs; default $SAGANN_DATA",
+    parser = parser_of(
+        __doc__,
+        {},
+        data=(os.environ.get("SAGANN_DATA"), "folder of the graphs; $SAGANN_DATA by default", Path),
+        results=(RESULTS / "accuracy.jsonl", "finished runs, one per line", Path),
+        out=(Path("docs/accuracy.md"), "the report", Path),
+        seeds=(NUM_SEEDS, "runs of each experiment, at most"),
+        only=("", "run experiments whose key contains this"),
+        system=(None, "run this system alone", str, SYSTEMS),
+        report_only=(False, "run nothing"),
     )
-    parser.add_argument(
-        "--results", type=Path, default=RESULTS / "accuracy.jsonl", help="finished runs, one per line"
-    )
-    parser.add_argument("--out", type=Path, default=Path("docs/accuracy.md"))
-    parser.add_argument("--seeds", type=int, default=NUM_SEEDS)
-    parser.add_argument("--only", default="", help="run experiments whose key contains this")
-    parser.add_argument("--system", choices=sorted(SYSTEMS), help="run this system alone")
-    parser.add_argument("--report-only", action="store_true")
     arguments = parser.parse_args()
     if arguments.data is None and not arguments.report_only:
         parser.error("nothing says where the graphs are: pass --data FOLDER, or set SAGANN_DATA to it")
@@ -66,7 +61,7 @@ def run_experiment(experiment: Experiment, arguments: argparse.Namespace) -> Non
         return
     loaded = load_graph(str(arguments.data / f"{experiment.dataset}.npz"))
     for system, seed in jobs:
-        graph = experiment.prepare(loaded, seed)
+        graph = PREPARED[experiment.prepare](loaded, seed)
         start = time.perf_counter()
         value = SYSTEMS[system](experiment, graph, seed)
         seconds = time.perf_counter() - start
@@ -87,17 +82,11 @@ def run_sagann(experiment: Experiment, graph: Graph, seed: int) -> float:
     return 100 * trainer.evaluate()["test"][experiment.metric]
 
 
-def run_pyg(experiment: Experiment, graph: Graph, seed: int) -> float:
-    """Train PyG's twin and return the test metric, in percent."""
-    return (run_graph_twin if experiment.section == "graphs" else run_twin)(experiment, graph, seed)
-
-
-SYSTEMS = {"sagann": run_sagann, "pyg": run_pyg}
+SYSTEMS = {"sagann": run_sagann, "pyg": run_twin}
 "What is compared; PyG's twin runs only where an experiment has one."
 
 
 def read_results(path: Path) -> list[dict]:
-    """The finished runs."""
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 

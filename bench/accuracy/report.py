@@ -22,7 +22,7 @@ MARGIN = 1.0
 
 INTRODUCTION = """# Accuracy, reproduced
 
-sagann reaches {reproduced} of {published} published accuracies, and PyG's own figure in {equal} of {compared} comparisons{open}.
+sagann reaches {reproduced} published accuracies, and PyG's own figure in {equal} comparisons{open}.
 
 `make accuracy` writes this page. A figure is the mean ± standard deviation of the test metric in percent, over {seeds} seeds (or as many
 as the column *runs* says), at the weights that are best on the validation vertices; PyTorch {torch}, {machine}, CPU. Where
@@ -52,89 +52,58 @@ def write_report(results: list[dict], out: Path) -> None:
         for section, (heading, said, columns) in TWINS.items()
     ]
     tables = ["\n".join([f"## {heading}\n\n{said}\n", *lines, ""]) for heading, said, lines in sections]
-    parts = [_introduction(values), *tables, SETTINGS]
+    reproduced, equal = verdicts(values)
+    num_open = sum(_is_open(one, values) for one in _with_twins())
+    introduction = INTRODUCTION.format(
+        reproduced=f"{sum(reproduced)} of {len(reproduced)}",
+        equal=f"{sum(equal)} of {len(equal)}",
+        open=f"; {num_open} more want seeds" if num_open else "",
+        seeds=NUM_SEEDS,
+        torch=torch.__version__.partition("+")[0],
+        machine=platform.machine(),
+    )
+    parts = [introduction, *tables, SETTINGS]
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text("\n".join(parts))
 
 
 def verdicts(values: Values) -> tuple[list[bool], list[bool]]:
-    """For every published mean, whether it is reproduced; for every comparison with PyG that has all seeds, whether the two are equal.
-
-    Args:
-        values: test metrics in percent, by experiment and system.
-    """
+    """For every published mean, whether it is reproduced; for every comparison with PyG that has all seeds, whether the two are equal."""
     published = [is_reproduced(one, values[one.key, "sagann"]) for one in _of("published")]
     compared = [one for one in _with_twins() if not _is_open(one, values)]
-    return published, [is_equal(*_compared(one, values), seeds=one.seeds) for one in compared]
+    return published, [is_equal(*_compared(one, values)) for one in compared]
 
 
 def values_of(results: Iterable[Mapping[str, Any]]) -> Values:
-    """Test metrics in percent, by experiment and system.
-
-    Args:
-        results: finished runs, as the results file has them.
-    """
+    """Test metrics in percent, by experiment and system."""
     values: Values = defaultdict(list)
     for each in results:
         values[each["key"], each["system"]].append(each["value"])
     return values
 
 
-def _introduction(values: Values) -> str:
-    published, equal = verdicts(values)
-    num_open = sum(_is_open(one, values) for one in _with_twins())
-    return INTRODUCTION.format(
-        reproduced=sum(published),
-        published=len(published),
-        equal=sum(equal),
-        compared=len(equal),
-        open=f"; {num_open} more want seeds" if num_open else "",
-        seeds=NUM_SEEDS,
-        torch=torch.__version__.partition("+")[0],
-        machine=platform.machine(),
-    )
-
-
 def is_reproduced(experiment: Experiment, ours: Sequence[float]) -> bool:
-    """Whether enough runs reach the published mean, but for ``MARGIN``.
-
-    Args:
-        experiment: one with a published mean.
-        ours: test metric of every run of sagann, in percent.
-    """
+    """Whether enough runs reach the published mean, but for ``MARGIN``."""
     assert experiment.published is not None
     return len(ours) >= NUM_SEEDS and experiment.published - fmean(ours) <= MARGIN
 
 
-def is_equal(ours: Sequence[float], theirs: Sequence[float], *, seeds: int = NUM_SEEDS) -> bool:
-    """Whether the means of two samples differ by no more than the larger of their standard deviations.
-
-    Args:
-        ours: test metric of every run of sagann, in percent.
-        theirs: that of PyG's runs.
-        seeds: number of runs that either needs; fewer are never equal.
-    """
-    if min(len(ours), len(theirs)) < seeds:
-        return False
+def is_equal(ours: Sequence[float], theirs: Sequence[float]) -> bool:
+    """Whether the means of two samples differ by no more than the larger of their standard deviations."""
     return abs(fmean(ours) - fmean(theirs)) <= max(_deviation(ours), _deviation(theirs))
 
 
 def _published(values: Values) -> list[str]:
-    lines = [
-        head(
-            ("dataset", "model", "published", "sagann", "runs", "reproduced", "source"),
-            words=("model", "reproduced", "source"),
-        )
-    ]
+    columns = "dataset | model | published | sagann | runs | reproduced | source"
+    lines = [head(columns, words=("model", "reproduced", "source"))]
     for each in _of("published"):
         ours = values[each.key, "sagann"]
         assert each.published is not None
-        short = each.published - fmean(ours) if ours else 0.0
-        said = "yes" if is_reproduced(each, ours) else f"no, {short:.1f} below"
-        verdict = "open" if len(ours) < NUM_SEEDS else said
-        lines.append(
-            row([each.dataset, each.model.model, each.published, _spread(ours), len(ours), verdict, each.source])
-        )
+        verdict = "open"
+        if len(ours) >= NUM_SEEDS:
+            verdict = "yes" if is_reproduced(each, ours) else f"no, {each.published - fmean(ours):.1f} below"
+        cells = [each.dataset, each.model.model, each.published, _spread(ours), len(ours)]
+        lines.append(row([*cells, verdict, each.source]))
     return lines
 
 
@@ -144,7 +113,13 @@ def _against_pyg(section: str, columns: Mapping[str, Callable[[Experiment], obje
     lines = [head([*columns, "PyG", "sagann", "runs (sagann, PyG)", "equal"], words=[*words, "equal"])]
     for each in _of(section):
         ours, theirs = _compared(each, values)
-        figures = [_spread(theirs), _spread(ours), f"{len(ours)}, {len(theirs)}", _equal(each, values)]
+        verdict = "open"
+        if not _is_open(each, values):
+            short = fmean(theirs) - fmean(ours)
+            verdict = (
+                "yes" if is_equal(ours, theirs) else f"no, {abs(short):.1f} {'below' if short > 0 else 'above'}"
+            )
+        figures = [_spread(theirs), _spread(ours), f"{len(ours)}, {len(theirs)}", verdict]
         lines.append(row([*(cell(each) for cell in columns.values()), *figures]))
     return lines
 
@@ -187,7 +162,6 @@ TWINS: Mapping[str, tuple[str, str, Mapping[str, Callable[[Experiment], object]]
 
 
 def _with_twins() -> list[Experiment]:
-    """The experiments that PyG runs, too."""
     return [each for section in TWINS for each in _of(section)]
 
 
@@ -205,7 +179,6 @@ def _of(section: str) -> list[Experiment]:
 
 
 def _deviation(values: Sequence[float]) -> float:
-    """Standard deviation of a sample."""
     return float(np.std(values, ddof=1))
 
 
@@ -213,13 +186,3 @@ def _spread(values: list[float]) -> str:
     if len(values) < 2:
         return f"{values[0]:.1f}" if values else "not run"
     return f"{fmean(values):.1f} ± {_deviation(values):.1f}"
-
-
-def _equal(experiment: Experiment, values: Values) -> str:
-    if _is_open(experiment, values):
-        return "open"
-    ours, theirs = _compared(experiment, values)
-    if is_equal(ours, theirs, seeds=experiment.seeds):
-        return "yes"
-    difference = fmean(ours) - fmean(theirs)
-    return f"no, {abs(difference):.1f} {'above' if difference > 0 else 'below'}"

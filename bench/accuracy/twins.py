@@ -1,13 +1,13 @@
-"""PyG's twin of a model and of a run: the same architecture and settings, PyG's layers, a training loop of its own.
+"""PyG's twin of a model and of a run: the same architecture and settings, PyG's layers, batches and pooling, a training loop of its own.
 
-Nothing of sagann's layers, kernels, Trainer or metrics is used here, so that a mistake in them shows.
+Nothing of sagann's layers, kernels, batches, Trainer or metrics is used here, so that a mistake in them shows.
 """
 
 from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 
 import scipy.sparse
@@ -25,8 +25,8 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)
     from torch_geometric import EdgeIndex
     from torch_geometric.data import Data
-    from torch_geometric.loader import NeighborLoader
-    from torch_geometric.nn import GATConv, GCNConv, RGCNConv, SAGEConv
+    from torch_geometric.loader import DataLoader, NeighborLoader
+    from torch_geometric.nn import GATConv, GCNConv, GINConv, RGCNConv, SAGEConv, global_add_pool
 
 Inputs = tuple[Tensor | None, Tensor, Tensor | None]
 "Features, edges, and the types of edges."
@@ -35,7 +35,7 @@ Step = tuple[Inputs, Tensor, Tensor]
 
 
 class Encoder(nn.Module):
-    """Linear in the features, dense or sparse, or a row per vertex; then ReLU unless told otherwise."""
+    """Linear in the features, dense or sparse, or a row per vertex."""
 
     def __init__(self, config: ModelConfig, graph: Graph) -> None:
         super().__init__()
@@ -122,72 +122,133 @@ class TypedGatedStack(nn.Module):
         return self.decoder(F.dropout(h, self.config.dropout, self.training))
 
 
+class GraphStack(nn.Module):
+    """GIN with sums for pooling, and a head of two linear maps; ReLU between layers."""
+
+    def __init__(self, config: ModelConfig, num_features: int, num_outputs: int) -> None:
+        super().__init__()
+        width = config.hidden
+
+        def mlp(in_dim: int, out_dim: int) -> nn.Sequential:
+            return nn.Sequential(nn.Linear(in_dim, width), nn.ReLU(), nn.Linear(width, out_dim))
+
+        dims = [num_features, *[width] * config.layers]
+        self.convs = nn.ModuleList(GINConv(mlp(a, b), train_eps=True) for a, b in pairwise(dims))
+        self.head = mlp(width, num_outputs)
+
+    def forward(self, batch: Data) -> Tensor:
+        x = batch.x
+        for hop, conv in enumerate(self.convs):
+            x = conv(F.relu(x) if hop else x, batch.edge_index)
+        return self.head(global_add_pool(x, batch.batch, batch.num_graphs)).squeeze(1)
+
+
 def run_twin(experiment: Experiment, graph: Graph, seed: int) -> float:
     """Train PyG's twin and return its test metric, in percent, at the best validation epoch."""
     torch.manual_seed(seed)
     config, train = experiment.model, experiment.train_config(seed)
-    kinds = {"ggnn": TypedGatedStack, "residual-gcn": ResidualStack}
-    model = kinds.get(config.model, Stack)(config, graph)
+    if experiment.section == "graphs":
+        return _run_graphs(config, train, graph)
+    model = {"ggnn": TypedGatedStack, "residual-gcn": ResidualStack}.get(config.model, Stack)(config, graph)
     inputs = _inputs(graph, dense=not (graph.features is None or config.encoder == "linear"))
-    optimizer = torch.optim.Adam(model.parameters(), lr=train.lr, weight_decay=train.weight_decay)
-    monitored = "val" in graph.splits
-    metric = (train.monitor or "val/accuracy").partition("/")[2]
     assert graph.labels is not None
-    best, weights = -1.0, model.state_dict()
-    batches = WholeGraph(inputs, graph) if train.sample is None else SampledBatches(inputs, graph, train)
+    mask = graph.splits["train"]
+    whole: list[Step] = [(inputs, mask, graph.labels[mask])]
+    batches = (lambda: whole) if train.sample is None else (lambda: _sampled(inputs, graph, train))
+
+    def losses() -> Iterator[Tensor]:
+        for batch, seeds, labels in batches():
+            yield _loss(model(*batch)[seeds], labels)
+
+    def measure(split: str, metric: str) -> float:
+        return _measure(model(*inputs), graph, split, metric)
+
+    metric = (train.monitor or "val/accuracy").partition("/")[2]
+    _fit(model, train, losses, (lambda: measure("val", metric)) if "val" in graph.splits else None)
+    with torch.no_grad():
+        return 100 * measure("test", experiment.metric)
+
+
+def _run_graphs(config: ModelConfig, train: TrainConfig, graph: Graph) -> float:
+    """The mean absolute error of the test graphs, in percent, of a GIN that is pooled by sums."""
+    assert (config.model, config.pool, config.dropout) == ("gin", "sum", 0.0)
+    everything = _separate(graph)
+    loaders = {
+        name: DataLoader(
+            [everything[g] for g in mask.nonzero().squeeze(1).tolist()],
+            train.graphs_per_batch,
+            shuffle=name == "train",
+        )
+        for name, mask in graph.graph_splits.items()
+    }
+    model = GraphStack(config, graph.num_features, graph.num_graph_targets)
+
+    def mean(split: str, loss: Callable[..., Tensor]) -> float:
+        sums = [float(loss(model(batch), batch.y, reduction="sum")) for batch in loaders[split]]
+        return sum(sums) / len(loaders[split].dataset)
+
+    def losses() -> Iterator[Tensor]:
+        return (F.mse_loss(model(batch), batch.y) for batch in loaders["train"])
+
+    _fit(model, train, losses, lambda: -mean("val", F.mse_loss))
+    with torch.no_grad():
+        return 100 * mean("test", F.l1_loss)
+
+
+def _fit(
+    model: nn.Module, train: TrainConfig, losses: Callable[[], Iterator[Tensor]], value: Callable[[], float] | None
+) -> None:
+    """Train, and leave the model in evaluation with the weights of the highest value; without one, with the last weights."""
+    optimizer = torch.optim.Adam(model.parameters(), lr=train.lr, weight_decay=train.weight_decay)
+    best, weights = -float("inf"), model.state_dict()
     for epoch in range(1, train.epochs + 1):
         model.train()
-        for batch, seeds, labels in batches:
+        for loss in losses():
             optimizer.zero_grad()
-            _loss(model(*batch)[seeds], labels).backward()
+            loss.backward()
             optimizer.step()
-        if monitored and (epoch % train.eval_every == 0 or epoch == train.epochs):
-            value = _measure(_predict(model, inputs), graph, "val", metric)
-            if value >= best:
-                best, weights = value, copy.deepcopy(model.state_dict())
-    if monitored:
-        model.load_state_dict(weights)
-    return 100 * _measure(_predict(model, inputs), graph, "test", experiment.metric)
+        model.eval()
+        if value is not None and (epoch % train.eval_every == 0 or epoch == train.epochs):
+            with torch.no_grad():
+                found = value()
+            if found >= best:
+                best, weights = found, copy.deepcopy(model.state_dict())
+    model.load_state_dict(weights)
 
 
-class WholeGraph:
-    """An epoch of one step: the model's inputs, the rows of its outputs that are trained, and their labels."""
+def _sampled(inputs: Inputs, graph: Graph, train: TrainConfig) -> Iterator[Step]:
+    """An epoch of PyG's NeighborLoader. Rows of sparse features are taken by SciPy."""
+    x, labels = inputs[0], graph.labels
+    assert train.sample is not None
+    assert labels is not None
+    assert x is not None
+    features = scipy.sparse.csr_matrix((x.values(), x.col_indices(), x.crow_indices()), shape=tuple(x.shape))
+    loader = NeighborLoader(
+        Data(edge_index=_edges(graph), num_nodes=graph.num_vertices),
+        list(train.sample),
+        input_nodes=graph.splits["train"],
+        batch_size=train.seeds_per_batch,
+        shuffle=True,
+    )
+    for batch in loader:
+        rows = features[batch.n_id.numpy()]
+        arrays = (torch.from_numpy(array).long() for array in (rows.indptr, rows.indices))
+        x = torch.sparse_csr_tensor(*arrays, torch.from_numpy(rows.data), size=rows.shape)
+        seeds = torch.arange(batch.batch_size)
+        yield (x, batch.edge_index, None), seeds, labels[batch.n_id[seeds]]
 
-    def __init__(self, inputs: Inputs, graph: Graph) -> None:
-        assert graph.labels is not None
-        mask = graph.splits["train"]
-        self._step = inputs, mask, graph.labels[mask]
 
-    def __iter__(self) -> Iterator[Step]:
-        yield self._step
-
-
-class SampledBatches:
-    """Epochs of PyG's NeighborLoader. Rows of sparse features are taken by SciPy."""
-
-    def __init__(self, inputs: Inputs, graph: Graph, train: TrainConfig) -> None:
-        assert train.sample is not None
-        assert graph.labels is not None
-        x = inputs[0]
-        assert x is not None
-        self._rows = scipy.sparse.csr_matrix((x.values(), x.col_indices(), x.crow_indices()), shape=tuple(x.shape))
-        self._labels = graph.labels
-        data = Data(edge_index=_edges(graph), num_nodes=graph.num_vertices)
-        self._loader = NeighborLoader(
-            data,
-            list(train.sample),
-            input_nodes=graph.splits["train"],
-            batch_size=train.seeds_per_batch,
-            shuffle=True,
-        )
-
-    def __iter__(self) -> Iterator[Step]:
-        for batch in self._loader:
-            rows = self._rows[batch.n_id.numpy()]
-            arrays = (torch.from_numpy(array).long() for array in (rows.indptr, rows.indices))
-            x = torch.sparse_csr_tensor(*arrays, torch.from_numpy(rows.data), size=rows.shape)
-            seeds = torch.arange(batch.batch_size)
-            yield (x, batch.edge_index, None), seeds, self._labels[batch.n_id[seeds]]
+def _separate(graph: Graph) -> list[Data]:
+    """Each graph as an object of PyG."""
+    assert graph.graph_ptr is not None
+    assert graph.graph_targets is not None
+    edges, bounds = _edges(graph), graph.graph_ptr.tolist()
+    # Edges are in the order of their destinations.
+    ends = graph.topology.indptr[graph.graph_ptr].tolist()
+    return [
+        Data(x=graph.features[first:last], edge_index=edges[:, start:end] - first, y=graph.graph_targets[g])
+        for g, ((first, last), (start, end)) in enumerate(zip(pairwise(bounds), pairwise(ends), strict=True))
+    ]
 
 
 def _inputs(graph: Graph, *, dense: bool) -> Inputs:
@@ -209,12 +270,6 @@ def _loss(logits: Tensor, labels: Tensor) -> Tensor:
     if labels.ndim == 2:
         return F.binary_cross_entropy_with_logits(logits, labels.float())
     return F.cross_entropy(logits, labels)
-
-
-@torch.no_grad()
-def _predict(model: nn.Module, inputs: Inputs) -> Tensor:
-    model.eval()
-    return model(*inputs)
 
 
 def _measure(logits: Tensor, graph: Graph, split: str, metric: str) -> float:

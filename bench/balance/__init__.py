@@ -1,1 +1,0 @@
-"""How unequal workers of one run are balanced."""

@@ -6,17 +6,22 @@ Parts of equal edges, and parts that are balanced by cost from measured epochs, 
 from __future__ import annotations
 
 import argparse
+import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import torch
 
-from bench.balance.group import Group
+from bench.epochs.graphs import hubs_first
+from bench.held_back import HELD_BACK, held_back
 from bench.pages import best_of, command_line, head, parser_of, row
-from bench.power_law import power_law
 from bench.timing import median_ratio
+from bench.workers import Worker, free_port
 from sagann.graph import Graph
 from sagann.partition import vertex_ranges
 from sagann.runtime.processor import processor_name
@@ -26,13 +31,12 @@ SHARES = (0.1, 0.2, 0.3, 0.4, 0.5)
 "Shares of the edges that the search first gives the slow worker."
 REFINED = (0.05, 0.025, 0.0125)
 "How far to either side of the best share so far it then looks."
-COLUMNS = ("model", "parts", "share", "epoch, s", "against the best", "moves after epochs")
+COLUMNS = "model | parts | share | epoch, s | against the best | moves after epochs"
 
 
 def main() -> None:
-    """Print the table."""
     options = _options()
-    graph = power_law(int(options.vertices), int(options.edges), options.features)
+    graph = hubs_first(options)
     print(
         f"# Balance of workers\n\n`{command_line('bench.balance')}`; {processor_name()}; PyTorch {torch.__version__}. An epoch is forward, "
         f"cross-entropy, backward and a step of Adam, without dropout; 2 layers, hidden {options.hidden}.\n\nR-MAT, {graph.num_vertices:,} vertices, "
@@ -44,9 +48,11 @@ def main() -> None:
         for number, model in enumerate(options.models):
             specification = {"folder": f"{folder}/graph", "model": model, "hidden": options.hidden}
             with Group(specification, size=2) as group:
-                held = group.hold_back(1, options.share)
+                group.hold_back(1, options.share)
                 if not number:
-                    print(f"The second worker has {held}; *share* is its share of the edges.\n")
+                    print(
+                        f"The second worker has {options.share:g} of a core by {HELD_BACK}; *share* is its share of the edges.\n"
+                    )
                     print(head(COLUMNS, words=("parts", "moves after epochs")))
                 for cells in unequal(group, graph, options):
                     print(row([model, *cells]), flush=True)
@@ -88,12 +94,47 @@ def unequal(group: Group, graph: Graph, options: argparse.Namespace) -> list[lis
 
 
 def _options() -> argparse.Namespace:
-    parser = parser_of(__doc__, hidden=128, rounds=5, vertices=200000.0, edges=4000000.0, features=64, work=None)
-    parser.add_argument("--models", nargs="+", default=["gcn", "gated-gcn"])
-    parser.add_argument("--epochs", type=int, default=5, help="epochs in a turn")
-    parser.add_argument("--share", type=float, default=0.5, help="of a core, that the slow worker has")
-    parser.add_argument("--balanced-epochs", type=int, default=12, help="epochs after which vertices may move")
-    return parser.parse_args()
+    return parser_of(
+        __doc__,
+        {"hidden": 128, "rounds": 5, "epochs": 5, "vertices": 2e5, "edges": 4e6, "features": 64, "work": None},
+        models=(["gcn", "gated-gcn"], "models"),
+        share=(0.5, "of a core, that the slow worker has"),
+        balanced_epochs=(12, "epochs after which vertices may move"),
+    ).parse_args()
+
+
+COMMAND = (sys.executable, "-m", "bench.balance.worker")
+
+
+class Group:
+    """Workers of one thread each; a context manager, which ends them."""
+
+    def __init__(self, specification: Mapping[str, Any], *, size: int) -> None:
+        self._exits = ExitStack()
+        self._pool = self._exits.enter_context(ThreadPoolExecutor(size))
+        address = {"WORLD_SIZE": size, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
+
+        def start(rank: int) -> Worker:
+            return Worker(COMMAND, {**specification, "threads": 1, "environment": {"RANK": rank, **address}})
+
+        # A worker is ready when the others are.
+        self.workers = list(self._pool.map(start, range(size)))
+        for worker in self.workers:
+            self._exits.callback(worker.close)
+
+    def ask(self, **request: Any) -> list[dict[str, Any]]:
+        """The answers of all processes, in the order of the ranks."""
+        return list(self._pool.map(lambda worker: worker.ask(request), self.workers))
+
+    def hold_back(self, rank: int, share: float) -> None:
+        """Let a process have a share of a core from now on."""
+        self._exits.enter_context(held_back(self.workers[rank].pid, share))
+
+    def __enter__(self) -> Group:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._exits.close()
 
 
 if __name__ == "__main__":

@@ -54,7 +54,6 @@ class Training:
         return time.perf_counter() - began_s
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Do what a request asks for."""
         if "bounds" in request:
             self._part.move(request["bounds"])
             return {"edges": self._part.topology.num_edges}

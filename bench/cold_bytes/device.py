@@ -8,20 +8,17 @@ turns of an epoch of batches, and a turn ends when the device is done. Prints Ma
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from statistics import median
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from bench.cold_bytes.sampled_epochs import Case, add_arguments, cases, numbers
+from bench.cold_bytes.sampled_epochs import OPTIONS, Case, cases, numbers
 from bench.pages import command_line, head, parser_of, row
-from bench.timing import alternate, where
-from sagann.errors import InputError
-from sagann.runtime.places import device_named
+from bench.timing import alternate, device_to_measure, where
 from sagann.runtime.processor import num_cores
 from sagann.runtime.tiered import CudaDevices, DeviceFeatures
 from sagann.tiering import hottest
@@ -36,8 +33,7 @@ EXPLAINED = """\
 - *bus*: bytes that cross the bus, over the seconds; *of copies*: that rate over the rate of contiguous copies from pinned memory."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Way:
+class Way(NamedTuple):
     """A way of giving the device its rows."""
 
     rows: Callable[[int], Tensor]
@@ -49,13 +45,8 @@ class Way:
 
 
 def main(given: Sequence[str] | None = None) -> int:
-    """Print a table for every graph; 1 where there is no device."""
     options = _options(given)
-    try:
-        device = device_named(options.device)
-    except InputError as error:
-        sys.stderr.write(f"There is nothing to measure. {error}\n")
-        return 1
+    device = device_to_measure(options.device)
     print(
         f"# Rows of features for a CUDA device\n\n`{command_line('bench.cold_bytes.device', given)}`; {where(device)}\n\n"
         f"Fanouts {', '.join(map(str, options.fanouts))}; rows of {4 * options.width} bytes; medians of {options.rounds} rounds.\n\n{EXPLAINED}"
@@ -73,11 +64,7 @@ def main(given: Sequence[str] | None = None) -> int:
 def ways_of(
     case: Case, batches: Sequence[Tensor], options: argparse.Namespace, device: torch.device
 ) -> dict[str, Way]:
-    """All ways, by name.
-
-    Raises:
-        AssertionError: two ways give different rows.
-    """
+    """All ways, by name."""
     generator = torch.Generator().manual_seed(0)
     features = torch.randn(case.topology.num_src, options.width, generator=generator)
     found = {COPY: copied(features, batches, device)}
@@ -99,7 +86,6 @@ def ways_of(
 
 
 def devices_of(device: torch.device) -> CudaDevices:
-    """What a feature store asks of the device."""
     return CudaDevices([device])
 
 
@@ -161,8 +147,6 @@ def _pinned(shape: tuple[int, int], device: torch.device) -> Tensor:
 def measured(
     ways: Mapping[str, Way], num_batches: int, options: argparse.Namespace, device: torch.device
 ) -> dict[str, float]:
-    """Median seconds of all batches, by the name of the way."""
-
     def epoch(way: Way) -> None:
         for number in range(num_batches):
             way.rows(number)
@@ -187,14 +171,15 @@ def rows_of(ways: Mapping[str, Way], seconds: Mapping[str, float], num_bytes: in
 
 
 def _options(given: Sequence[str] | None) -> argparse.Namespace:
-    parser = parser_of(__doc__, threads=num_cores(), rounds=5)
-    add_arguments(parser)
-    parser.set_defaults(rmat=[(1_000_000, 20_000_000)], labelled=0.016384, epochs=1)
-    parser.add_argument("--device", default="cuda", help="cuda, cuda:N or cpu; default cuda")
-    parser.add_argument("--fanouts", type=numbers, default=(25, 10))
-    parser.add_argument("--width", type=int, default=128, help="features, of 4 bytes each")
-    parser.add_argument("--hot", type=float, nargs="+", default=[0.0, 0.1, 0.5, 1.0], help="parts of hot rows")
-    parser.add_argument("--at-least", type=float, default=0.1, help="seconds of a turn; shorter runs are repeated")
+    parser = parser_of(
+        __doc__,
+        {"epochs": 1, "threads": num_cores(), "rounds": 5, "device": "cuda", "at_least": 0.1},
+        **OPTIONS,
+        fanouts=((25, 10), "fanouts", numbers),
+        width=(128, "features, of 4 bytes each"),
+        hot=([0.0, 0.1, 0.5, 1.0], "parts of hot rows"),
+    )
+    parser.set_defaults(rmat=[(1_000_000, 20_000_000)], labelled=0.016384)
     return parser.parse_args(given)
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -24,16 +24,12 @@ BATCHES_PER_EPOCH, LARGEST_BATCH = 16, 1024
 "A small graph has so many batches in an epoch; a large one has more, of the largest size."
 
 
-@dataclass(frozen=True, kw_only=True)
-class Case:
+class Case(NamedTuple):
     """A graph, and the vertices that its batches start from."""
 
     name: str
-    "Name in the table."
     topology: Topology
-    "Edges of the whole graph."
     seeds: Tensor
-    "Int64 [n]: the vertices that batches start from, at random."
 
     def score(self, by: str, fanouts: Sequence[int]) -> Tensor:
         """A score of all vertices, for these batches: float64 [num_vertices]."""
@@ -44,7 +40,6 @@ class Case:
 
     @property
     def batch_size(self) -> int:
-        """Number of seeds in a batch."""
         return max(1, min(LARGEST_BATCH, len(self.seeds) // BATCHES_PER_EPOCH))
 
     def batches(self, fanouts: Sequence[int], epochs: Iterable[int]) -> Iterator[np.ndarray]:
@@ -55,19 +50,22 @@ class Case:
                 yield sampler.sample(ids, epoch=epoch, batch=number).src_ids.numpy()
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options that say which graphs, how many seeds, and how many epochs."""
-    parser.add_argument("--data", type=Path, help="folder of real graphs, NAME.npz")
-    parser.add_argument(
-        "--rmat",
-        type=vertices_and_edges,
-        nargs="*",
-        default=[(1_000_000, 20_000_000), (5_000_000, 100_000_000)],
-        help="vertices and edges of power-law graphs, such as 5e6,100e6",
-    )
-    parser.add_argument("--labelled", type=float, default=0.01, help="share of seeds in power-law graphs")
-    parser.add_argument("--share", type=float, default=0.1, help="share of seeds in real graphs")
-    parser.add_argument("--epochs", type=int, default=3)
+def numbers(text: str) -> tuple[int, ...]:
+    """Fanouts, or vertices and edges, as they are written on the command line: 25,10 or 5e6,100e6."""
+    return tuple(int(float(number)) for number in text.split(","))
+
+
+OPTIONS = {
+    "data": (None, "folder of real graphs, NAME.npz", Path),
+    "rmat": (
+        [(1_000_000, 20_000_000), (5_000_000, 100_000_000)],
+        "vertices and edges of power-law graphs",
+        numbers,
+    ),
+    "labelled": (0.01, "share of seeds in power-law graphs"),
+    "share": (0.1, "share of seeds in real graphs"),
+}
+"Which graphs, how many seeds, and how many epochs."
 
 
 def cases(options: argparse.Namespace) -> Iterator[Case]:
@@ -83,17 +81,6 @@ def cases(options: argparse.Namespace) -> Iterator[Case]:
                 yield _case(path.stem, load_graph(str(path)).topology, options.share)
             except DatasetError as error:
                 print(f"{path.stem} is left out: {error}", file=sys.stderr)
-
-
-def vertices_and_edges(text: str) -> tuple[int, int]:
-    """The size of a graph, as it is written on the command line: 5e6,100e6."""
-    vertices, edges = text.split(",")
-    return int(float(vertices)), int(float(edges))
-
-
-def numbers(text: str) -> tuple[int, ...]:
-    """Fanouts, as they are written on the command line."""
-    return tuple(map(int, text.split(",")))
 
 
 def _case(name: str, topology: Topology, share: float) -> Case:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 import torch
 from torch import Tensor
 
-from bench.cold_bytes.sampled_epochs import ROW_BYTES, Case, add_arguments, cases, numbers
+from bench.cold_bytes.sampled_epochs import OPTIONS, ROW_BYTES, Case, cases, numbers
 from bench.pages import command_line, head, parser_of, row
 from sagann.tiering import SCORES, hottest, measured_accesses
 
@@ -22,7 +22,6 @@ COMPARED = ("wrpr", "vip")
 
 
 def main() -> None:
-    """Print a row for every graph, list of fanouts and part of hot rows."""
     options = _options()
     print(f"`{command_line('bench.cold_bytes.scores')}`.\n")
     print(
@@ -71,11 +70,8 @@ def _reads(case: Case, fanouts: tuple[int, ...], epochs: Iterable[int]) -> Tenso
 
 
 def _options() -> argparse.Namespace:
-    parser = parser_of(__doc__)
-    add_arguments(parser)
-    parser.add_argument("--hot", type=float, nargs="+", default=[0.1], help="parts of the rows that are hot")
-    parser.add_argument("--fanouts", type=numbers, nargs="+", default=[(25, 10), (15, 10, 5)])
-    return parser.parse_args()
+    hot, fanouts = ([0.1], "parts of the rows that are hot"), ([(25, 10), (15, 10, 5)], "fanouts", numbers)
+    return parser_of(__doc__, {"epochs": 3}, **OPTIONS, hot=hot, fanouts=fanouts).parse_args()
 
 
 if __name__ == "__main__":

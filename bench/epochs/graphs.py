@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -22,18 +22,14 @@ REHEARSAL_VERTICES = 4_500
 SEED = 0
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Shape:
+class Shape(NamedTuple):
     """Sizes of a graph. One that is generated is undirected, has power-law degrees, no multi-edges and no self-loops."""
 
     vertices: int
-    "Number of vertices."
     edges: int
     "Directed edges; an even number where the graph is generated, because every edge has its reverse."
     features: int
-    "Features of a vertex; standard normal ones where they are generated."
     classes: int
-    "Classes of the labels; of random ones where they are generated."
 
 
 SHAPES = {
@@ -45,7 +41,6 @@ SHAPES = {
 REAL = ("cora", "pubmed", "amazon_computers", "coauthor_cs", "facebook10")
 DATASETS = ("pubmed", "amazon_computers", "facebook10", "reddit-small", "reddit-middle")
 USUAL = (*REAL, "reddit-small")
-"What the defaults of ``sagann train`` are measured on."
 SPARSE_BELOW = 0.5
 "Features of a smaller part of non-zeros are sparse to sagann, as its importers give them."
 
@@ -65,25 +60,39 @@ def generate(shape: Shape) -> Stored:
     low, high = (torch.from_numpy(ids.astype(np.int32)) for ids in divmod(pairs, shape.vertices))
     src, dst = torch.cat([low, high]), torch.cat([high, low])
     topology = Topology.from_coo(src=src, dst=dst, num_src=shape.vertices)
-    generator = torch.Generator().manual_seed(SEED)
+    train, val = max(1, shape.vertices * 6 // 10), max(1, shape.vertices // 5)
+    return _drawn(topology, shape.features, shape.classes, train, val)
+
+
+def power_law(
+    num_vertices: int, num_edges: int, num_features: int, num_classes: int, *, train: int, scramble: bool = True
+) -> Stored:
+    """An R-MAT graph as it is drawn, with so many vertices to train on. Unless it is scrambled, its first vertices have most of the edges."""
+    src, dst = rmat_edges(num_vertices, num_edges, seed=SEED, scramble=scramble)
+    return _drawn(Topology.from_coo(src=src, dst=dst, num_src=num_vertices), num_features, num_classes, train, 1)
+
+
+def hubs_first(options: argparse.Namespace) -> Graph:
+    """An R-MAT graph of the options' size whose first vertices have most of the edges. Half of the vertices are trained."""
+    counts = int(options.vertices), int(options.edges), options.features
+    return graph_of(power_law(*counts, 10, train=counts[0] // 2, scramble=False))
+
+
+def _drawn(topology: Topology, num_features: int, num_classes: int, train: int, val: int) -> Stored:
+    """A topology with random features, labels, and numbers of training and validation vertices."""
+    n, generator = topology.num_dst, torch.Generator().manual_seed(SEED)
+    features = torch.randn(n, num_features, generator=generator)
+    labels = torch.randint(num_classes, (n,), generator=generator)
+    order = torch.randperm(n, generator=generator)
     return Stored(
         indptr=topology.indptr,
         src=topology.indices,
-        features=torch.randn(shape.vertices, shape.features, generator=generator),
-        labels=torch.randint(shape.classes, (shape.vertices,), generator=generator),
-        **_drawn_splits(shape.vertices, generator),
-        num_classes=shape.classes,
+        features=features,
+        labels=labels,
+        train=order[:train].sort().values,
+        val=order[train : train + val].sort().values,
+        num_classes=num_classes,
     )
-
-
-def _drawn_splits(num_vertices: int, generator: torch.Generator) -> dict[str, torch.Tensor]:
-    """Six tenths of the vertices to train on and two to validate on, each at least one."""
-    order = torch.randperm(num_vertices, generator=generator)
-    first = max(1, num_vertices * 6 // 10)
-    return {
-        "train": order[:first].sort().values,
-        "val": order[first : first + max(1, num_vertices // 5)].sort().values,
-    }
 
 
 def _pairs(shape: Shape) -> np.ndarray:

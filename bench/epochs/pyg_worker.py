@@ -34,8 +34,6 @@ TAKE_SPARSE_FEATURES = ("gcn", "gat", "ggnn")
 
 
 class Loaded(NamedTuple):
-    """What is in memory before an epoch."""
-
     edges: Tensor | SparseTensor
     weight: Tensor | None
     stored: Stored
@@ -54,16 +52,13 @@ class Gated(MessagePassing):
         self.linear = nn.Linear(in_dim, out_dim)
 
     def forward(self, x: Tensor, edges: Tensor) -> Tensor:
-        """Propagate, then the linear map."""
         return self.linear(self.propagate(edges, a=self.gate_dst(x), b=self.gate_src(x), x=x))
 
     def message(self, a_i: Tensor, b_j: Tensor, x_j: Tensor) -> Tensor:
-        """The gate times the source's row."""
         return torch.sigmoid(a_i + b_j) * x_j
 
 
 def gin(in_dim: int, out_dim: int) -> GINConv:
-    """GIN with its network."""
     return GINConv(
         nn.Sequential(nn.Linear(in_dim, out_dim), nn.ReLU(), nn.Linear(out_dim, out_dim)), train_eps=True
     )
@@ -79,17 +74,9 @@ LAYERS: dict[str, Callable[[int, int], nn.Module]] = {
 }
 WEIGHT_AND_BIAS = ("weight", "bias")
 RENAMED = {
-    "commnet": {
-        "own.weight": "lin_root.weight",
-        "heard.weight": "lin_rel.weight",
-        "heard.bias": "lin_rel.bias",
-    },
+    "commnet": {"own.weight": "lin_root.weight", "heard.weight": "lin_rel.weight", "heard.bias": "lin_rel.bias"},
     "gcn": {"linear.weight": "lin.weight", "linear.bias": "bias"},
-    "sage": {
-        "own.weight": "lin_r.weight",
-        "neighbours.weight": "lin_l.weight",
-        "neighbours.bias": "lin_l.bias",
-    },
+    "sage": {"own.weight": "lin_r.weight", "neighbours.weight": "lin_l.weight", "neighbours.bias": "lin_l.bias"},
     "gin": {f"mlp.{i}.{part}": f"nn.{i}.{part}" for i in (0, 2) for part in WEIGHT_AND_BIAS},
     "maxpool-gcn": {f"pool.{part}": f"lin.{part}" for part in WEIGHT_AND_BIAS}
     | {f"linear.{part}": f"lin_l.{part}" for part in WEIGHT_AND_BIAS},
@@ -126,7 +113,6 @@ class Model(nn.Module):
             self.layers = nn.ModuleList(LAYERS[kind](a, b) for a, b in pairwise(dims))
 
     def forward(self, x: Tensor, edges: Tensor | SparseTensor, weight: Tensor | None) -> Tensor:
-        """The logits."""
         if self.encoder is not None:
             x = self.encoder(x)
         for hop, layer in enumerate(self.calls):

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from statistics import median
+from statistics import geometric_mean, median
+from typing import NamedTuple
 
 from bench.contest import Record, system_of
 from bench.pages import figure, head, mebibytes, row as table_row
 
 DENSE_MODELS = ("commnet", "gcn", "sage", "gin")
-"Dense work dominates."
 EDGE_MODELS = ("maxpool-gcn", "gated-gcn", "ggnn", "gat")
-"Edges dominate."
 PEERS = ("pyg", "dgl")
 LEAN = "sagann:lean"
 "The engine that takes as little memory as it can."
@@ -22,35 +19,18 @@ LOSS_TOLERANCES = (1e-3, 2e-2)
 
 
 COLUMNS = (
-    *(
-        "dataset",
-        "model",
-        "sagann s",
-        "PyG s",
-        "DGL s",
-        "best peer / sagann",
-        "floor s",
-        "times floor",
-        "sagann MiB",
-    ),
-    *("least peer MiB", "lean MiB", "lean / sagann, s"),
+    "dataset | model | sagann s | PyG s | DGL s | best peer / sagann | floor s | times floor | sagann MiB | "
+    "least peer MiB | lean MiB | lean / sagann, s"
 )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Timed:
-    """The best variant of a system."""
-
+class Timed(NamedTuple):
     name: str
     seconds: float
     turns: tuple[float, ...]
-    "Median seconds of every round; empty where it was timed alone."
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Row:
-    """One model on one dataset."""
-
+class Row(NamedTuple):
     dataset: str
     task: str
     times: Mapping[str, Timed]
@@ -58,7 +38,6 @@ class Row:
     outcomes: Mapping[str, str]
     "How the systems ended of which no variant ran, by system."
     peaks: Mapping[str, int]
-    "Peak bytes above what is loaded, by contestant."
     wrong: tuple[str, ...]
     "Contestants whose losses are not sagann's."
 
@@ -161,12 +140,6 @@ def _wrong(alone: Mapping[str, Record]) -> list[str]:
     ]
 
 
-def geometric_mean(values: Iterable[float]) -> float:
-    """The geometric mean; NaN of nothing."""
-    logarithms = [math.log(value) for value in values]
-    return math.exp(sum(logarithms) / len(logarithms)) if logarithms else math.nan
-
-
 def render(rows: Sequence[Row]) -> str:
     """The report in Markdown: a table of all rows, and what each optimisation gains where some were switched off."""
     lines = [head(COLUMNS, words=("model",))]
@@ -186,7 +159,8 @@ def render(rows: Sequence[Row]) -> str:
         ]
         lines.append(table_row(cells))
     speedups = [row.speedup for row in rows if row.speedup is not None and not row.wrong]
-    lines += ["", f"Geometric mean of speed: {geometric_mean(speedups):.2f} over {len(speedups)}.", ""]
+    if speedups:
+        lines += ["", f"Geometric mean of speed: {geometric_mean(speedups):.2f} over {len(speedups)}.", ""]
     return "\n".join(lines)
 
 

@@ -10,7 +10,7 @@ from queue import SimpleQueue
 from torch import nn
 
 from bench.epochs.graphs import graph_of
-from bench.standalone.serve import Runner, serve
+from bench.standalone.serve import serve
 from bench.standalone.stored import read_stored
 from bench.standalone.training import Training, read_weights
 from sagann.graph import Graph
@@ -25,17 +25,10 @@ MOST_EPOCHS = 1_000_000
 
 def config_of(specification: dict) -> ModelConfig:
     """The zoo's model that the specification asks for."""
-    return ModelConfig(
-        model=specification["model"],
-        layers=specification["layers"],
-        hidden=specification["hidden"],
-        heads=specification["heads"],
-        dropout=specification["dropout"],
-    )
+    return ModelConfig(**{name: specification[name] for name in ("model", "layers", "hidden", "heads", "dropout")})
 
 
 def load(specification: dict, folder: Path) -> Graph:
-    """The graph as the model wants it."""
     if specification["variant"] == "lean":
         set_engine(CompiledEngine(lean=True))
     stored = read_stored(folder)
@@ -88,7 +81,6 @@ class TrainerRun(LogReporter):
             self.thread.join()
 
     def on_epoch(self, record: EpochRecord) -> None:
-        """Wait for the next request."""
         self.ended.put(None)
         if not self.permits.get():
             raise _ClosedError
@@ -100,7 +92,7 @@ class TrainerRun(LogReporter):
             self.ended.put(error)
 
 
-def build(specification: dict, graph: Graph) -> Runner:
+def build(specification: dict, graph: Graph) -> Training | TrainerRun:
     """The model in the usual loop, or in the Trainer with its defaults."""
     if specification["defaults"]:
         return TrainerRun(config_of(specification), graph)

@@ -11,16 +11,16 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from itertools import chain
 from statistics import median
 
 import torch
 
-from bench.held_back import held_back
+from bench.epochs.graphs import hubs_first
+from bench.held_back import HELD_BACK, held_back
 from bench.hybrid.runs import Run
 from bench.pages import best_of, command_line, head, parser_of, ranged, row
-from bench.power_law import power_law
 from bench.timing import median_ratio
 from sagann.hybrid.assignment import HOST
 from sagann.hybrid.host_cores import on_cores
@@ -37,20 +37,19 @@ GRID = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 REFINED = (0.05, 0.025)
 "Parts of the seeds that the processor trains: a grid, then steps around the best one."
 COLUMNS = (
-    *("core of the accelerator, link", "policy", "processor's part of the seeds", "iteration, ms"),
-    *("against the best static split", "times as fast as the processor alone", "of both speeds alone"),
-    "decisions that moved something",
+    "core of the accelerator, link | policy | processor's part of the seeds | iteration, ms | "
+    "against the best static split | times as fast as the processor alone | of both speeds alone | "
+    "decisions that moved something"
 )
 SLOWED_COLUMNS = (
-    *("policy", "iterations until within 10% of its later median", "the rest of the epoch, s", "static over this"),
+    "policy | iterations until within 10% of its later median | the rest of the epoch, s | static over this"
 )
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Print the tables."""
     options = options_of(arguments)
     torch.set_num_threads(1)
-    graph = power_law(int(options.vertices), int(options.edges), options.features)
+    graph = hubs_first(options)
     torch.manual_seed(0)
     model = build_model(ModelConfig(model="sage", hidden=options.hidden, dropout=0.0), graph)
     predictor = Predictor(model, Contract.of(graph), device=torch.device("cpu"))
@@ -69,8 +68,6 @@ class Bench:
 
     def __init__(self, predictor: Predictor, prepared: object, options: argparse.Namespace) -> None:
         self._of, self.options = (predictor, prepared), options
-        self.how_held_back = dict[str, None]()
-        "How accelerators were held back, in words."
         self._optimizer = torch.optim.SGD(predictor.model.parameters(), lr=1e-4)
         self._sampled = {"sample": tuple(map(int, options.sample.split(","))), "batch_size": options.batch_size}
 
@@ -89,11 +86,7 @@ class Bench:
         config = TrainConfig(**self._sampled, devices=devices, sharing=policy, link_rate=rate * 1e9)
         with Run(HybridEpochs(*self._of, config), self._optimizer) as run:
             run(5)
-            if quota < 1:
-                with held_back(run.accelerator_pid, quota) as how:
-                    self.how_held_back[how] = None
-                    yield run
-            else:
+            with held_back(run.accelerator_pid, quota) if quota < 1 else nullcontext():
                 yield run
 
 
@@ -109,7 +102,7 @@ def balanced(bench: Bench) -> Iterator[str]:
     for quota, rate in machines + [(options.quotas[0], rate) for rate in options.rates[:-1]]:
         for cells in _settled(bench, quota, rate):
             yield row([f"{quota:g} core, {rate:g} GB/s", *cells])
-    yield "".join(f"\nThe accelerator's part of a core is {how}.\n" for how in bench.how_held_back)
+    yield f"\nThe accelerator has its part of a core by {HELD_BACK}.\n"
 
 
 def _settled(bench: Bench, quota: float, rate: float) -> Iterator[list[str]]:
@@ -168,18 +161,16 @@ def slowed(bench: Bench) -> Iterator[str]:
 
 
 def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = parser_of(
-        __doc__, vertices=5000000.0, edges=50000000.0, features=128, hidden=512, batch_size=1024, rounds=3
-    )
-    parser.add_argument("--sample", default="15,10", help="fanouts")
-    parser.add_argument(
-        "--quotas", type=float, nargs="+", default=[1.0, 0.5, 0.25], help="of a core, for the accelerator"
-    )
-    parser.add_argument("--rates", type=float, nargs="+", default=[1.0, 4.0, 16.0], help="of the link, in GB/s")
-    parser.add_argument("--settle", type=int, default=30, help="iterations in which a policy settles")
-    parser.add_argument("--measured", type=int, default=36, help="iterations that are measured")
-    parser.add_argument("--searched", type=int, default=10, help="iterations for each split that is tried")
-    return parser.parse_args(arguments)
+    return parser_of(
+        __doc__,
+        {"vertices": 5e6, "edges": 5e7, "features": 128, "hidden": 512, "batch_size": 1024, "rounds": 3},
+        sample=("15,10", "fanouts"),
+        quotas=([1.0, 0.5, 0.25], "of a core, for the accelerator"),
+        rates=([1.0, 4.0, 16.0], "of the link, in GB/s"),
+        settle=(30, "iterations in which a policy settles"),
+        measured=(36, "iterations that are measured"),
+        searched=(10, "iterations for each split that is tried"),
+    ).parse_args(arguments)
 
 
 if __name__ == "__main__":

@@ -14,9 +14,9 @@ from statistics import fmean, median
 
 import torch
 
+from bench.epochs.graphs import hubs_first
 from bench.hybrid.runs import Run
 from bench.pages import command_line, head, parser_of, row
-from bench.power_law import power_law
 from bench.timing import where
 from sagann.graph import Graph
 from sagann.nn import ModelConfig, build_model
@@ -28,15 +28,14 @@ from sagann.train.predictor import Predictor
 from sagann.train.sampled_epochs import SampledEpochs
 
 COLUMNS = (
-    *("who trains", "iteration, ms", "seeds of the device", "sampling, loading, ms", "copies, ms"),
-    *("processor, device, ms", "threads that sample, load, train"),
+    "who trains | iteration, ms | seeds of the device | sampling, loading, ms | copies, ms | processor, device, ms | "
+    "threads that sample, load, train"
 )
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Print a table for each model."""
     options = _options(arguments)
-    graph = power_law(int(options.vertices), int(options.edges), options.features)
+    graph = hubs_first(options)
     device = device_named(options.device)
     print(
         f"# Processor and device together\n\n`{command_line('bench.hybrid.device', arguments)}`; {where(device)} "
@@ -76,8 +75,7 @@ def _runs(
         return Run(source, torch.optim.Adam(predictor.model.parameters(), lr=1e-3), device)
 
     host = torch.device("cpu")
-    if options.host:
-        yield "the processor", made(host, SampledEpochs, config)
+    yield "the processor", made(host, SampledEpochs, config)
     yield "the device", made(device, SampledEpochs, config)
     if device.type != "cuda":
         return
@@ -89,7 +87,7 @@ def _runs(
 def _work(run: Run, iterations: int) -> list[str]:
     """What trainers did in the last turn, an iteration; nothing of a single one."""
     if run.manager is None:
-        return [""] * (len(COLUMNS) - 2)
+        return [""] * 5
     work, threads = run.manager.work, run.manager.assignment.threads
     each = 1e3 / iterations
     part = 1 - work.seeds.get("host", 0) / max(1, sum(work.seeds.values()))
@@ -105,24 +103,14 @@ def _work(run: Run, iterations: int) -> list[str]:
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = parser_of(
+    return parser_of(
         __doc__,
-        vertices=2000000.0,
-        edges=40000000.0,
-        features=128,
-        hidden=256,
-        batch_size=4096,
-        threads=4,
-        rounds=3,
-    )
-    parser.add_argument("--device", default="cuda:0")
-    parser.add_argument(
-        "--tasks", nargs="+", default=["sage:25,10", "gat:25,10", "sage:15,10,5"], help="models and fanouts"
-    )
-    parser.add_argument("--host", action=argparse.BooleanOptionalAction, default=True)
-    parser.add_argument("--settle", type=int, default=40, help="iterations in which a policy settles")
-    parser.add_argument("--measured", type=int, default=30, help="iterations of a turn")
-    return parser.parse_args(arguments)
+        {"vertices": 2e6, "edges": 4e7, "features": 128, "hidden": 256}
+        | {"batch_size": 4096, "threads": 4, "rounds": 3, "device": "cuda:0"},
+        tasks=(["sage:25,10", "gat:25,10", "sage:15,10,5"], "models and fanouts"),
+        settle=(40, "iterations in which a policy settles"),
+        measured=(30, "iterations of a turn"),
+    ).parse_args(arguments)
 
 
 if __name__ == "__main__":

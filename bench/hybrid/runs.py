@@ -19,13 +19,7 @@ ACCELERATOR = "accelerator0"
 
 
 class Run:
-    """Trainers that run; a context manager. A call trains a number of iterations, and gives the seconds of each, from one to the next.
-
-    Args:
-        source: gives the steps.
-        optimizer: of the model.
-        device: where the last iteration ends.
-    """
+    """Trainers that run; a context manager. A call trains a number of iterations, and gives the seconds of each, from one to the next."""
 
     def __init__(
         self, source: EpochSource, optimizer: torch.optim.Optimizer, device: torch.device = PROCESSOR

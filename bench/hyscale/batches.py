@@ -19,9 +19,8 @@ batch smaller than this: neighbours of neighbours are neighbours.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import pairwise
 from statistics import NormalDist
+from typing import NamedTuple
 
 import numpy as np
 
@@ -33,31 +32,21 @@ _TOP = 0.01
 _QUANTILES = (*(at / 16 for at in range(16)), *(1 - 2.0**-power for power in range(5, 15)), 1.0)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class DegreeClass:
-    """Vertices that have about the same degrees."""
-
-    share: float
-    "Share of all vertices, above 0."
-    in_degree: float
-    "Mean number of in-edges. Below 1, it is the share of vertices that have one in-edge."
-    out_degree: float
-    "Mean number of out-edges: a vertex is the source of an edge with a probability in proportion to it."
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class DegreeLaw:
-    """Degrees of a graph's vertices."""
+class DegreeLaw(NamedTuple):
+    """Classes of vertices with equal degrees: arrays of an entry per class."""
 
     num_vertices: int
-    "Number of vertices."
-    classes: tuple[DegreeClass, ...]
-    "Classes of vertices; the shares add up to 1."
+    share: np.ndarray
+    "Share of all vertices, above 0; the shares add up to 1."
+    in_degree: np.ndarray
+    "Mean number of in-edges. Below 1, it is the share of vertices that have one in-edge."
+    out_degree: np.ndarray
+    "Mean number of out-edges: a vertex is the source of an edge with a probability in proportion to it."
 
     @property
     def mean_out_degree(self) -> float:
         """Mean number of out-edges of a vertex, which is also that of in-edges."""
-        return sum(each.share * each.out_degree for each in self.classes)
+        return float(self.share @ self.out_degree)
 
 
 def log_normal_law(*, num_vertices: int, mean: float, top_share: float, symmetric: bool) -> DegreeLaw:
@@ -66,12 +55,6 @@ def log_normal_law(*, num_vertices: int, mean: float, top_share: float, symmetri
     The logarithm of a degree is normal with deviation s and mean ``ln(mean) - s**2 / 2``. The vertices beyond the quantile z of the normal
     distribution have the part ``cdf(s - z)`` of all edges, so s follows from that part.
 
-    Args:
-        num_vertices: number of vertices, at least 1.
-        mean: mean degree, above 0.
-        top_share: part of all edges that a hundredth of the vertices has, above 0.01 and below 1.
-        symmetric: whether a vertex has as many out-edges as in-edges. Otherwise its out-edges are independent of its in-edges; both have
-            the same law.
     Example:
         >>> law = log_normal_law(num_vertices=111_059_956, mean=14.5, top_share=0.32, symmetric=False)
         >>> round(law.mean_out_degree, 3)
@@ -81,40 +64,19 @@ def log_normal_law(*, num_vertices: int, mean: float, top_share: float, symmetri
     deviation = normal.inv_cdf(1 - _TOP) + normal.inv_cdf(top_share)
     # The part of all edges that vertices below a quantile have is the normal distribution, shifted by the deviation.
     edges = [0.0, *(normal.cdf(normal.inv_cdf(at) - deviation) for at in _QUANTILES[1:-1]), 1.0]
-    shares = [after - before for before, after in pairwise(_QUANTILES)]
-    degrees = [
-        mean * (after - before) / share for (before, after), share in zip(pairwise(edges), shares, strict=True)
-    ]
+    share = np.diff(_QUANTILES)
+    degree = mean * np.diff(edges) / share
     if symmetric:
-        classes = [
-            DegreeClass(share=share, in_degree=degree, out_degree=degree)
-            for share, degree in zip(shares, degrees, strict=True)
-        ]
-    else:
-        both = list(zip(shares, degrees, strict=True))
-        classes = [
-            DegreeClass(share=share * other, in_degree=ins, out_degree=outs)
-            for share, ins in both
-            for other, outs in both
-        ]
-    return DegreeLaw(num_vertices=num_vertices, classes=tuple(classes))
+        return DegreeLaw(num_vertices, share, degree, degree)
+    count = len(share)
+    return DegreeLaw(num_vertices, np.outer(share, share).ravel(), degree.repeat(count), np.tile(degree, count))
 
 
 def expected_counts(
     law: DegreeLaw, fanouts: Sequence[int], num_seeds: float, *, deduplicated: bool = True
 ) -> BatchCounts:
-    """The counts of a mini-batch whose seeds are drawn from all vertices with equal probability.
-
-    Args:
-        law: degrees of the graph.
-        fanouts: most in-edges that a vertex picks, for each hop; the first number is that of the hop nearest the seeds, -1 picks all.
-        num_seeds: number of seeds.
-        deduplicated: whether a vertex that several edges reach counts once.
-    """
-    total = law.num_vertices
-    share, in_degree, out_degree = np.array(
-        [(each.share, each.in_degree, each.out_degree) for each in law.classes]
-    ).T
+    """The counts of a mini-batch whose seeds are drawn from all vertices with equal probability."""
+    total, share, in_degree, out_degree = law
     held = np.full(len(share), num_seeds / total)
     # By the hop that brought vertices: their share of each class, and the part of their edges that they have not picked.
     brought, left = [held], [np.ones(len(share))]

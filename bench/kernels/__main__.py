@@ -5,14 +5,12 @@ Needs g++, and AVX2 or AVX-512, for the yardstick; users of sagann need none of 
 
 from __future__ import annotations
 
-from statistics import median
+from statistics import geometric_mean, median
 
 import torch
 from torch import Tensor
 
-from bench.epochs.report import geometric_mean
-from bench.kernels.gathers import GATHERS
-from bench.kernels.graphs import topology_of
+from bench.kernels.gathers import GATHERS, topology_of
 from bench.kernels.yardstick import Yardstick
 from bench.pages import head, parser_of, row
 from bench.timing import alternate, median_ratio
@@ -26,11 +24,8 @@ SIZES = {"in cache": (8_000, 400_000), "out of cache": (400_000, 3_000_000)}
 
 
 def main() -> None:
-    """Time every gather on every graph and width."""
-    parser = parser_of(__doc__, rounds=7)
-    parser.add_argument("--features", type=int, nargs="+", default=FEATURES)
-    parser.add_argument("--only", nargs="+", choices=list(GATHERS), default=list(GATHERS))
-    arguments = parser.parse_args()
+    only = (list(GATHERS), "gathers", GATHERS)
+    arguments = parser_of(__doc__, {"rounds": 7}, features=(FEATURES, "widths"), only=only).parse_args()
     print(
         head(
             ["graph", "size", "gather", *(f"F = {width}" for width in arguments.features)], words=("size", "gather")
@@ -62,10 +57,7 @@ def _measure(topology: Topology, name: str, features: int, rounds: int) -> tuple
         yardstick.run(name, *gather.yardstick, *results, num_features=features)
         return results[0]
 
-    contestants = {
-        "sagann": lambda: cpu.run(gather.function, topology, gather.arrays),
-        "yardstick": by_yardstick,
-    }
+    contestants = {"sagann": lambda: cpu.run(gather.function, topology, gather.arrays), "yardstick": by_yardstick}
     seconds = alternate(contestants, rounds=rounds, at_least_s=0.02)
     result, expected = cpu.run(gather.function, topology, gather.arrays)[0], by_yardstick()
     # What a hub's sum rounds to depends on how large it was on the way, which its other features tell.

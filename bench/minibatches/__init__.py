@@ -1,1 +1,0 @@
-"""Sampled epochs in memory, against PyG and DGL."""

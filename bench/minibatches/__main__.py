@@ -11,44 +11,68 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from bench.contest import Contestant, take_turns
-from bench.minibatches.page import EXPLAINED, Measured, summary_of, tables_of
-from bench.minibatches.tasks import TASKS, Task, write_graph
-from bench.pages import command_line, parser_of
-from bench.timing import where
+from bench.contest import Turns, take_turns, variant_of
+from bench.epochs.graphs import power_law, write_weights
+from bench.epochs.sagann_worker import config_of
+from bench.pages import command_line, head, parser_of, row
+from bench.standalone.stored import write_stored
+from bench.timing import device_to_measure, median_ratio, where
 from bench.workers import ROOT
-from sagann.errors import InputError
-from sagann.runtime.places import device_named
 from sagann.runtime.processor import num_cores
+
+EXPLAINED = """\
+Contestants:
+
+- `calling`: each batch is made in the training step. `ahead`: four batches are made ahead of it. `loader`: PyG samples on the calling thread.
+- `copied`: features lie in the host's memory. The processor gathers those of a batch, and they are copied with the batch. This is the default
+  of `sagann.MiniBatches(device="cuda")`.
+- `hot 10%`: a `DeviceFeatures` keeps the 10% of the rows with the highest score `vip` on the device. The device reads the others in place, from
+  pinned memory of the host.
+- `edges 100%`: the device samples, with so much of the edges in its memory; it reads the others in place. Else the processor samples.
+- `4 threads`: so many threads sample, and so many load features; 1 by default.
+- `pyg:8 workers`: a `NeighborLoader` with so many processes, which stay between epochs. For a device they pin memory, and batches are copied with
+  `non_blocking=True`. PyG samples a vertex once, and not again for every hop, which gives fewer edges.
+- `resident`: all features lie on the device, which takes the rows of each batch.
+
+"it / sagann" is the median over rounds of a contestant over sagann's first one, its default, in the same round. *Alone* lists the
+seconds per epoch of each of sagann's stages, run separately on one thread until the device is done; `calls` is the part of `train` until the host
+has queued the step. The bottleneck is the stage with the most seconds.
+"""
+NUM_CLASSES = 40
+REHEARSAL = (3000, 30_000)
+"Vertices and edges of the graph on which workers compile and import."
+PLACES = {"features in the host's memory or partly hot": False, "all features on the device": True}
 
 
 def main(given: Sequence[str] | None = None) -> int:
-    """Print the page; 0 where every contestant of sagann ran."""
     options = parsed(given)
-    try:
-        device = device_named(options.device)
-    except InputError as error:
-        sys.stderr.write(f"There is nothing to measure. {error}\n")
-        return 1
+    device = device_to_measure(options.device)
     print(f"# Sampled epochs\n\n`{command_line('bench.minibatches', given)}`; {where(device)}\n")
     print(
         f"R-MAT, {int(options.vertices):,} vertices, {int(options.edges):,} edges, {options.features} features; "
         f"{int(options.seeds):,} seeds in batches of {options.batch_size}; hidden {options.hidden}; "
         f"{options.threads} threads; {options.rounds} rounds.\n\n{EXPLAINED}"
     )
-    measured = []
+    measured: dict[str, Turns] = {}
     with TemporaryDirectory(prefix="sagann_minibatches_", dir=options.work) as folder:
-        write_graph(Path(folder), options)
+        for path, size, seeds in (
+            (Path(folder), (options.vertices, options.edges), options.seeds),
+            (Path(folder) / "rehearsal", REHEARSAL, options.batch_size),
+        ):
+            write_stored(path, power_law(*map(int, size), options.features, NUM_CLASSES, train=int(seeds)))
         for task in options.tasks:
-            measured.append(measure(task, contestants_of(options), Path(folder), options))
-            print("\n".join(tables_of(measured[-1])), flush=True)
-    print("\n".join(line for each in measured for line in summary_of(each)))
-    return int(any(name.startswith("sagann") for each in measured for name in each.failures))
+            model, _, fanouts = task.partition(":")
+            caption = f"{model}, fanouts {', '.join(fanouts.split(','))}"
+            measured[caption] = measure(model, [int(each) for each in fanouts.split(",")], folder, options)
+            print("\n".join(tables_of(caption, measured[caption])), flush=True)
+    print("\n".join(line for caption, turns in measured.items() for line in summary_of(caption, turns)))
+    return int(any(name.startswith("sagann") for turns in measured.values() for name in turns.failures))
 
 
 def contestants_of(options: argparse.Namespace) -> dict[str, dict[str, Any]]:
@@ -61,16 +85,11 @@ def contestants_of(options: argparse.Namespace) -> dict[str, dict[str, Any]]:
             found[f"sagann:{name}"] = {"ahead": ahead[name], "sampling_threads": 1}
         found |= {f"sagann:hot {hot}": {"hot": hot, "ahead": 4, "sampling_threads": 1} for hot in options.hot}
         for workers in (0, 2):
-            found["pyg:workers" if workers else "pyg:loader"] = {
-                "workers": workers,
-                "is_resident": False,
-            }
+            found["pyg:workers" if workers else "pyg:loader"] = {"workers": workers, "is_resident": False}
         names = ("dataloading", "workers", "graphbolt") if options.dgl is not None else ()
         return found | {f"dgl:{name}": {"variant": name} for name in names}
-    places = [(None, threads) for threads in options.sampling_threads] + [
-        (edges, 1) for edges in options.device_edges
-    ]
-    for edges, threads in places:
+    places = [(None, threads) for threads in options.sampling_threads]
+    for edges, threads in [*places, *((edges, 1) for edges in options.device_edges)]:
         for hot in (None, *options.hot):
             name = "copied" if hot is None else f"hot {hot}"
             name += "" if threads == 1 else f", {threads} threads"
@@ -85,69 +104,111 @@ def contestants_of(options: argparse.Namespace) -> dict[str, dict[str, Any]]:
     return found
 
 
-def measure(
-    task: Task, contestants: Mapping[str, dict[str, Any]], folder: Path, options: argparse.Namespace
-) -> Measured:
+def measure(model: str, fanouts: list[int], folder: str, options: argparse.Namespace) -> Turns:
     """Epochs of every contestant in alternation, after one that is not counted; then sagann's stages, each alone."""
     commands = {
         "sagann": (sys.executable, "-m", "bench.minibatches.sagann_worker"),
         "pyg": (sys.executable, "-m", "bench.minibatches.pyg_worker"),
         "dgl": (options.dgl, str(ROOT / "bench/standalone/dgl_minibatches.py")),
     }
-    specification = task.specification(options, folder)
-    turns = take_turns(
-        [Contestant(name=name, command=commands[name.partition(":")[0]]) for name in contestants],
-        lambda contestant: {"variant": contestant.variant, **specification, **contestants[contestant.name]},
+    told = {
+        "model": model,
+        "fanouts": fanouts,
+        "layers": len(fanouts),
+        "heads": 8,
+        "dropout": 0.0,
+        "folder": folder,
+    }
+    told |= {name: getattr(options, name) for name in ("hidden", "batch_size", "threads", "device")}
+    write_weights(Path(folder), [config_of(told)], options.features, NUM_CLASSES)
+    contestants = contestants_of(options)
+    staged = [name for name, each in contestants.items() if each.get("sampling_threads") == 1 and each["ahead"]]
+    return take_turns(
+        {name: commands[name.partition(":")[0]] for name in contestants},
+        lambda name: {"variant": variant_of(name), **told, **contestants[name]},
         first={"epoch": 1},
         request=lambda *_: {"epoch": 1},
         rounds=options.rounds,
-        last={
-            name: {"alone": 1}
-            for name, each in contestants.items()
-            if each.get("sampling_threads") == 1 and each["ahead"]
-        },
+        last={name: {"alone": 1} for name in staged},
     )
-    failures = {
-        name: end.last_line if end.outcome == "unsupported" else f"{end.outcome}: {end.last_line}"
-        for name, end in turns.failures.items()
-    }
-    return Measured(caption=task.caption, turns=turns.answers, alone=turns.last, failures=failures)
+
+
+def seconds_of(turns: Turns) -> dict[str, list[float]]:
+    return {name: [turn["seconds"] for turn in each] for name, each in turns.answers.items()}
+
+
+def summary_of(caption: str, turns: Turns) -> list[str]:
+    """The fastest contestant of sagann and of each peer, with features in the host's memory and on the device."""
+    seconds = seconds_of(turns)
+    lines = []
+    for place, is_there in PLACES.items():
+        best: dict[str, str] = {}
+        for name in (name for name in seconds if ("resident" in name or "hot 100%" in name) == is_there):
+            system = name.partition(":")[0]
+            best[system] = min(best.get(system, name), name, key=lambda each: median(seconds[each]))
+        ours = best.pop("sagann", None)
+        if ours is not None:
+            lines += [
+                f"- {caption}, {place}: `{ours}` {median(seconds[ours]):.3f} s, `{theirs}` {median(seconds[theirs]):.3f} s; "
+                f"sagann is {median_ratio(seconds[theirs], seconds[ours]):.2f} times as fast."
+                for theirs in best.values()
+            ]
+    return lines or [f"- {caption}: not compared, because not both sagann and a peer ran."]
+
+
+def tables_of(caption: str, turns: Turns) -> Iterator[str]:
+    """All tables of a task, and what did not run."""
+    yield from (f"{caption}:", "", *epoch_rows(turns), "")
+    if turns.last:
+        yield from ("Alone:", "", *alone_rows(turns), "")
+    names: dict[str, list[str]] = {}
+    for name, end in turns.failures.items():
+        why = end.last_line if end.outcome == "unsupported" else f"{end.outcome}: {end.last_line}"
+        names.setdefault(why, []).append(f"`{name}`")
+    if names:
+        yield from (*(f"- {', '.join(each)} did not run: {why}." for why, each in names.items()), "")
+
+
+def epoch_rows(turns: Turns) -> Iterator[str]:
+    seconds = seconds_of(turns)
+    first = next((name for name in seconds if name.startswith("sagann")), None)
+    yield head(["contestant", "s / epoch", "from", "to", "edges / epoch", "loss", "it / sagann"])
+    for name, own in seconds.items():
+        answers = turns.answers[name]
+        ratio = "-" if first is None else f"{median_ratio(own, seconds[first]):.2f}"
+        cells = [name, *(f"{value:.3f}" for value in (median(own), min(own), max(own)))]
+        yield row(
+            [*cells, f"{median(each['edges'] for each in answers):,.0f}", f"{answers[-1]['loss']:.3f}", ratio]
+        )
+
+
+def alone_rows(turns: Turns) -> Iterator[str]:
+    """Seconds of stages, each by itself, with the slowest one."""
+    names = [name for name in next(iter(turns.last.values())) if name not in ("calls", "train")]
+    yield head(["contestant", *names, "train", "calls", "bottleneck", "s / epoch", "epoch / slowest"])
+    for name, seconds in turns.last.items():
+        stages = {stage: value for stage, value in seconds.items() if stage != "calls"}
+        slowest = max(stages, key=stages.__getitem__)
+        epoch_s = median(seconds_of(turns)[name])
+        cells = [name, *(f"{seconds[stage]:.3f}" for stage in (*names, "train", "calls"))]
+        yield row([*cells, slowest, f"{epoch_s:.3f}", f"{epoch_s / stages[slowest]:.2f}"])
 
 
 def parsed(given: Sequence[str] | None) -> argparse.Namespace:
-    """The options of a command line."""
-    parser = parser_of(
+    options = parser_of(
         __doc__,
-        vertices=1000000.0,
-        edges=20000000.0,
-        features=128,
-        hidden=256,
-        batch_size=1024,
-        rounds=5,
-        threads=None,
-        work=None,
-    )
-    parser.add_argument("--seeds", type=float, default=16_384, help="training vertices")
-    parser.add_argument("--dgl", metavar="PYTHON", help="Python of an environment with DGL, for the processor")
-    parser.add_argument(
-        "--tasks", type=Task.named, nargs="+", default=TASKS, help="models and fanouts, such as sage:15,10,5"
-    )
-    parser.add_argument("--device", default="cpu", help="train there: cpu, cuda or cuda:N")
-    group = parser.add_argument_group("on a device")
-    group.add_argument("--hot", nargs="*", help="sizes of sagann's hot tier; 0%% 10%% 100%% by default")
-    group.add_argument("--sampling-threads", type=int, nargs="+", default=[1, 4], help="threads of sagann's stages")
-    group.add_argument(
-        "--device-edges",
-        nargs="*",
-        default=[],
-        help="parts of the edges in the device's memory, such as 0%% 100%%: the device samples too",
-    )
-    group.add_argument("--workers", type=int, nargs="*", default=[4, 8, 16], help="processes of PyG's loader")
-    options = parser.parse_args(given)
+        {"vertices": 1e6, "edges": 2e7, "features": 128, "hidden": 256, "batch_size": 1024}
+        | {"rounds": 5, "threads": None, "work": None, "dgl": None, "device": "cpu"},
+        seeds=(16_384.0, "training vertices"),
+        tasks=(["sage:25,10", "gat:25,10", "sage:15,10,5"], "models and fanouts"),
+        hot=([], "sizes of sagann's hot tier; 0%% 10%% 100%% on a device", str),
+        sampling_threads=([1, 4], "on a device: threads of sagann's stages"),
+        device_edges=([], "on a device: parts of the edges in its memory, such as 0%% 100%%: it samples too", str),
+        workers=([4, 8, 16], "on a device: processes of PyG's loader"),
+    ).parse_args(given)
     on_processor = options.device == "cpu"
     options.threads = options.threads or (2 if on_processor else num_cores())
-    if options.hot is None:
-        options.hot = [] if on_processor else ["0%", "10%", "100%"]
+    options.hot = options.hot or ([] if on_processor else ["0%", "10%", "100%"])
     return options
 
 

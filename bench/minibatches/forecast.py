@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import dataclass
 from statistics import median
+from typing import NamedTuple
 
 from bench.epochs.graphs import graph_of, stored_graph
 from bench.pages import head, parser_of, row
@@ -18,18 +18,11 @@ from sagann import MiniBatches, ModelConfig, TrainConfig, Trainer
 from sagann.graph import Graph
 from sagann.train.sampled_forecast import SampledForecast
 
-COLUMNS = (
-    *("graph", "model", "batches", "forecast, s", "measured, s", "seconds, forecast / measured"),
-    *("bytes, forecast / measured", "bottleneck"),
-)
+COLUMNS = "graph | model | batches | forecast, s | measured, s | seconds, forecast / measured | bytes, forecast / measured | bottleneck"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Round:
-    """A forecast and the epochs after it."""
-
+class Round(NamedTuple):
     forecast: SampledForecast
-    "What was foretold."
     epoch_s: float
     "Median seconds of the epochs."
     epoch_bytes: float
@@ -37,7 +30,6 @@ class Round:
 
 
 def main() -> None:
-    """Print a row for each graph and model."""
     options = _options()
     print(
         f"Fanouts {', '.join(map(str, options.sample))}; batches of {options.batch_size}; hidden {options.hidden}; {options.rounds} rounds of "
@@ -51,12 +43,14 @@ def main() -> None:
 
 
 def _options() -> argparse.Namespace:
-    parser = parser_of(__doc__, batch_size=256, hidden=64, rounds=3)
-    parser.add_argument("--graphs", nargs="+", default=["cora", "pubmed", "reddit-small"])
-    parser.add_argument("--models", nargs="+", default=["sage", "gat"])
-    parser.add_argument("--sample", type=int, nargs="+", default=[25, 10], help="fanouts")
-    parser.add_argument("--epochs", type=int, default=6, help="epochs of a round, without the first one")
-    return parser.parse_args()
+    return parser_of(
+        __doc__,
+        {"batch_size": 256, "hidden": 64, "rounds": 3},
+        graphs=(["cora", "pubmed", "reddit-small"], "graphs"),
+        models=(["sage", "gat"], "models"),
+        sample=([25, 10], "fanouts"),
+        epochs=(6, "epochs of a round, without the first one"),
+    ).parse_args()
 
 
 def measure(graph: Graph, model: str, options: argparse.Namespace) -> list[Round]:
@@ -99,20 +93,14 @@ def _bytes_of(graph: Graph, trainer: Trainer, config: TrainConfig) -> int:
 
 
 def row_of(graph: str, model: str, rounds: Sequence[Round]) -> str:
-    """A row of the table."""
     seconds = median(each.forecast.seconds / each.epoch_s for each in rounds)
     num_bytes = median(each.forecast.num_bytes / each.epoch_bytes for each in rounds)
-    cells = [
-        graph,
-        model,
-        f"{rounds[-1].forecast.num_batches}",
-        f"{median(each.forecast.seconds for each in rounds):.3g}",
-        f"{median(each.epoch_s for each in rounds):.3g}",
-        f"{seconds:.2f}",
-        f"{num_bytes:.3f}",
-        rounds[-1].forecast.bottleneck,
-    ]
-    return row(cells)
+    foretold_s, measured_s = (
+        median(each.forecast.seconds for each in rounds),
+        median(each.epoch_s for each in rounds),
+    )
+    cells = [graph, model, rounds[-1].forecast.num_batches, f"{foretold_s:.3g}", f"{measured_s:.3g}"]
+    return row([*cells, f"{seconds:.2f}", f"{num_bytes:.3f}", rounds[-1].forecast.bottleneck])
 
 
 if __name__ == "__main__":

@@ -15,10 +15,11 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import Any
+from tempfile import gettempdir
+from typing import Any, NamedTuple
 
 from bench.pages import command_line, head, mebibytes, parser_of, row
 from bench.size.limit import Ended, Limit, drop_cached
@@ -27,22 +28,15 @@ from sagann.byte_size import format_bytes, parse_bytes
 from sagann.runtime.processor import processor_name
 
 LIMIT_SHARE = 4
-"The features have so many times the bytes of the limit, unless it is stated."
 HOT_SHARE = 4
-"The limit has so many times the bytes of sagann's hot tier, unless its size is stated."
 NUM_CLASSES = 40
 COLUMNS = (
-    *("contestant", "outcome", "batches", "s / batch", "it / sagann", "edges / batch", "rows / batch", "ready s"),
-    "held MiB",
+    "contestant | outcome | batches | s / batch | it / sagann | edges / batch | rows / batch | ready s | held MiB"
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Turn:
-    """One run of a contestant."""
-
+class Turn(NamedTuple):
     ended: Ended
-    "How its process ended."
     told: dict[str, Any]
     "What its worker printed; empty where it was ended first."
 
@@ -73,27 +67,14 @@ def main() -> int:
 
 
 def contestants_of(options: argparse.Namespace) -> list[str]:
-    """Who runs."""
     return ["sagann", *([] if options.alone else ["pyg"]), *(["dgl"] if options.dgl and not options.alone else [])]
 
 
 def _run(name: str, folder: Path, limit_bytes: int, hot_bytes: int, options: argparse.Namespace) -> Turn:
-    asked = {
-        "system": name,
-        "folder": str(folder.absolute()),
-        "threads": options.threads,
-        "batches": options.batches if name == "sagann" else options.peer_batches,
-        "batch_size": options.batch_size,
-        "fanouts": options.sample,
-        "hot_bytes": hot_bytes,
-        "model": "sage",
-        "layers": len(options.sample),
-        "hidden": options.hidden,
-        "heads": 8,
-        "dropout": 0.0,
-        "variant": "",
-        "classes": NUM_CLASSES,
-    }
+    asked: dict[str, Any] = {each: getattr(options, each) for each in ("threads", "batch_size", "hidden")}
+    asked |= {"system": name, "folder": str(folder.absolute()), "hot_bytes": hot_bytes, "fanouts": options.sample}
+    asked |= {"batches": options.batches if name == "sagann" else options.peer_batches, "classes": NUM_CLASSES}
+    asked |= {"model": "sage", "variant": "", "layers": len(options.sample), "heads": 8, "dropout": 0.0}
     script = ["-m", "bench.minibatches.on_disk_worker"]
     command = (
         [options.dgl, str(ROOT / "bench/standalone/dgl_on_disk.py")] if name == "dgl" else [sys.executable, *script]
@@ -107,24 +88,16 @@ def _run(name: str, folder: Path, limit_bytes: int, hot_bytes: int, options: arg
 
 
 def rows_of(turns: dict[str, list[Turn]]) -> list[str]:
-    """A row for each contestant."""
     ours = _batch_s(turns["sagann"])
     rows = [head(COLUMNS, words=("outcome",))]
     for name, each in turns.items():
         ended, seconds = each[-1].ended, _batch_s(each)
-        cells = [name, ended.outcome]
-        if seconds is None:
-            cells += ["-"] * 6
-        else:
+        cells = [name, ended.outcome, *["-"] * 6]
+        if seconds is not None:
             told = each[-1].told
-            cells += [
-                str(told["batches"]),
-                f"{seconds:.2f}",
-                f"{seconds / ours:.1f}" if ours else "-",
-                f"{told['edges'] / told['batches']:,.0f}",
-                f"{told['rows'] / told['batches']:,.0f}",
-                f"{told['ready_s']:.0f}",
-            ]
+            counts = [f"{told[what] / told['batches']:,.0f}" for what in ("edges", "rows")]
+            ratio = f"{seconds / ours:.1f}" if ours else "-"
+            cells[2:] = [str(told["batches"]), f"{seconds:.2f}", ratio, *counts, f"{told['ready_s']:.0f}"]
         rows.append(row([*cells, mebibytes(ended.own_bytes)]))
     return rows
 
@@ -141,7 +114,7 @@ def tiers_of(turns: dict[str, list[Turn]]) -> list[str]:
     return [
         f"sagann's {told['batches']} batches: {', '.join(f'{value:,.0f} MiB {name}' for name, value in mebibytes.items())}; {told['reads']:,} "
         f"reads of {told['read_bytes'] / 2**20:,.0f} MiB with the gaps between rows; {told['hit_rate']:.1%} of the rows from the hot tier. Work of "
-        f"the stages: {stages}. Before the first epoch: {preparing}.",
+        f"the stages: {stages}. Before the first epoch: {preparing}."
     ]
 
 
@@ -163,28 +136,18 @@ def dataset_of(options: argparse.Namespace) -> Path:
 
 
 def _options() -> argparse.Namespace:
-    def size(text: str) -> int:
-        return parse_bytes(text, where="size")
-
-    parser = parser_of(
+    size = partial(parse_bytes, where="size")
+    options = parser_of(
         __doc__,
-        vertices=6000000.0,
-        edges=48000000.0,
-        features=256,
-        batch_size=1024,
-        hidden=256,
-        threads=2,
-        rounds=1,
-    )
-    parser.add_argument("--work", type=Path, required=True, help="folder for the graph, which stays; on a disk")
-    parser.add_argument("--sample", type=int, nargs="+", default=[25, 10], help="fanouts")
-    parser.add_argument("--batches", type=int, default=32, help="batches that sagann trains")
-    parser.add_argument("--peer-batches", type=int, default=1, help="batches that each peer trains")
-    parser.add_argument("--limit", type=size, help="of each control group; a quarter of the features by default")
-    parser.add_argument("--hot", type=size, help="size of sagann's hot tier; a quarter of the limit by default")
-    parser.add_argument("--alone", action="store_true", help="sagann without its peers")
-    parser.add_argument("--dgl", help="Python of an environment with DGL")
-    options = parser.parse_args()
+        {"vertices": 6e6, "edges": 48e6, "features": 256, "batch_size": 1024, "hidden": 256}
+        | {"threads": 2, "rounds": 1, "work": Path(gettempdir()), "dgl": None},
+        sample=([25, 10], "fanouts"),
+        batches=(32, "batches that sagann trains"),
+        peer_batches=(1, "batches that each peer trains"),
+        limit=(None, "of each control group; a quarter of the features by default", size),
+        hot=(None, "size of sagann's hot tier; a quarter of the limit by default", size),
+        alone=(False, "sagann without its peers"),
+    ).parse_args()
     options.work.mkdir(parents=True, exist_ok=True)
     return options
 

@@ -6,13 +6,15 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
-from bench.standalone.large import open_dataset, say, specification
+from bench.standalone.large import say, specification
 from bench.standalone.minibatches import Batch, SampledTraining
+from bench.standalone.stored import map_dataset
 
 STARTED_S = time.monotonic()
 AHEAD = 4
@@ -55,34 +57,32 @@ def train_sagann(asked: dict[str, Any]) -> None:
     graph = replace(graph, features=store)
     minibatches = MiniBatches(graph, fanouts=fanouts, batch_size=batch_size, ahead=AHEAD)
     model = build_model(named, graph)
-    counted = {"rows": 0, "stages": {}}
+    stages: dict[str, float] = {}
 
     def batches(epoch: int) -> Iterator[Batch]:
         with minibatches.batches(epoch) as found:
             for number, batch in enumerate(found):
                 assert batch.labels is not None
-                counted["rows"] += len(batch.src_ids)
                 num_edges = sum(block.num_edges for block in batch.blocks)
-                yield Batch(partial(model, batch.blocks, batch.features), batch.labels, num_edges)
+                forward = partial(model, batch.blocks, batch.features)
+                yield Batch(forward, batch.labels, num_edges, len(batch.src_ids))
                 if epoch == 0 and number == 0:
                     break
-            counted["stages"] = {each.name: each.busy_s for each in found.counters[:-1]}
+            stages.update((each.name, each.busy_s) for each in found.counters[:-1])
 
     training = SampledTraining(model, batches)
     # The first batch compiles.
     training.epoch()
     note("first batch")
-    before, counted["rows"] = store.traffic(), 0
+    before = store.traffic()
     told = training.epoch()
     traffic = store.traffic() - before
     say(
-        seconds=told["seconds"],
-        edges=told["edges"],
+        **told,
         batches=asked["batches"],
-        rows=counted["rows"],
         ready_s=sum(preparing.values()),
         preparing=preparing,
-        stages=counted["stages"] | {"train": told["step_s"]},
+        stages=stages | {"train": told["step_s"]},
         tiers={"hot": traffic.hot.num_bytes, "cold": traffic.cold.num_bytes},
         reads=traffic.cold_reads,
         read_bytes=traffic.cold_read_bytes,
@@ -91,20 +91,18 @@ def train_sagann(asked: dict[str, Any]) -> None:
 
 
 def train_pyg(asked: dict[str, Any]) -> None:
-    """PyG's NeighborLoader over a sparse matrix of torch-sparse, its leanest form; features are rows of a NumPy map."""
-    import numpy as np
+    """PyG's NeighborLoader over a sparse matrix of torch-sparse, its leanest form; features are mapped."""
     from torch_geometric.data import Data
     from torch_geometric.loader import NeighborLoader
     from torch_sparse import SparseTensor
 
     from bench.epochs.pyg_worker import Model
 
-    dataset = open_dataset(asked["folder"])
-    mapped = np.load(f"{asked['folder']}/features.npy", mmap_mode="r")
-    num_vertices = len(dataset.labels)
+    stored = map_dataset(Path(asked["folder"]))
+    num_vertices = stored.num_vertices
     adjacency = SparseTensor(
-        rowptr=dataset.indptr.clone(),
-        col=dataset.indices.long(),
+        rowptr=stored.indptr.clone(),
+        col=stored.src.long(),
         sparse_sizes=(num_vertices, num_vertices),
         is_sorted=True,
         trust_data=True,
@@ -116,24 +114,20 @@ def train_pyg(asked: dict[str, Any]) -> None:
         batch_size=asked["batch_size"],
         shuffle=True,
     )
-    model: nn.Module = Model(asked, mapped.shape[1], asked["classes"])
-    num_rows = 0
+    model: nn.Module = Model(asked, stored.features.shape[1], asked["classes"])
 
     def batches(epoch: int) -> Iterator[Batch]:
-        nonlocal num_rows
         for batch in loader:
-            num_rows += len(batch.n_id)
-            x = torch.from_numpy(mapped[batch.n_id.numpy()])
+            x = stored.features[batch.n_id]
             destinations, sources, _ = batch.adj_t.coo()
             edges = torch.stack([sources, destinations])
-            labels = dataset.labels[batch.n_id[: batch.batch_size]]
-            yield Batch(
-                lambda x=x, edges=edges, size=batch.batch_size: model(x, edges, None)[:size], labels, edges.shape[1]
-            )
+            labels = stored.labels[batch.n_id[: batch.batch_size]]
+            forward = lambda x=x, edges=edges, size=batch.batch_size: model(x, edges, None)[:size]  # noqa: E731
+            yield Batch(forward, labels, edges.shape[1], len(x))
 
     training = SampledTraining(model, batches)
     ready_s = time.monotonic() - STARTED_S
-    say(**training.epoch(), batches=asked["batches"], rows=num_rows, ready_s=ready_s)
+    say(**training.epoch(), batches=asked["batches"], ready_s=ready_s)
 
 
 if __name__ == "__main__":

@@ -24,7 +24,6 @@ from bench.standalone.training import copy_weights, read_weights
 
 
 def load(specification: dict, folder: Path) -> Stored:
-    """The graph, with the self-loops that the model wants."""
     if not (WITH_PYG_LIB or WITH_TORCH_SPARSE):
         raise UnsupportedError("PyG samples by pyg-lib or torch-sparse, and neither is installed")
     stored = read_stored(folder)
@@ -32,7 +31,6 @@ def load(specification: dict, folder: Path) -> Stored:
 
 
 def build(specification: dict, stored: Stored) -> SampledTraining:
-    """Model, first weights, and the loader."""
     device = torch.device(specification["device"])
     model = Model(specification, stored.features.shape[1], stored.num_classes)
     weights = read_weights(Path(specification["folder"]), specification["model"])

@@ -18,14 +18,14 @@ import torch
 from torch import Tensor
 
 from bench.epochs.graphs import graph_of
+from bench.epochs.sagann_worker import config_of, model_of
 from bench.standalone.minibatches import REQUESTS, Batch, SampledTraining
 from bench.standalone.serve import UnsupportedError, serve
 from bench.standalone.stored import read_stored
-from bench.standalone.training import read_weights
 from bench.timing import finish
 from sagann import MiniBatches
 from sagann.graph import Graph
-from sagann.nn import ModelConfig, build_model
+from sagann.nn import build_model
 from sagann.runtime.device.cuda_devices import Devices
 from sagann.runtime.loading import MiniBatch
 from sagann.runtime.loading.sampling_place import SampleOn
@@ -35,19 +35,11 @@ from sagann.tiering import hottest, score_vertices
 
 
 class Training(SampledTraining):
-    """The usual loop over MiniBatches.
-
-    Args:
-        specification: of the model and the batches, with the contestant's own options: batches made ``ahead``, ``threads`` that sample and
-            that load, the part of ``hot`` rows, and the part of the ``edges`` with which the device samples.
-        graph: as the model wants it.
-    """
+    """The usual loop over MiniBatches."""
 
     def __init__(self, specification: dict, graph: Graph) -> None:
         self.device = device_named(specification["device"])
-        model = build_model(config_of(specification), graph)
-        model.load_state_dict(read_weights(Path(specification["folder"]), specification["model"]))
-        self.model = model.to(self.device)
+        self.model = model_of(specification, graph).to(self.device)
         batches = {"fanouts": specification["fanouts"], "batch_size": specification["batch_size"]}
         graph, sample_on = self._placed(graph, specification, batches)
         self.minibatches = MiniBatches(
@@ -108,20 +100,12 @@ class Training(SampledTraining):
 
 
 def devices_of(device: torch.device) -> Devices:
-    """What a feature store asks of the device."""
     if device.type != "cuda":
         raise UnsupportedError("rows and edges lie on a CUDA device alone")
     return CudaDevices([device])
 
 
-def config_of(specification: dict) -> ModelConfig:
-    """The zoo's model that the specification asks for."""
-    names = ("model", "layers", "hidden", "heads")
-    return ModelConfig(dropout=0.0, encoder="none", **{name: specification[name] for name in names})
-
-
 def load(specification: dict, folder: Path) -> Graph:
-    """The graph as the model wants it."""
     graph = graph_of(read_stored(folder))
     return build_model(config_of(specification), graph).prepare(graph)
 

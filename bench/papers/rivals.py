@@ -39,7 +39,6 @@ def place_recent(
     budget_bytes: int,
     lookahead: int = 0,
 ) -> Plan:
-    """Keep blocks as a cache does."""
     return _Recent(steps, bytes_of, initial, bounds, budget_bytes, 0).run()
 
 
@@ -52,7 +51,6 @@ def place_uncached(
     budget_bytes: int,
     lookahead: int = 0,
 ) -> Plan:
-    """Keep no block from one step to the next."""
     last_need: dict[Block, int] = {}
     for number, step in enumerate(steps):
         for block in step.blocks:
@@ -102,4 +100,3 @@ def _by_stages(sweeps: Sweeps, work: Pass) -> Iterator[Step]:
 ROW = Walks(walk=_by_other_ends, csc_walk=by_strips, has_strips=False, telling=4)
 STAGE = Walks(walk=_by_stages, csc_walk=_by_stages, has_strips=True, telling=2)
 ORDERS: Mapping[str, Walks] = {"column": COLUMN, "row": ROW, "stage": STAGE}
-"Orders of the chunks, by name."

@@ -18,7 +18,6 @@ from bench.pages import command_line, head, parser_of, row
 from bench.papers.rivals import place_uncached
 from bench.roc.epochs import (
     DEVICE_BYTES,
-    DEVICES_PER_NODE,
     DROPOUT,
     HIDDEN,
     LEARNING_EPOCHS,
@@ -31,6 +30,7 @@ from bench.roc.epochs import (
     simulated,
 )
 from bench.roc.graphs import MOST_EDGES, QUADRANTS, Generated
+from bench.roc.joined import DEVICES_PER_NODE
 from sagann.partition import CostModel, vertex_ranges
 from sagann.plan.dynamic_program import place_by_program
 from sagann.plan.machine import Machine
@@ -42,42 +42,22 @@ INFERRED_MODEL = "gin"
 DEVICES = (1, 2, 4, 8, 16)
 "Numbers of GPUs of figure 5; a node has four."
 SCALING_COLUMNS = (
-    "dataset",
-    "model",
-    "epochs/s on 1",
-    *(f"{count}" for count in DEVICES[1:]),
-    "P on 1",
-    "busiest on 1",
-    "on 4",
-    "on 16",
+    f"dataset | model | epochs/s on 1 | {' | '.join(map(str, DEVICES[1:]))} | P on 1 | busiest on 1 | on 4 | on 16"
 )
-RIVAL_COLUMNS = ("dataset", "GPUs", "P", "epochs/s", "as NeuGraph", "times as fast")
+RIVAL_COLUMNS = "dataset | GPUs | P | epochs/s | as NeuGraph | times as fast"
 PARTITION_COLUMNS = (
-    "ids",
-    "GPUs (nodes)",
-    "vertices, epochs/s",
-    "edges, epochs/s",
-    "cost, epochs/s",
-    "cost / vertices",
-    "cost / edges",
+    "ids | GPUs (nodes) | vertices, epochs/s | edges, epochs/s | cost, epochs/s | cost / vertices | cost / edges"
 )
 LATENCY_COLUMNS = (
-    "ids",
-    "GPUs (nodes)",
-    "vertices, ms",
-    "edges, ms",
-    "cost, ms",
-    "vertices / cost",
-    "edges / cost",
-    "slowest device computes, ms",
-    "busiest",
+    "ids | GPUs (nodes) | vertices, ms | edges, ms | cost, ms | vertices / cost | edges / cost | "
+    "slowest device computes, ms | busiest"
 )
+POLICIES = ("vertices", "edges", "cost")
 TRAINED_GRAPHS, TEST_GRAPHS = 20, 4
 "Numbers of graphs of ROC, Sec. 7.6: PPI has 24."
 
 
 def main(given: Sequence[str] | None = None) -> int:
-    """Simulate and print."""
     arguments = _arguments(given)
     machine = Machine.from_toml(arguments.machine.read_text(), where=str(arguments.machine))
     print("# ROC's cluster by simulation\n")
@@ -178,21 +158,10 @@ def partitioners(machine: Machine, dataset: str) -> Iterator[str]:
     for ids, hubs_first in (("random", False), ("by degree", True)):
         graph = Generated.of(SHAPES[dataset], hubs_first=hubs_first)
         for count in DEVICES[2:]:
-            found = {
-                each: epoch_of(job, machine, graph, count, each).seconds for each in ("vertices", "edges", "cost")
-            }
+            found = {each: epoch_of(job, machine, graph, count, each).seconds for each in POLICIES}
             times.append(found["vertices"] / found["cost"])
-            rows.append(
-                row(
-                    [
-                        ids,
-                        f"{count} ({count // DEVICES_PER_NODE})",
-                        *(f"{1 / each:.3g}" for each in found.values()),
-                        f"{times[-1]:.2f}",
-                        f"{found['edges'] / found['cost']:.2f}",
-                    ]
-                )
-            )
+            cells = [ids, f"{count} ({count // DEVICES_PER_NODE})", *(f"{1 / each:.3g}" for each in found.values())]
+            rows.append(row([*cells, f"{times[-1]:.2f}", f"{found['edges'] / found['cost']:.2f}"]))
     yield f"- Here `cost` is {spread(times)} times as fast as equal vertices.\n"
     yield from rows
 
@@ -201,8 +170,8 @@ def inference(machine: Machine, dataset: str) -> Iterator[str]:
     """Latency of inference on graphs that were not trained on, by policy of partitioning."""
     whole, model = SHAPES[dataset], INFERRED_MODEL
     count = TRAINED_GRAPHS + TEST_GRAPHS
-    shape = replace(whole, vertices=whole.vertices // count, edges=whole.edges // count)
-    trained_shape = replace(shape, vertices=TRAINED_GRAPHS * shape.vertices, edges=TRAINED_GRAPHS * shape.edges)
+    shape = whole._replace(vertices=whole.vertices // count, edges=whole.edges // count)
+    trained_shape = shape._replace(vertices=TRAINED_GRAPHS * shape.vertices, edges=TRAINED_GRAPHS * shape.edges)
     training = Job(shape=trained_shape, model=model)
     using = Job(shape=shape, model=model, trains=False)
     yield "## Inference on new graphs (figure 9)\n"
@@ -217,25 +186,14 @@ def inference(machine: Machine, dataset: str) -> Iterator[str]:
         for devices in DEVICES[1:]:
             learned = learned_costs(training, machine, trained, devices)[1]
             new = graphs[TRAINED_GRAPHS:]
-            found = {
-                each: predictions(using, machine, new, devices, each, learned)
-                for each in ("vertices", "edges", "cost")
-            }
+            found = {each: predictions(using, machine, new, devices, each, learned) for each in POLICIES}
             seconds = {name: mean(each.seconds for each in passes) for name, passes in found.items()}
             times.append(seconds["vertices"] / seconds["cost"])
-            rows.append(
-                row(
-                    [
-                        ids,
-                        f"{devices} ({-(-devices // DEVICES_PER_NODE)})",
-                        *(f"{1e3 * each:.3g}" for each in seconds.values()),
-                        f"{times[-1]:.2f}",
-                        f"{seconds['edges'] / seconds['cost']:.2f}",
-                        ", ".join(f"{1e3 * passes[0].busy_s['compute']:.3g}" for passes in found.values()),
-                        found["cost"][0].busiest,
-                    ]
-                )
-            )
+            cells = [ids, f"{devices} ({-(-devices // DEVICES_PER_NODE)})"]
+            cells += [f"{1e3 * each:.3g}" for each in seconds.values()]
+            cells += [f"{times[-1]:.2f}", f"{seconds['edges'] / seconds['cost']:.2f}"]
+            computes = ", ".join(f"{1e3 * passes[0].busy_s['compute']:.3g}" for passes in found.values())
+            rows.append(row([*cells, computes, found["cost"][0].busiest]))
     yield f"- Here equal vertices take {spread(times)} times as long as `cost`.\n"
     yield from rows
 
@@ -255,14 +213,14 @@ def predictions(
 
 
 def _arguments(given: Sequence[str] | None) -> argparse.Namespace:
-    parser = parser_of(__doc__)
-    parser.add_argument("--datasets", nargs="+", choices=list(SHAPES), default=list(SHAPES), metavar="SHAPE")
-    parser.add_argument("--partitioned", choices=list(SHAPES), default="reddit", help="shape of figure 8")
-    parser.add_argument("--inferred", choices=list(SHAPES), default="ppi", help="shape of figure 9")
-    parser.add_argument(
-        "--machine", type=Path, default=MACHINE, help="nodes of four devices, with links between them"
-    )
-    return parser.parse_args(given)
+    return parser_of(
+        __doc__,
+        {},
+        datasets=(list(SHAPES), "shapes of figure 5", SHAPES),
+        partitioned=("reddit", "shape of figure 8", SHAPES),
+        inferred=("ppi", "shape of figure 9", SHAPES),
+        machine=(MACHINE, "nodes of four devices, with links between them", Path),
+    ).parse_args(given)
 
 
 if __name__ == "__main__":

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TypeVar, get_args
+from typing import get_args
 
 from bench.epochs.graphs import Shape
 from bench.memory_policies import captured_for
 from bench.roc.graphs import Cut, Generated, Share
-from bench.roc.joined import Joined, joined, with_rings
+from bench.roc.joined import joined, with_rings
 from sagann.compiler.model_program import ModelProgram
 from sagann.graph import Topology
 from sagann.partition import (
@@ -37,10 +37,7 @@ from sagann.plan.steps import Step, StepKind
 from sagann.plan.timeline import Timeline
 from sagann.plan.work import StepWork
 
-Found = TypeVar("Found")
-
 MACHINE = Path(__file__).with_name("machine.toml")
-DEVICES_PER_NODE = 4
 DEVICE_BYTES = 15 << 30
 "Memory of a device for blocks: 16 GiB (data sheet) less what CUDA and libraries take, an assumption."
 HIDDEN = 128
@@ -57,25 +54,21 @@ class Job:
     """A model on a graph of a shape."""
 
     shape: Shape
-    "Sizes of the graph."
     model: str
-    "Name of the model."
     trains: bool = True
     "Whether the model is trained; else a pass is a prediction: forward, without dropout."
 
     @cached_property
+    def _captured(self) -> tuple[ModelProgram, Sequence[Topology]]:
+        return captured_for(self.shape, self.model, HIDDEN, DROPOUT if self.trains else 0.0)
+
+    @property
     def program(self) -> ModelProgram:
-        """The captured model."""
         return self._captured[0]
 
     @cached_property
     def gradients(self) -> Gradients:
-        """Which values get a gradient."""
         return Gradients(self.program)
-
-    @cached_property
-    def _captured(self) -> tuple[ModelProgram, Sequence[Topology]]:
-        return captured_for(self.shape, self.model, HIDDEN, DROPOUT if self.trains else 0.0)
 
     @cached_property
     def parameter_bytes(self) -> int:
@@ -90,10 +83,6 @@ class Job:
                     found[str(node.target)] = node.meta["val"].nbytes
         return sum(found.values())
 
-    def _bytes_of(self, name: str) -> int:
-        form = self.program.forms[name]
-        return math.prod(form.shape) * form.dtype.itemsize
-
     def travelling_bytes(self, part: Share) -> int:
         """Bytes of the rows that a worker sends and receives, of all values together: one may be on its way while the next is made."""
         intervals = part.intervals
@@ -107,7 +96,8 @@ class Job:
 
     @cached_property
     def _exchanged_bytes(self) -> list[int]:
-        return [self._bytes_of(name) for name in Exchanges.of(self.program, self.gradients).first]
+        forms = [self.program.forms[name] for name in Exchanges.of(self.program, self.gradients).first]
+        return [math.prod(form.shape) * form.dtype.itemsize for form in forms]
 
     def hops(self, part: Share) -> dict[int, HopSize]:
         """Sizes of a worker's chunks."""
@@ -120,20 +110,16 @@ class Job:
 
 @dataclass(frozen=True, kw_only=True)
 class Epoch:
-    """A simulated epoch."""
-
-    joined: Joined
-    "Plan of all devices."
     timeline: Timeline
-    "When each operation runs."
     num_intervals: int
     "Number of intervals of each worker, P."
     step_s: Mapping[Step, float]
     "Seconds of each step alone."
+    origins: Mapping[Step, tuple[int, Step]]
+    "For each step, the rank of its worker, and the step in that worker's own plan."
 
     @property
     def seconds(self) -> float:
-        """Seconds of the epoch."""
         return self.timeline.seconds
 
     @cached_property
@@ -162,12 +148,6 @@ def kind_of(resource: str) -> str:
     return "network" if "network" in resource else "NVLink" if "link" in resource else "compute"
 
 
-def route(first: int, second: int) -> str:
-    """The link from one device to another."""
-    nodes = first // DEVICES_PER_NODE, second // DEVICES_PER_NODE
-    return f"link{first}-{second}" if nodes[0] == nodes[1] else f"network{nodes[0]}-{nodes[1]}"
-
-
 def simulated(
     job: Job,
     machine: Machine,
@@ -177,48 +157,27 @@ def simulated(
     placement: PlacementPolicy = place,
     device_bytes: int = DEVICE_BYTES,
 ) -> Epoch:
-    """Plan and simulate an epoch, or a prediction, with the fewest intervals for each worker, a power of two, that fit the devices' memory.
+    """Plan and simulate an epoch, or a prediction, with the fewest intervals for each worker, a power of two, that fit the devices' memory."""
 
-    Args:
-        job: the model.
-        machine: rates.
-        graph: the graph, generated at a scale.
-        ranges: bounds of the workers' ranges of vertices of the generated graph.
-        placement: which blocks a device keeps.
-        device_bytes: bytes of a device's memory.
-    """
-
-    def together(num_intervals: int) -> tuple[Cut, list[Planned]]:
-        cut = Cut.of(graph, ranges, num_intervals)
-        # Rows on their way take memory beside what the workers plan with.
-        return cut, [planned(job, part, device_bytes - job.travelling_bytes(part), placement) for part in cut.parts]
-
-    (cut, workers), num_intervals = fewest_intervals(together)
-    found = joined(
-        workers,
-        cut.parts,
-        route,
-        bounds=cut.bounds,
-        budget_bytes=device_bytes,
-        parameter_bytes=job.parameter_bytes,
-    )
-    verify(found.plan)
-    works = [StepWork(each.schedule) for each in workers]
-    step_s = {step: works[rank].of(origin).seconds(machine) for step, (rank, origin) in found.origins.items()}
-    timeline = simulate(found.plan, step_s.__getitem__, with_rings(machine))
-    return Epoch(joined=found, timeline=timeline, num_intervals=num_intervals, step_s=step_s)
-
-
-def fewest_intervals(plan_with: Callable[[int], Found]) -> tuple[Found, int]:
-    """What is planned with the least power of two of intervals for each worker that fits the memory, and this number."""
     num_intervals = 1
     while True:
+        cut = Cut.of(graph, ranges, num_intervals)
         try:
-            return plan_with(num_intervals), num_intervals
+            # Rows on their way take memory beside what the workers plan with.
+            workers = [
+                planned(job, part, device_bytes - job.travelling_bytes(part), placement) for part in cut.parts
+            ]
+            break
         except BudgetError:
             if num_intervals >= MOST_INTERVALS:
                 raise
             num_intervals *= 2
+    plan, origins = joined(workers, cut, budget_bytes=device_bytes, parameter_bytes=job.parameter_bytes)
+    verify(plan)
+    works = [StepWork(each.schedule) for each in workers]
+    step_s = {step: works[rank].of(origin).seconds(machine) for step, (rank, origin) in origins.items()}
+    timeline = simulate(plan, step_s.__getitem__, with_rings(machine))
+    return Epoch(timeline=timeline, num_intervals=num_intervals, step_s=step_s, origins=origins)
 
 
 def planned(job: Job, part: Share, budget_bytes: int = DEVICE_BYTES, placement: PlacementPolicy = place) -> Planned:
@@ -278,7 +237,7 @@ def _measured(
 ) -> list[Measurement]:
     """The seconds of each worker's steps over edges, and of its other steps; of ``kinds`` of steps alone."""
     seconds: defaultdict[tuple[int, str], float] = defaultdict(float)
-    for step, (rank, _) in epoch.joined.origins.items():
+    for step, (rank, _) in epoch.origins.items():
         if step.kind not in kinds:
             continue
         seconds[rank, "edges" if step.kind in ("gather", "gather_grad") else "vertices"] += epoch.step_s[step]

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, pairwise
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -27,16 +28,13 @@ QUADRANTS = Quadrants(a=0.38, b=0.24, c=0.24, d=0.14)
 """Degree law. With Graph500's quadrants a vertex of Reddit's shape would have more neighbours than there are vertices; with these, a tenth
 of them."""
 MOST_EDGES = 8_000_000
-"Edges of a generated graph, at most."
 SEED = 0
 
 
-@dataclass(frozen=True, kw_only=True)
-class Generated:
+class Generated(NamedTuple):
     """A generated graph, and how many times larger the shape is that it stands for."""
 
     topology: Topology
-    "Vertices and edges."
     scale: int
     "Vertices, edges and rows of the shape for each one of the graph."
 
@@ -44,14 +42,7 @@ class Generated:
     def of(
         cls, shape: Shape, *, hubs_first: bool = False, most_edges: int = MOST_EDGES, seed: int = SEED
     ) -> Generated:
-        """An R-MAT graph, by default with ids that say nothing about degrees.
-
-        Args:
-            shape: sizes of the whole graph.
-            hubs_first: whether vertices of high degree have low ids.
-            most_edges: edges of the graph, at most.
-            seed: of the generator.
-        """
+        """An R-MAT graph, by default with ids that say nothing about degrees."""
         scale = -(-shape.edges // most_edges)
         vertices, edges = shape.vertices // scale, shape.edges // scale
         src, dst = rmat_edges(vertices, edges, seed=seed, quadrants=QUADRANTS, scramble=not hubs_first)
@@ -74,9 +65,7 @@ class Cut:
     """Counts of a graph whose vertices are cut into one range for each worker, and each range into intervals."""
 
     bounds: tuple[int, ...]
-    "Bounds of all workers' intervals."
     num_intervals: int
-    "Number of intervals of each worker, P."
     edges: Tensor
     "Number of edges from each source interval to each destination interval, int64 [intervals, intervals]."
     needed: Tensor
@@ -84,13 +73,7 @@ class Cut:
 
     @classmethod
     def of(cls, graph: Generated, ranges: Sequence[int], num_intervals: int) -> Cut:
-        """Count a cut.
-
-        Args:
-            graph: the generated graph.
-            ranges: bounds of the workers' ranges of vertices.
-            num_intervals: number of intervals of each worker.
-        """
+        """Count a cut."""
         bounds = [0]
         for first, last in pairwise(ranges):
             bounds += [first + each for each in equal_vertices(last - first, num_intervals)[1:]]
@@ -106,16 +89,13 @@ class Cut:
 
     @property
     def num_workers(self) -> int:
-        """Number of workers."""
         return self.needed.shape[1]
 
     @cached_property
     def parts(self) -> tuple[Share, ...]:
-        """The part of each worker."""
         return tuple(self.part(rank) for rank in range(self.num_workers))
 
     def part(self, rank: int) -> Share:
-        """The part of a worker."""
         own = range(rank * self.num_intervals, (rank + 1) * self.num_intervals)
         halo = self.needed[:, rank].nonzero().flatten().tolist()
         rows = [self.bounds[each + 1] - self.bounds[each] for each in own]
@@ -136,8 +116,7 @@ class Cut:
         return Share(intervals=intervals, numbers=numbers, edges=edges)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Share:
+class Share(NamedTuple):
     """A worker's part, as far as a plan depends on it."""
 
     intervals: PartIntervals

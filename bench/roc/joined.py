@@ -12,27 +12,22 @@ them (blocks *sent* and *returned*).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
-from bench.roc.graphs import Share
+from bench.roc.graphs import Cut, Share
 from sagann.plan.epoch import Planned
 from sagann.plan.machine import Machine
-from sagann.plan.steps import Block, BlockKind, Move, Plan, Step
+from sagann.plan.steps import Block, BlockKind, Move, MoveKind, Plan, Step
 
-Route = Callable[[int, int], str]
-"The link from one device to another, by their numbers."
+DEVICES_PER_NODE = 4
 _OF_CHUNKS = frozenset(["edges", "row_ids", "edge_grad"])
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Joined:
-    """The plan of all workers."""
-
-    plan: Plan
-    "Steps and moves of all devices."
-    origins: Mapping[Step, tuple[int, Step]]
-    "For each step, the rank of its worker, and the step in that worker's own plan."
+def route(first: int, second: int) -> str:
+    """The link from one device to another."""
+    nodes = first // DEVICES_PER_NODE, second // DEVICES_PER_NODE
+    return f"link{first}-{second}" if nodes[0] == nodes[1] else f"network{nodes[0]}-{nodes[1]}"
 
 
 def ring_of(link: str) -> str:
@@ -51,29 +46,14 @@ def with_rings(machine: Machine) -> Machine:
 
 
 def joined(
-    workers: Sequence[Planned],
-    parts: Sequence[Share],
-    route: Route,
-    *,
-    bounds: Sequence[int],
-    budget_bytes: int,
-    parameter_bytes: int,
-) -> Joined:
-    """Join the plans of workers.
-
-    Args:
-        workers: plan of each worker, made with the intervals of its part.
-        parts: part of each worker.
-        route: names links.
-        bounds: bounds of all workers' intervals.
-        budget_bytes: bytes of a device's memory.
-        parameter_bytes: bytes of the gradients of all parameters; 0 where nothing is trained, and no gradients are summed.
-    """
+    workers: Sequence[Planned], cut: Cut, *, budget_bytes: int, parameter_bytes: int
+) -> tuple[Plan, Mapping[Step, tuple[int, Step]]]:
+    """The plan of all workers, and for each step the rank of its worker and the step in that worker's own plan."""
     operations: list[Step | Move] = []
     origins: dict[Step, tuple[int, Step]] = {}
     initial: set[Block] = set()
-    for rank, (planned, part) in enumerate(zip(workers, parts, strict=True)):
-        worker = WorkerPlan(planned.plan, part, route)
+    for rank, (planned, part) in enumerate(zip(workers, cut.parts, strict=True)):
+        worker = WorkerPlan(planned.plan, part)
         for operation, origin in worker.operations():
             if isinstance(operation, Step):
                 assert isinstance(origin, Step)
@@ -96,19 +76,19 @@ def joined(
         initial.update(map(worker.renamed, planned.plan.initial))
     plan = Plan(
         operations=tuple(operations),
-        bounds=tuple(bounds),
+        bounds=cut.bounds,
         budget_bytes=budget_bytes,
         peak_bytes=budget_bytes,
         initial=frozenset(initial),
     )
-    return Joined(plan=plan, origins=origins)
+    return plan, origins
 
 
 class WorkerPlan:
     """The operations of a worker's plan, as those of a device among others."""
 
-    def __init__(self, plan: Plan, part: Share, route: Route) -> None:
-        self.plan, self.part, self.route = plan, part, route
+    def __init__(self, plan: Plan, part: Share) -> None:
+        self.plan, self.part = plan, part
         self.rank = part.intervals.rank
         self.device = f"device{self.rank}"
         steps = [(number, each) for number, each in enumerate(plan.operations) if isinstance(each, Step)]
@@ -144,8 +124,9 @@ class WorkerPlan:
                 for block in each.reads:
                     if block in coming:
                         coming.remove(block)
-                        for kind in ("receive", "store") if self.loads[block] > 1 else ("receive",):
-                            yield self._move(kind, block), each
+                        yield self._move("receive", block), each
+                        if self.loads[block] > 1:
+                            yield self._move("store", block), each
                 yield self._step(each), each
             elif each.block in coming:
                 # The block is not there before the step that receives it.
@@ -164,16 +145,10 @@ class WorkerPlan:
         named = self.renamed(block)
         return (named.kind, named.name) != (sent.kind, sent.name)
 
-    def _move(self, kind: str, block: Block) -> Move:
-        named = self.renamed(block)
-        if kind == "send":
-            peer = self._peer(block)
-            return Move(
-                "send", named, self.bytes[block], peer=f"device{peer}", resource=self.route(self.rank, peer)
-            )
-        if kind == "receive":
-            return Move("receive", named, self.bytes[block], peer=f"device{self._peer(block)}")
-        return Move("store", named, self.bytes[block])
+    def _move(self, kind: MoveKind, block: Block) -> Move:
+        peer = "" if kind == "store" else f"device{self._peer(block)}"
+        link = route(self.rank, self._peer(block)) if kind == "send" else ""
+        return Move(kind, self.renamed(block), self.bytes[block], peer=peer, resource=link)
 
     def _peer(self, block: Block) -> int:
         """The worker at the other end: the one that needs own rows, or the owner of rows of the halo."""

@@ -11,92 +11,189 @@ References:
 from __future__ import annotations
 
 import argparse
+import json
+import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
+from statistics import median
+from tempfile import gettempdir
+from typing import NamedTuple
 
-from bench.pages import command_line, parser_of
-from bench.size.contest import UNLIMITED, Result, Task, run_peer, run_plan, run_sagann, write_first_weights
-from bench.size.report import HEADER, NOTES, plan_lines, row_of, trains, verdict
+from bench.epochs.graphs import SEED, write_weights
+from bench.pages import command_line, figure, head, mebibytes, parser_of, row
+from bench.size.limit import Ended, Limit, drop_cached
+from bench.workers import ROOT, THREAD_VARIABLES, free_port
 from sagann.byte_size import parse_bytes
+from sagann.nn import ModelConfig
 from sagann.runtime.processor import processor_name
 
 VERTICES, EDGES, FEATURES, CLASSES = 9_430_088, 231_594_310, 300, 24
 "ROC, Table 4."
-PEERS = ("pyg:edge_index", "pyg:csr")
+PEERS = {
+    "pyg:edge_index": ("-m", "bench.size.pyg_worker"),
+    "pyg:csr": ("-m", "bench.size.pyg_worker"),
+    "dgl": (str(ROOT / "bench" / "standalone" / "dgl_large.py"),),
+}
+UNLIMITED = 1 << 50
+"Bytes: a limit that nobody hits, for looking at what is held."
+LOSSES = "loss before the first and the last step"
+HEADER = head(
+    f"who | outcome | came to | epoch s | whole run s | held MiB | limit hit | {LOSSES}",
+    words=("outcome", "came to", LOSSES),
+)
+NOTES = """\
+*Killed* is by the kernel's own count of the group's kills. *Held* is the most memory of the processes' own, looked at twice
+a second; the rest of a group is the cache of files, which makes way when the limit is *hit*. Epoch seconds are the median;
+the whole run is with imports, checks, preparation, and sagann's evaluation of all splits."""
+_SHOWN = ("P = ", "Memory:", "An epoch:", "On disk:", "Expected:", "Of that,")
+
+
+class Result(NamedTuple):
+    name: str
+    ended: Ended
+    epochs: Sequence[Mapping[str, float]]
+    "Loss and seconds of each epoch that ended."
+    loaded: bool
+
+    def __str__(self) -> str:
+        ended, losses = self.ended, [epoch["loss"] for epoch in self.epochs]
+        got_to = f"{len(losses)} epochs" if losses else "the first epoch" if self.loaded else "loading"
+        epoch_s = median(epoch["epoch_s"] for epoch in self.epochs) if losses else None
+        cells = [self.name, ended.outcome, got_to, figure(epoch_s, ".1f"), f"{ended.seconds:.0f}"]
+        ends = f"{losses[0]:.4f}, {losses[-1]:.4f}" if losses else "-"
+        return row([*cells, mebibytes(ended.own_bytes), ended.hits, ends])
 
 
 def main(given: Sequence[str] | None = None) -> int:
     """Generate, run everybody, report; 0 where sagann alone lives."""
-    arguments = _arguments(given)
-    limit = UNLIMITED if arguments.limit == "none" else parse_bytes(arguments.limit, where="--limit")
-    print(f"`{command_line('bench.size', given)}`; {arguments.threads} threads, {processor_name()}.\n")
-    task = task_of(arguments, limit)
-    if task.workers == 1:
-        plan = run_plan(task, arguments.machine)
-        print("\n".join(plan_lines(plan)), end="\n\n", flush=True)
+    asked = _arguments(given)
+    print(f"`{command_line('bench.size', given)}`; {asked.threads} threads, {processor_name()}.\n")
+    prepare(asked)
+    if asked.workers == 1:
+        print("\n".join(plan_lines(asked)), end="\n\n", flush=True)
     print(HEADER, flush=True)
-    ours = run_sagann(task)
-    print("\n".join(map(row_of, ours)), flush=True)
-    others = _peers(task, arguments) if task.workers == 1 else []
-    print(f"\n{verdict(ours, others)}\n\n{NOTES}")
+    ours = run_sagann(asked)
+    print("\n".join(map(str, ours)), flush=True)
+    others: list[Result] = []
+    for name in PEERS if asked.workers == 1 else ():
+        if name != "dgl" or asked.dgl:
+            others.append(run_peer(asked, name))
+            print(others[-1], flush=True)
+    losses = [epoch["loss"] for epoch in ours[0].epochs]
+    trains = all(each.ended.outcome == "ok" for each in ours) and len(losses) > 1 and losses[-1] < losses[0]
+    verdict = f"sagann {'trains, and its loss falls' if trains else 'does not train'}"
+    if others:
+        killed = ", ".join(other.name for other in others if other.ended.outcome == "killed")
+        verdict += f"; killed: {killed or 'nobody'} of {', '.join(other.name for other in others)}"
+    print(f"\n{verdict}.\n\n{NOTES}")
     for result in (*ours, *others):
         # What those said who failed otherwise than by being killed.
         if result.ended.outcome not in ("ok", "killed"):
             print(f"{result.name}: {result.ended.errors.strip()}", file=sys.stderr)
-    return 0 if trains(ours) else 1
+    return 0 if trains else 1
 
 
-def _peers(task: Task, arguments: argparse.Namespace) -> list[Result]:
-    results = []
-    for name in [*PEERS, *(["dgl"] if arguments.dgl else [])]:
-        results.append(run_peer(task, name, arguments.dgl if name == "dgl" else None))
-        print(row_of(results[-1]), flush=True)
-    return results
-
-
-def task_of(arguments: argparse.Namespace, limit_bytes: int) -> Task:
-    """The graph at its scale, generated where it is not there yet, and what is done with it."""
-    vertices, edges = max(2, round(VERTICES * arguments.scale)), round(EDGES * arguments.scale)
-    folder = arguments.work / f"graph-{vertices}"
-    if not folder.exists():
+def prepare(asked: argparse.Namespace) -> None:
+    """Generate the graph at its scale where it is not there yet, and write the weights that ``sagann train`` draws, for the others."""
+    vertices, edges = max(2, round(VERTICES * asked.scale)), round(EDGES * asked.scale)
+    asked.dataset, asked.made = asked.work / f"graph-{vertices}", asked.work / f"at-{vertices}"
+    if not asked.dataset.exists():
         counts = {"vertices": vertices, "edges": edges, "features": FEATURES, "classes": CLASSES}
         options = [word for name, count in counts.items() for word in (f"--{name}", str(count))]
-        generate = ["sagann", "data", "generate", "rmat", str(folder), *options, "--drop-self-loops"]
-        command = [sys.executable, "-m", *generate]
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-    task = Task(
-        dataset=folder,
-        work=arguments.work / f"at-{vertices}",
-        hidden=arguments.hidden,
-        epochs=arguments.epochs,
-        lr=arguments.lr,
-        threads=arguments.threads,
-        memory=arguments.memory,
-        limit_bytes=limit_bytes,
-        workers=arguments.workers,
+        generate = ["sagann", "data", "generate", "rmat", str(asked.dataset), *options, "--drop-self-loops"]
+        subprocess.run([sys.executable, "-m", *generate], check=True, stdout=subprocess.DEVNULL)
+    asked.made.mkdir(parents=True, exist_ok=True)
+    write_weights(asked.made, [ModelConfig(model="gcn", hidden=asked.hidden, dropout=0.0)], FEATURES, CLASSES)
+
+
+def run_sagann(asked: argparse.Namespace) -> list[Result]:
+    """``sagann train`` within its budget, by one process or by several workers: what became of each."""
+    run = asked.made / "run"
+    # The losses of a run before are not this one's.
+    shutil.rmtree(run, ignore_errors=True)
+    options = {"--epochs": asked.epochs, "--lr": asked.lr, "--seed": SEED, "--weight-decay": 0, "--out": run}
+    options |= {"--eval-every": asked.epochs, "--spill": asked.made / "spill"}
+    words = ["train", *_shared(asked), *(str(word) for option in options.items() for word in option), "--overwrite"]
+    address = {"WORLD_SIZE": asked.workers, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
+    places = [{"RANK": rank, **address} if asked.workers > 1 else {} for rank in range(asked.workers)]
+    ended = _run(asked, [sys.executable, "-m", "sagann", *words], *places)
+    history = run / "metrics.jsonl"
+    epochs = [json.loads(line) for line in history.read_text().splitlines()] if history.exists() else []
+    names = ["sagann"] if asked.workers == 1 else [f"worker {rank}" for rank in range(asked.workers)]
+    return [
+        Result(name=name, ended=each, epochs=epochs, loaded=bool(epochs))
+        for name, each in zip(names, ended, strict=True)
+    ]
+
+
+def plan_lines(asked: argparse.Namespace) -> list[str]:
+    """What ``sagann plan`` foretells of the same epoch, with a machine's rates or this one's: bytes and seconds."""
+    rates = [] if asked.machine is None else ["--machine", str(asked.machine)]
+    (plan,) = _run(
+        asked, [sys.executable, "-m", "sagann", "plan", *_shared(asked), "--spill", str(asked.made), *rates]
     )
-    write_first_weights(task)
-    return task
+    lines = [line for line in plan.output.splitlines() if line.startswith(_SHOWN)]
+    held = f"held {mebibytes(plan.own_bytes)} MiB"
+    return [f"`sagann plan`, in the same limit: {plan.outcome}, {plan.seconds:.0f} s, {held}.", *lines]
+
+
+def run_peer(asked: argparse.Namespace, name: str) -> Result:
+    """PyG in one of its forms, or DGL by its own Python."""
+    told = {"dataset": str(asked.dataset.absolute()), "weights": str(asked.made.absolute())}
+    told |= {
+        "model": "gcn",
+        "layers": 2,
+        "heads": 1,
+        "dropout": 0.0,
+        "variant": name.partition(":")[2],
+        "classes": CLASSES,
+    }
+    told |= {option: getattr(asked, option) for option in ("hidden", "epochs", "lr", "threads")}
+    python = asked.dgl if name == "dgl" else sys.executable
+    (ended,) = _run(asked, [python, *PEERS[name], json.dumps(told)])
+    said = [json.loads(line) for line in ended.output.splitlines() if line.startswith("{")]
+    return Result(name=name, ended=ended, epochs=[each for each in said if "loss" in each], loaded=bool(said))
+
+
+def _shared(asked: argparse.Namespace) -> list[str]:
+    """Options of ``sagann train`` and ``sagann plan``."""
+    model = ["--model", "gcn", "--layers", "2", "--hidden", str(asked.hidden), "--dropout", "0"]
+    return ["--data", str(asked.dataset), *model, "--memory", asked.memory]
+
+
+def _run(asked: argparse.Namespace, command: list[str], *places: Mapping[str, object]) -> list[Ended]:
+    """Run a command once for each place, all at the same time; a place is more variables of the environment."""
+    environment = dict.fromkeys(THREAD_VARIABLES, str(asked.threads)) | {"PYTHONPATH": str(ROOT)}
+    # Every process has a group of its own, and finds no file in the cache that another group pays for.
+    drop_cached(asked.dataset)
+    limit_bytes = UNLIMITED if asked.limit == "none" else parse_bytes(asked.limit, where="--limit")
+    with ExitStack() as stack:
+        threads = stack.enter_context(ThreadPoolExecutor(len(places) or 1))
+        started = []
+        for number, place in enumerate(places or ({},)):
+            limit = stack.enter_context(Limit(f"sagann-size-{asked.made.name}-{number}", limit_bytes))
+            added = {name: str(each) for name, each in place.items()}
+            started.append(threads.submit(limit.run, command, environment | added))
+        return [each.result() for each in started]
 
 
 def _arguments(given: Sequence[str] | None) -> argparse.Namespace:
-    parser = parser_of(__doc__, hidden=64, threads=2)
-    parser.add_argument(
-        "--work", type=Path, required=True, help="folder for the graph, which stays, and what is spilled"
-    )
-    parser.add_argument("--scale", type=float, default=1.0, help="part of the shape's vertices and edges")
-    parser.add_argument("--limit", default="6GiB", help="of each control group; 'none' for no limit")
-    parser.add_argument("--memory", default="3GiB", help="budget of each process of sagann")
-    parser.add_argument("--workers", type=int, default=1, help="processes of sagann")
-    parser.add_argument("--epochs", type=int, default=3)
-    parser.add_argument("--lr", type=float, default=0.01)
-    parser.add_argument("--machine", type=Path, help="rates for the forecast; default this machine's, probed")
-    parser.add_argument("--dgl", help="Python of an environment with DGL")
-    arguments = parser.parse_args(given)
-    arguments.work.mkdir(parents=True, exist_ok=True)
-    return arguments
+    asked = parser_of(
+        __doc__,
+        {"hidden": 64, "threads": 2, "epochs": 3, "machine": None, "dgl": None},
+        work=(Path(gettempdir()), "folder for the graph, which stays, and what is spilled", Path),
+        scale=(1.0, "part of the shape's vertices and edges"),
+        limit=("6GiB", "of each control group; 'none' for no limit"),
+        memory=("3GiB", "budget of each process of sagann"),
+        workers=(1, "processes of sagann"),
+        lr=(0.01, "of Adam"),
+    ).parse_args(given)
+    asked.work.mkdir(parents=True, exist_ok=True)
+    return asked
 
 
 if __name__ == "__main__":

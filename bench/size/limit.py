@@ -14,8 +14,8 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 EVERY_S = 0.5
 "Between two looks at what a group holds."
@@ -24,12 +24,8 @@ MOST_S = 4 * 3600.0
 ROOTS = (Path("/sys/fs/cgroup/memory"), Path("/sys/fs/cgroup"))
 
 
-@dataclass(frozen=True, kw_only=True)
-class Names:
-    """What a version of control groups calls things."""
-
+class Names(NamedTuple):
     limit: str
-    "File of the limit, in bytes."
     events: str
     "File that counts processes killed."
     hits: tuple[str, str]
@@ -44,18 +40,11 @@ V1 = Names(
 V2 = Names(limit="memory.max", events="memory.events", hits=("memory.events", "max"), own=("anon",))
 
 
-@dataclass(frozen=True, kw_only=True)
-class Ended:
-    """How a command ended."""
-
+class Ended(NamedTuple):
     status: int
-    "Exit status; minus the signal where one ended it."
     output: str
-    "What it printed."
     errors: str
-    "The end of what it printed as errors."
     seconds: float
-    "That it took."
     own_bytes: int
     "Most that its processes held themselves, looked at every :data:`EVERY_S`."
     kills: int
@@ -63,11 +52,9 @@ class Ended:
     hits: int
     "How often the limit was hit, and the cache of files had to make way."
     is_late: bool = False
-    "Whether it was ended because it took too long."
 
     @property
     def outcome(self) -> str:
-        """In a word or two."""
         if self.kills:
             return "killed"
         if self.is_late:
@@ -89,15 +76,7 @@ def drop_cached(folder: Path) -> None:
 
 
 class Limit:
-    """A control group with a limit; a context manager, which removes it.
-
-    Args:
-        name: of the group.
-        num_bytes: the limit.
-        roots: where the controller may be.
-    Raises:
-        RuntimeError: there is no memory controller that may be written.
-    """
+    """A control group with a limit; a context manager, which removes it."""
 
     def __init__(self, name: str, num_bytes: int, roots: Sequence[Path] = ROOTS) -> None:
         for root in roots:
@@ -116,11 +95,7 @@ class Limit:
         )
 
     def run(
-        self,
-        command: Sequence[str],
-        environment: Mapping[str, str] | None = None,
-        *,
-        timeout_s: float = MOST_S,
+        self, command: Sequence[str], environment: Mapping[str, str] | None = None, *, timeout_s: float = MOST_S
     ) -> Ended:
         """Run a command in the group, and wait for it, ``timeout_s`` seconds at most."""
         procs = self.group / "cgroup.procs"

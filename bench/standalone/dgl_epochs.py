@@ -220,9 +220,7 @@ def load(specification: dict, folder: Path) -> Loaded:
         stored = stored.with_self_loops()
     edge_ids = torch.arange(len(stored.src) if kind in EDGE_IDS else 0, dtype=torch.int32)
     graph = dgl.graph(
-        ("csc", (stored.indptr.int(), stored.src, edge_ids)),
-        num_nodes=stored.num_vertices,
-        idtype=torch.int32,
+        ("csc", (stored.indptr.int(), stored.src, edge_ids)), num_nodes=stored.num_vertices, idtype=torch.int32
     )
     scale = stored.gcn_scale().unsqueeze(1) if kind == "gcn" and not variant else torch.empty(0)
     weights = stored.gcn_weights() if variant else torch.empty(0)

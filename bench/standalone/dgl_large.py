@@ -6,39 +6,26 @@ scales are those of in-degrees at both ends, as the model wants them.
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import dgl
-import dgl.function as fn
 import torch
-import torch.nn.functional as F
-from large import destinations, open_dataset, specification, train, weights_of
-from torch import Tensor, nn
-
-
-class Layer(nn.Module):
-    """One layer, with its first weights."""
-
-    def __init__(self, weight: Tensor, bias: Tensor) -> None:
-        super().__init__()
-        self.weight, self.bias = nn.Parameter(weight), nn.Parameter(bias)
-
-    def forward(self, graph: dgl.DGLGraph, scale: Tensor, x: Tensor) -> Tensor:
-        """The scaled sum of mapped rows."""
-        with graph.local_scope():
-            graph.srcdata["h"] = F.linear(x, self.weight) * scale
-            graph.update_all(fn.copy_u("h", "m"), fn.sum("m", "h"))
-            return graph.dstdata["h"] * scale + self.bias
+from dgl_epochs import RENAMED, Loaded, Model
+from large import specification, train
+from stored import map_dataset
+from training import Training, copy_weights, read_weights
 
 
 def main() -> None:
-    """Load, and train."""
     asked = specification()
-    dataset = open_dataset(asked["dataset"])
-    graph = dgl.graph((dataset.indices, destinations(dataset, torch.int32)), num_nodes=len(dataset.labels))
-    graph = dgl.add_self_loop(graph)
+    stored = map_dataset(Path(asked["dataset"]))
+    graph = dgl.add_self_loop(dgl.graph((stored.src, stored.dst()), num_nodes=stored.num_vertices))
     scale = graph.in_degrees().to(torch.float32).rsqrt()[:, None]
-    first, second = (Layer(weight, bias) for weight, bias in weights_of(asked["weights"]))
-    parameters = [*first.parameters(), *second.parameters()]
-    train(lambda: second(graph, scale, F.relu(first(graph, scale, dataset.features))), parameters, dataset, asked)
+    loaded = Loaded(graph, stored, scale, torch.empty(0))
+    model = Model(asked, stored.features.shape[1], asked["classes"])
+    copy_weights(read_weights(Path(asked["weights"]), "gcn"), model, RENAMED["gcn"])
+    training = Training(lambda: model(loaded), model, stored.labels, stored.train, lr=asked["lr"])
+    train(training, asked["epochs"])
 
 
 if __name__ == "__main__":

@@ -28,7 +28,6 @@ class Hop(NamedTuple):
 
 
 def load(specification: dict, folder: Path) -> Stored:
-    """The graph, with the self-loops that the model wants."""
     stored = read_stored(folder)
     return stored.with_self_loops() if specification["model"] in SELF_LOOPS else stored
 
@@ -84,7 +83,8 @@ def of_graphbolt(specification: dict, stored: Stored, model: Model) -> Callable[
         for each in loader:
             blocks, x = each.blocks, each.node_features["x"]
             num_edges = sum(block.num_edges() for block in blocks)
-            yield Batch(lambda blocks=blocks, x=x: logits_of(model, blocks, x), each.labels, num_edges)
+            forward = lambda blocks=blocks, x=x: logits_of(model, blocks, x)  # noqa: E731
+            yield Batch(forward, each.labels, num_edges, len(x))
 
     return batches
 

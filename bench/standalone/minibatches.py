@@ -20,18 +20,14 @@ class Batch(NamedTuple):
     forward: Callable[[], Tensor]
     "Gives the logits of the seeds."
     labels: Tensor
-    "int64 [num_seeds]"
     num_edges: int
     "Edges that were sampled for it."
+    num_rows: int = 0
+    "Rows of features that it reads, where they are counted."
 
 
 class SampledTraining:
-    """Epochs of mini-batches.
-
-    Args:
-        model: what is learned.
-        batches: gives the batches of an epoch, by its number.
-    """
+    """Epochs of mini-batches."""
 
     def __init__(self, model: nn.Module, batches: Callable[[int], Iterable[Batch]]) -> None:
         self._batches = batches
@@ -43,23 +39,23 @@ class SampledTraining:
         return self.epoch()["loss"]
 
     def epoch(self) -> dict:
-        """One epoch; gives its seconds, those of the training steps among them, the mean loss, and the sampled edges.
+        """One epoch; gives its seconds, those of the training steps among them, the mean loss, the sampled edges and the rows.
 
         On a device, a step ends on the host before the device has done it; the epoch waits for the device once, at its end.
         """
         losses: list[Tensor] = []
-        num_edges, step_s = 0, 0.0
+        num_edges, num_rows, step_s = 0, 0, 0.0
         start = time.perf_counter()
         for batch in self._batches(self._epoch):
             step_start = time.perf_counter()
             losses.append(self.step(batch))
-            num_edges += batch.num_edges
+            num_edges, num_rows = num_edges + batch.num_edges, num_rows + batch.num_rows
             step_s += time.perf_counter() - step_start
         # Reading the losses waits for the device.
         loss = float(np.mean(torch.stack(losses).tolist()))
         self._epoch += 1
         seconds = time.perf_counter() - start
-        return {"seconds": seconds, "step_s": step_s, "loss": loss, "edges": num_edges}
+        return {"seconds": seconds, "step_s": step_s, "loss": loss, "edges": num_edges, "rows": num_rows}
 
     def step(self, batch: Batch) -> Tensor:
         """One step of the optimizer; gives the loss before it."""
@@ -71,4 +67,3 @@ class SampledTraining:
 
 
 REQUESTS = {"epoch": lambda runner, _: runner.epoch()}
-"For the worker's end of the pipe: a request for one epoch."

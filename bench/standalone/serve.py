@@ -23,7 +23,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -33,14 +33,6 @@ OUT_OF_MEMORY = ("can't allocate memory", "not enough memory", "bad_alloc", "Can
 
 class UnsupportedError(Exception):
     """The contestant does not exist here: a package is missing, or a layer does not take this input."""
-
-
-class Runner(Protocol):
-    """One contestant, ready to run."""
-
-    def run(self) -> float:
-        """Run once; gives the loss, or NaN where there is none."""
-        ...
 
 
 Started = AbstractContextManager[tuple[dict, Callable[[dict], dict]]]
@@ -75,16 +67,10 @@ def answer_requests(start: Callable[[dict], Started]) -> None:
 
 def serve(
     load: Callable[[dict, Path], Any],
-    build: Callable[[dict, Any], Runner],
+    build: Callable[[dict, Any], Any],
     added: Mapping[str, Callable[[Any, Any], dict]] | None = None,
 ) -> None:
-    """Serve a contestant.
-
-    Args:
-        load: (specification, folder) -> the graph, in the form in which the contestant wants to keep it.
-        build: (specification, what ``load`` gave) -> the contestant.
-        added: further requests by name: (the contestant, the request's value) -> the answer.
-    """
+    """Serve a contestant, whose method ``run`` gives the loss of an epoch."""
 
     def start(specification: dict) -> Started:
         folder = Path(specification["folder"])
@@ -104,9 +90,7 @@ def serve(
     answer_requests(start)
 
 
-def _obey(
-    request: dict, runner: Runner, loaded_bytes: int, added: Mapping[str, Callable[[Any, Any], dict]]
-) -> dict:
+def _obey(request: dict, runner: Any, loaded_bytes: int, added: Mapping[str, Callable[[Any, Any], dict]]) -> dict:
     for name, answered in added.items():
         if name in request:
             return answered(runner, request[name])
@@ -116,15 +100,10 @@ def _obey(
     forget_peak()
     seconds, loss = _timed(runner, request["memory"])
     peak_bytes = memory_bytes("VmHWM")
-    return {
-        "peak_bytes": peak_bytes - loaded_bytes,
-        "process_bytes": peak_bytes,
-        "seconds": seconds,
-        "loss": loss,
-    }
+    return {"peak_bytes": peak_bytes - loaded_bytes, "process_bytes": peak_bytes, "seconds": seconds, "loss": loss}
 
 
-def _timed(runner: Runner, epochs: int) -> tuple[list[float], float]:
+def _timed(runner: Any, epochs: int) -> tuple[list[float], float]:
     gc.collect()
     seconds, loss = [], float("nan")
     for _ in range(epochs):

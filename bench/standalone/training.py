@@ -15,25 +15,23 @@ LEARNING_RATE = 1e-3
 
 
 class Training:
-    """Forward, cross-entropy on the training vertices, backward, one step of Adam.
+    """Forward, cross-entropy on the training vertices, backward, one step of Adam."""
 
-    Args:
-        forward: gives the logits [num_vertices, num_classes].
-        model: what is learned.
-        labels: int64 [num_vertices].
-        train: int64 ids of the vertices to train on.
-    """
-
-    def __init__(self, forward: Callable[[], Tensor], model: nn.Module, labels: Tensor, train: Tensor) -> None:
+    def __init__(
+        self,
+        forward: Callable[[], Tensor],
+        model: nn.Module,
+        labels: Tensor,
+        train: Tensor,
+        lr: float = LEARNING_RATE,
+    ) -> None:
         self.forward, self.train, self.labels = forward, train, labels[train]
-        self.optimizer = torch.optim.Adam(model.parameters(), lr=LEARNING_RATE)
+        self.optimizer = torch.optim.Adam(model.parameters(), lr=lr)
 
     def run(self) -> float:
-        """One epoch; gives the loss before its step."""
         return float(self.step())
 
     def step(self) -> Tensor:
-        """One step of the optimizer; gives the loss before it."""
         self.optimizer.zero_grad()
         loss = self.loss()
         loss.backward()
@@ -41,7 +39,6 @@ class Training:
         return loss.detach()
 
     def loss(self) -> Tensor:
-        """The mean cross-entropy of the training vertices."""
         return F.cross_entropy(self.forward()[self.train], self.labels)
 
 
@@ -73,10 +70,7 @@ class EvaluatedTraining(Training):
 
 
 def training_of(
-    specification: Mapping[str, Any],
-    forward: Callable[[], Tensor],
-    model: nn.Module,
-    stored: Any,
+    specification: Mapping[str, Any], forward: Callable[[], Tensor], model: nn.Module, stored: Any
 ) -> Training:
     """The loop that a specification asks for, over the labels and ids of a stored graph."""
     if specification["defaults"]:
@@ -102,14 +96,7 @@ def read_weights(folder: Path, model: str) -> dict[str, Tensor]:
 def copy_weights(
     weights: dict[str, Tensor], model: nn.Module, renamed: dict[str, str], transposed: Iterable[str] = ()
 ) -> None:
-    """Copy sagann's weights into a peer's model; every weight and every parameter must find its partner.
-
-    Args:
-        weights: by sagann's names, ``layers.0.linear.weight``.
-        model: whose parameters have sagann's names, but for what ``renamed`` says.
-        renamed: from sagann's name within a layer to the peer's, ``{"linear.weight": "lin.weight"}``.
-        transposed: sagann's names within a layer whose matrices the peer keeps transposed.
-    """
+    """Copy sagann's weights into a peer's model; every weight and every parameter must find its partner."""
     parameters = dict(model.named_parameters())
     with torch.no_grad():
         for name, value in weights.items():

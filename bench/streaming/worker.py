@@ -46,14 +46,7 @@ _IGNORED = -100
 
 
 class Folded(Training):
-    """The same epoch with the loss computed where the last stage's rows are.
-
-    Args:
-        streamed: the model.
-        x: vertex features.
-        labels: int64 [num_vertices].
-        train: int64 ids of the vertices to train on.
-    """
+    """The same epoch with the loss computed where the last stage's rows are."""
 
     def __init__(self, streamed: StreamedModel, x: Tensor, labels: Tensor, train: Tensor) -> None:
         super().__init__(partial(streamed, x), streamed.model, labels, train)
@@ -62,7 +55,6 @@ class Folded(Training):
         self._targets[train] = labels[train]
 
     def loss(self) -> Tensor:
-        """The mean cross-entropy of the training vertices."""
         return self._streamed.loss(self._x, self._loss_of)
 
     def _loss_of(self, rows: Tensor, vertices: slice) -> Tensor:
@@ -70,21 +62,12 @@ class Folded(Training):
 
 
 class Run:
-    """A way to train, ready to run.
-
-    Args:
-        training: runs an epoch.
-        streamed: what runs; None for the engine.
-        planned: what its plan and forecast say, and the budget that was asked for.
-    """
-
     def __init__(
         self, training: Training, streamed: StreamedModel | None = None, planned: Mapping[str, Any] | None = None
     ) -> None:
         self.training, self.streamed, self.planned = training, streamed, planned
 
     def run(self) -> float:
-        """One epoch; gives the loss before its step."""
         return self.training.run()
 
     def first(self, epochs: int) -> dict[str, Any]:
@@ -132,7 +115,6 @@ class Run:
 
 
 def build(specification: dict, graph: Graph) -> Run:
-    """The way that the specification names."""
     way = specification["way"]
     if way == "engine":
         return Run(sagann_worker.build(specification, graph))

@@ -8,8 +8,7 @@ References:
 """
 
 from sagann.compiler.compile import CallForm, CompilerOptions, compile_layer
-from sagann.compiler.explain import explain
 from sagann.compiler.program import EdgeWork, LayerProgram
 from sagann.compiler.trace import TraceError
 
-__all__ = ["CallForm", "CompilerOptions", "EdgeWork", "LayerProgram", "TraceError", "compile_layer", "explain"]
+__all__ = ["CallForm", "CompilerOptions", "EdgeWork", "LayerProgram", "TraceError", "compile_layer"]

@@ -5,6 +5,9 @@ nodes' places. What is left is one graph of row-wise operators in which gathers,
 vertex. So it falls into stages: stage k reads what link k - 1 gave, and computes what link k reads. A value that later stages need
 as well is stored where it is made. A stage runs on any rows, a gather on any part of the edges.
 
+A link is a gather, or the means that a BatchNorm computes of all rows of vertices or edges. A node belongs to the stage after the last link that
+the node depends on.
+
 References:
     Ma et al., NGra, 2018, Sec. 3.1, and NeuGraph, USENIX ATC 2019, Sec. 3.2: the dataflow of chunks. We differ in
     tracing whole models, so that what stands between layers is part of it.
@@ -18,14 +21,231 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
+from sagann.compiler.classify import has_rows, is_random
 from sagann.compiler.compile import CompilerOptions
-from sagann.compiler.model_program import ModelProgram
-from sagann.compiler.model_stages import ModelCut
-from sagann.compiler.operators import BATCH_MEANS, EDGE_MEANS, GATHER, GATHERED, SAGA_LAYER
+from sagann.compiler.fuse_rows import fuse_rows
+from sagann.compiler.model_program import BatchMeans, Form, Gather, ModelProgram
+from sagann.compiler.operators import (
+    BATCH_MEANS,
+    BATCH_SCALES,
+    DROPOUT,
+    EDGE_MEANS,
+    GATHER,
+    GATHERED,
+    LINEAR,
+    LINKS,
+    MEANS,
+    SAGA_LAYER,
+)
+from sagann.compiler.program import Stage
 from sagann.compiler.recording import Call, Recorder, cannot_be_captured, traced_model
-from sagann.compiler.trace import TraceError, drop_unread, merge_equal
+from sagann.compiler.rewrite import gathered, name_of
+from sagann.compiler.row_check import check_stage, draws, is_integral, line_of
+from sagann.compiler.stages import cut
+from sagann.compiler.trace import TraceError, drop_unread, is_of_rows, merge_equal
+from sagann.errors import LayerError
 from sagann.graph.topology import Topology
+from sagann.kernels.row_dropout import dropout
 from sagann.saga.shared_lock import MODELS
+
+
+class ModelCut:
+    """Places every node of a model's graph in a stage, then cuts the stages out."""
+
+    def __init__(self, module: fx.GraphModule, recorder: Recorder, *, fuses_rows: bool) -> None:
+        self.module = module
+        self.recorder = recorder
+        self.fuses_rows = fuses_rows
+        self.nodes = list(module.graph.nodes)
+        self.links = [node for node in self.nodes if node.target in LINKS]
+        self.stage_of: dict[fx.Node, int] = {}
+        self.made_anywhere: set[fx.Node] = set()
+        "Nodes with rows that depend on no vertex: every stage computes them itself."
+        self.integers: dict[str, Tensor] = {}
+        "Integer tensors of the model, by name."
+        self.seeds: dict[fx.Node | int, int] = {}
+        "Number of the seed of each dropout, and of each part of a layer's call whose edges draw, in the order in which the model in memory draws seeds."
+        for node in self.nodes:
+            self._place(node)
+            self._number(node)
+
+    def _number(self, node: fx.Node) -> None:
+        if node.target is DROPOUT:
+            number = self.seeds[node] = len(self.seeds)
+            node.args = (*node.args[:2], number)
+        elif node.target is GATHERED:
+            gathering = self.recorder.gathers[_gathered_parts(node)[1]]
+            if gathering.gather.edges.random:
+                self.seeds.setdefault(gathering.part, len(self.seeds))
+
+    def _place(self, node: fx.Node) -> None:
+        """Set the node's place, ``param`` or ``vertex``, and the first stage that can compute it."""
+        read = node.all_input_nodes
+        self.stage_of[node] = max((self._first_reader(each) for each in read), default=0)
+        if node.op == "placeholder":
+            node.meta["place"] = "param" if node.meta["parameter"] is not None else "vertex"
+            return
+        of_parameters = all(each.meta["place"] == "param" for each in read) and not has_rows(node)
+        node.meta["place"] = "param" if of_parameters and node.op != "output" else "vertex"
+        if has_rows(node) and not is_random(node) and all(self._is_everywhere(each) for each in read):
+            self.made_anywhere.add(node)
+
+    def _is_everywhere(self, node: fx.Node) -> bool:
+        return node.meta["place"] == "param" or node in self.made_anywhere
+
+    def _first_reader(self, node: fx.Node) -> int:
+        """The first stage that can read a node."""
+        return self.links.index(node) + 1 if node.target in LINKS else self.stage_of[node]
+
+    def run(self) -> ModelProgram:
+        """Cut the stages out; raises :class:`LayerError` where one mixes vertices, or the model returns no row per vertex."""
+        (output,) = (node.args[0] for node in self.nodes if node.op == "output")
+        assert isinstance(output, fx.Node)
+        if output.meta["place"] != "vertex":
+            form = output.meta["val"]
+            raise LayerError(
+                f"the model must return one tensor with a row per vertex: {list(form.shape)} of {form.dtype}, "
+                f"which depends on no vertex (in {self.recorder.where})",
+                hint="Return the rows of the vertices, and nothing else.",
+            )
+        placeholders = [node for node in self.nodes if node.op == "placeholder"]
+        parameters = [node for node in placeholders if node.meta["parameter"] is not None and self._is_given(node)]
+        derived = [
+            node
+            for node in self.nodes
+            if node.op != "placeholder"
+            and node.meta["place"] == "param"
+            and isinstance(node.meta.get("val"), Tensor)
+            and any(user.meta["place"] == "vertex" for user in node.users)
+        ]
+        (x,) = (node for node in placeholders if node.meta["parameter"] is None)
+        self.integers = self._integers([*parameters, *derived], parameters)
+        scales = [node for node in self.nodes if node.target is BATCH_SCALES]
+        known = [*parameters, *derived, x, *self.links, *scales]
+        stages = []
+        stored: list[fx.Node] = []
+        for number in range(len(self.links) + 1):
+            wanted = [node for node in self.nodes if self._is_stored(node, number, output)]
+            stages.append(self._stage(wanted, [*known, *stored]))
+            stored += wanted
+        param, links = cut(self.module, derived, parameters), tuple(map(self._link, self.links))
+        if self.recorder.x_is_sparse:
+            self._require_maps(x, stages)
+        computed = [node for stage in stages for node in stage.module.graph.nodes]
+        of_parameters = any(map(draws, param.module.graph.nodes))
+        return ModelProgram(
+            parameters=tuple((node.name, node.meta["parameter"]) for node in parameters),
+            param=param,
+            stages=tuple(stages),
+            links=links,
+            num_seeds=len(self.seeds),
+            draws_more=of_parameters or any(draws(node) and node.target is not dropout for node in computed),
+            x_is_sparse=self.recorder.x_is_sparse,
+            x_is_constant=self.recorder.x_is_constant,
+            edge_types=tuple(self.recorder.edge_types),
+            num_types=self.recorder.num_types,
+            output=output.name,
+            forms={node.name: _form(node) for node in [x, *self.links, *stored] if node.target not in MEANS},
+        )
+
+    def _is_given(self, node: fx.Node) -> bool:
+        """Whether a program is given a tensor of the model: the running means of a BatchNorm that is trained are moved, not read."""
+        return bool(node.users) or isinstance(self.recorder.tensors[node.meta["parameter"]], nn.Parameter)
+
+    def _integers(self, shared: list[fx.Node], parameters: list[fx.Node]) -> dict[str, Tensor]:
+        """Values of the integer nodes among those that all vertices share, by name."""
+        stage = cut(self.module, list(filter(is_integral, shared)), parameters)
+        tensors = {node.name: self.recorder.tensors[node.meta["parameter"]] for node in parameters}
+        with torch.no_grad():
+            values = stage.module.forward(*map(tensors.__getitem__, stage.inputs))
+        return dict(zip(stage.outputs, values, strict=True))
+
+    def _stage(self, wanted: list[fx.Node], given: list[fx.Node]) -> Stage:
+        for node in wanted:
+            # The check of the stage refuses nodes that have lost their rows.
+            if has_rows(node) and not is_of_rows(node.meta["val"]):
+                raise LayerError(
+                    "what layers and later operators read must have a row per vertex as its first dimension: "
+                    f"operator {name_of(node)} puts them elsewhere (in {line_of(node, self.recorder.where)})",
+                    hint="Move that dimension back to the front before the next layer.",
+                )
+        stage = cut(self.module, wanted, given, in_place=True)
+        check_stage(stage.module, self.integers, self.recorder.where)
+        return fuse_rows(stage)[0] if self.fuses_rows else stage
+
+    def _require_maps(self, x: fx.Node, stages: Sequence[Stage]) -> None:
+        """Refuse a model in which other operators than dropout and linear maps read sparse features."""
+        if all(stage.maps({x.name}) for stage in stages) and not any(
+            x in node.all_input_nodes for node in self.links
+        ):
+            return
+        reader = next((user for user in x.users if user.target not in (LINEAR, DROPOUT)), x)
+        found = f"operator {name_of(reader)} reads them" if reader is not x else "edges read them"
+        raise LayerError(
+            f"a model that is streamed reads sparse features by linear maps alone: {found} (in "
+            f"{line_of(reader, self.recorder.where)})",
+            hint="Put a linear encoder before the first layer (encoder = 'linear'), or make the features dense.",
+        )
+
+    def _is_stored(self, node: fx.Node, stage: int, output: fx.Node) -> bool:
+        """Whether the stage computes the node, and a gather, a later stage or the caller reads it."""
+        if node.op != "call_function" or node.meta["place"] != "vertex" or self.stage_of[node] != stage:
+            return False
+        if node.target in (*LINKS, BATCH_SCALES) or not isinstance(node.meta.get("val"), Tensor):
+            return False
+        readers = [user for user in node.users if user.op != "output"]
+        if node is output or any(user.target in LINKS for user in readers):
+            return True
+        return node not in self.made_anywhere and any(self.stage_of[user] > stage for user in readers)
+
+    def _link(self, node: fx.Node) -> Gather | BatchMeans:
+        return self._gather(node) if node.target is GATHERED else self._means(node)
+
+    def _means(self, node: fx.Node) -> BatchMeans:
+        name, read = str(node.args[1]), node.all_input_nodes
+        (scales,) = (user for user in node.users if user.target is BATCH_SCALES)
+        edge_shape = None
+        if node.target is EDGE_MEANS:
+            gathering = self.recorder.gathers[_gathered_parts(read[0])[1]]
+            rows, _ = gathered(gathering.gather.node)
+            edge_shape = tuple(rows.meta["val"].shape[1:])
+        return BatchMeans(
+            values=tuple(each.name for each in read),
+            edge_shape=edge_shape,
+            result=node.name,
+            scales=scales.name,
+            norm=name,
+            eps=self.recorder.norms[name].eps,
+        )
+
+    def _gather(self, node: fx.Node) -> Gather:
+        read, number = _gathered_parts(node)
+        gathering, rows = self.recorder.gathers[number], iter(read)
+        gather = gathering.gather
+        names = {
+            each.name: gathering.edge_data[each.meta["input"].key]
+            if each.meta["place"] == "edge"
+            else next(rows).name
+            for each in gather.frontier
+        }
+        return Gather(
+            edges=gather.edges,
+            inputs=tuple(str(names[name]) for name in gather.edges.stage.inputs),
+            result=node.name,
+            hop=gathering.hop,
+            constant=gather.constant,
+            seed=self.seeds[gathering.part] if gather.edges.random else -1,
+        )
+
+
+def _gathered_parts(node: fx.Node) -> Any:
+    """The nodes that a gather reads, and the gather's number."""
+    return node.args
+
+
+def _form(node: fx.Node) -> Form:
+    value = node.meta["val"]
+    return Form(shape=tuple(value.shape[1:]), dtype=value.dtype)
 
 
 def capture(
@@ -38,12 +258,8 @@ def capture(
 ) -> ModelProgram:
     """Capture ``model(hops, x)``; raises :class:`LayerError` where it mixes vertices between its layers, or a trace does not show it.
 
-    Args:
-        model: an ordinary module; its SAGA layers are called with the hops.
-        hops: the topologies it walks, all over the same vertices; their edges are not read.
-        x: of the features' layout, widths, type and device; its rows are not read. Where the model computes, be the hops elsewhere.
-        options: what the compiler may do to a layer.
-        x_is_constant: x and edge data need no gradient, so that what is gathered from them may be kept.
+    Rows of ``x`` and edges of ``hops`` are not read. ``x_is_constant``: x and edge data need no gradient, so that what is gathered from them
+    may be kept.
     """
     with MODELS.changing():
         recorder = Recorder(

@@ -86,26 +86,3 @@ def row_bytes(node: fx.Node) -> int:
     for dim in value.shape:
         size *= dim // ROWS if is_rows(dim) else dim
     return size
-
-
-def verify(module: fx.GraphModule) -> None:
-    """Assert what every pass on a layer's graph may rely on and must leave true.
-
-    One gather stands between the edges and the vertices. Every node has a value, and the meta of a trace and its place; no edge reads
-    what was gathered.
-    """
-    module.graph.lint()
-    assert [node.target for node in module.graph.nodes].count(GATHER) == 1, "there is not one gather"
-    for node in module.graph.nodes:
-        name, meta = node.name, node.meta
-        assert meta.keys() >= {"place", "phase", "line", "parameter"}, f"'{name}' lacks what passes read"
-        is_given = node.op != "placeholder" or (meta["parameter"] is None) == ("input" in meta)
-        assert is_given, f"'{name}' is neither a parameter nor an input of the layer, or both"
-        assert node.op in ("get_attr", "output") or meta.get("val") is not None, f"'{name}' has no value"
-        assert meta["place"] == place_of(node), (
-            f"'{name}' is placed at '{meta['place']}', but belongs to '{place_of(node)}'"
-        )
-        reads_ahead = any(argument.meta["phase"] == "vertex" for argument in node.all_input_nodes)
-        # A map that commuted to the sources stands before the gather, and its weight was made after it.
-        is_early = meta["phase"] == "edge" and meta["place"] not in ("param", "src")
-        assert not (is_early and reads_ahead), f"'{name}' of the edges reads what was gathered"

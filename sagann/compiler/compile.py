@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import torch
 from torch import Tensor, fx
 
-from sagann.compiler.classify import classify, has_rows, has_tensor, is_random, row_bytes, verify
-from sagann.compiler.commute import commute, scale_last
+from sagann.compiler.classify import classify, has_row_each, has_rows, has_tensor, is_random, row_bytes
+from sagann.compiler.commute import commute, scale_last, split_concat
 from sagann.compiler.fuse_rows import fuse_rows
 from sagann.compiler.hoist import hoist, transpose_matrices
 from sagann.compiler.lower import lower
@@ -19,8 +19,6 @@ from sagann.compiler.lowering import NotFusedError
 from sagann.compiler.operators import GATHER, MEANS, TYPED_LINEAR
 from sagann.compiler.program import EdgeWork, LayerGather, LayerProgram, Note, Typed
 from sagann.compiler.rewrite import gather_of, gathered, gathering_of, leading_to, name_of
-from sagann.compiler.share import shared_rows
-from sagann.compiler.split_concat import split_concat
 from sagann.compiler.stages import cut
 from sagann.compiler.trace import TraceError, trace_layer
 from sagann.compiler.typed import map_first, map_last, map_single_types, with_bytes
@@ -48,7 +46,6 @@ class CompilerOptions:
     commute: bool = True
     "Swap linear maps and linear accumulators where that moves fewer bytes."
     invariant: bool = True
-    "Keep rows that were gathered from constant features."
     fuse: bool = True
     "Run the edges as one pass without edge tensors; otherwise every edge tensor is materialised."
     typed_maps: MapOrder = "cheaper"
@@ -69,9 +66,7 @@ class CallForm:
     edges: Mapping[str, Tensor]
     "Edge data that the layer reads, by name; a single tensor has the empty name."
     options: CompilerOptions
-    "Optimisations that are allowed."
     is_constant: bool = False
-    "Whether vertex rows and edge data are constant."
     is_sparse: bool = False
     "Whether linear maps read the rows where they lie, so that maps come first wherever they can."
     many_sources: bool = False
@@ -97,7 +92,6 @@ def compile_layer(layer: SagaLayer, form: CallForm) -> LayerProgram:
             last = map_last(module, typed)
             if last is not None:
                 changed, typed_last, note = last
-                verify(changed)
                 maps_last = _program(layer, form, changed, typed_last, naive_bytes, [*notes, note])
         notes += done
     if maps_last is not None and options.typed_maps == "last":
@@ -131,7 +125,6 @@ def rewritten(
         notes += scale_last(module, at_any_width=form.is_sparse)
     if options.fuse:
         transpose_matrices(module)
-    verify(module)
     return module, typed, naive_bytes
 
 
@@ -251,7 +244,7 @@ def _assemble(
     needed = [*at_dst, output]
     given_at_src = [*known, *ends["src"]]
     computed = [node for node in leading_to(at_src, given_at_src) if node not in given_at_src]
-    shared = shared_rows(module, computed, needed, [*known, after])
+    shared = _shared_rows(module, computed, needed, [*known, after])
     at_src += [node for node in dict.fromkeys(shared.values()) if node not in at_src]
     at_dst = [node for node in at_dst if node not in shared]
     known_at_last = [*known, *at_dst, *shared, *ends["dst"], after]
@@ -322,3 +315,49 @@ def _hoisting_notes(module: fx.GraphModule, frontier: list[fx.Node]) -> list[Not
             end = "source" if node.meta["place"] == "src" else "destination"
             notes.append(Note(kind="hoisted", text=f"{name_of(node)}, once per {end}", line=node.meta["line"]))
     return notes
+
+
+def _shared_rows(
+    module: fx.GraphModule, computed: Iterable[fx.Node], wanted: Iterable[fx.Node], given: Iterable[fx.Node]
+) -> dict[fx.Node, fx.Node]:
+    """By node of the destinations that ``wanted`` depends on, the node with the same rows among those ``computed`` for the sources.
+
+    Destinations are the first of the sources. If a layer does the same to both ends of an edge (attention that projects both), the
+    destinations' rows are the first rows of the sources' result. The search stops at ``given``.
+    """
+    numbers: dict[Hashable, int] = {}
+    forms: dict[fx.Node, int] = {}
+    for node in module.graph.nodes:
+        form = _form(node, forms)
+        forms[node] = numbers.setdefault(form, len(numbers))
+    partners = {forms[node]: node for node in computed if node.op == "call_function"}
+    shared: dict[fx.Node, fx.Node] = {}
+    seen, pending = set(given), list(wanted)
+    while pending:
+        node = pending.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        may_share = node.meta["place"] == "dst" and isinstance(node.meta["val"], Tensor) and has_row_each(node)
+        partner = partners.get(forms[node]) if may_share else None
+        if partner is not None:
+            shared[node] = partner
+        else:
+            pending += node.all_input_nodes
+    return shared
+
+
+def _form(node: fx.Node, forms: dict[fx.Node, int]) -> Hashable:
+    """A key that is equal for nodes that do the same to sources and to destinations."""
+    given = node.meta.get("input")
+    if node.op == "placeholder" and given is not None and given.end != "edge":
+        return "rows of vertices", given.key
+    # Every node draws its own random numbers.
+    if node.op != "call_function" or is_random(node):
+        return node
+
+    def known(argument: Any) -> Any:
+        return ("of node", forms[argument]) if isinstance(argument, fx.Node) else argument
+
+    arguments = fx.node.map_aggregate((node.args, node.kwargs), known)
+    return node.target, repr(arguments), str(node.meta["val"].dtype if hasattr(node.meta["val"], "dtype") else "")

@@ -20,8 +20,7 @@ from torch.fx._lazy_graph_module import _LazyGraphModule
 
 from sagann.compiler.classify import has_rows, row_bytes
 from sagann.compiler.lower import as_traced, is_pointwise, lower
-from sagann.compiler.lowering import NotFusedError
-from sagann.compiler.lowering_rules import VIEWS
+from sagann.compiler.lowering import VIEWS, NotFusedError
 from sagann.compiler.program import EdgeWork, Note, Stage
 from sagann.compiler.rewrite import name_of
 from sagann.compiler.stages import fused_rows

@@ -10,18 +10,22 @@ References:
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import itertools
+from collections import deque
+from collections.abc import Collection, Hashable, Iterable, Mapping
+from typing import TypeVar
 
 import torch
 from torch import fx
 
 from sagann.compiler.classify import has_row_each, has_tensor, row_bytes
 from sagann.compiler.composites import most_entries
-from sagann.compiler.min_cut import min_cut
 from sagann.compiler.operators import BATCH_SCALES, EDGE_MEANS
 from sagann.compiler.rewrite import gathered, insert, linear_parts
 
 _aten = torch.ops.aten
+Node = TypeVar("Node", bound=Hashable)
+_UNLIMITED = 1 << 62
 # Computing one of these at an edge costs no more than the read that is saved.
 _CHEAP = frozenset(
     getattr(_aten, name)
@@ -132,3 +136,55 @@ def transpose_matrices(module: fx.GraphModule) -> None:
                 mapped = insert(module, node, _aten.mm.default, x, matrix)
             node.replace_all_uses_with(mapped)
             module.graph.erase_node(node)
+
+
+def min_cut(
+    costs: Mapping[Node, int], operands: Mapping[Node, Collection[Node]], readers: Collection[Node]
+) -> set[Node]:
+    """The nodes, at least cost, of which every path from an origin to a reader passes one; they may be readers or origins themselves.
+
+    ``operands`` are the nodes that each node reads; an origin has none. Costs are at least 0. Augmenting paths (Edmonds and Karp) find the cut: a
+    node's capacity is its cost, edges between nodes are unlimited. Of several cheapest cuts, the one nearest to the readers is taken.
+    """
+    # Every node is an arc from its entry (node, 0) to its exit (node, 1).
+    source: object = ("source", -1)
+    sink: object = ("sink", -1)
+    capacity: dict[object, dict[object, int]] = {source: {}, sink: {}}
+    for node in costs:
+        capacity[node, 0], capacity[node, 1] = {}, {}
+    for node, cost in costs.items():
+        _connect(capacity, (node, 0), (node, 1), cost)
+        for operand in operands[node]:
+            _connect(capacity, (operand, 1), (node, 0), _UNLIMITED)
+        if not operands[node]:
+            _connect(capacity, source, (node, 0), _UNLIMITED)
+    for node in readers:
+        _connect(capacity, (node, 1), sink, _UNLIMITED)
+    while source in (following := _following(capacity, sink)):
+        path = [source]
+        while path[-1] != sink:
+            path.append(following[path[-1]])
+        arcs = list(itertools.pairwise(path))
+        flow = min(capacity[a][b] for a, b in arcs)
+        for a, b in arcs:
+            capacity[a][b] -= flow
+            capacity[b][a] += flow
+    return {node for node in costs if (node, 1) in following and (node, 0) not in following}
+
+
+def _connect(capacity: dict[object, dict[object, int]], a: object, b: object, limit: int) -> None:
+    capacity[a][b] = limit
+    capacity[b].setdefault(a, 0)
+
+
+def _following(capacity: dict[object, dict[object, int]], sink: object) -> dict[object, object]:
+    """For every end of an arc from which flow can still reach the sink, the next one on a shortest way there."""
+    following = {sink: sink}
+    queue = deque([sink])
+    while queue:
+        here = queue.popleft()
+        for there in capacity[here]:
+            if there not in following and capacity[there][here] > 0:
+                following[there] = here
+                queue.append(there)
+    return following

@@ -27,7 +27,6 @@ class LayerGraph:
     """A layer's rewritten graph, and its gathers."""
 
     module: fx.GraphModule
-    "Classified graph."
     gathers: tuple[LayerGather, ...]
     "Gathers in order: those of BatchNorms over edges, then that of the layer."
 

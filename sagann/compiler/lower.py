@@ -16,8 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from sagann.compiler.composites import COMPOSITES, linear, most_lanes
-from sagann.compiler.lowering import Lowering, NotFusedError, known
-from sagann.compiler.lowering_rules import RULES, rounded_div
+from sagann.compiler.lowering import RULES, Lowering, NotFusedError, known, rounded_div
 from sagann.compiler.operators import DROPOUT
 from sagann.compiler.stages import OVERWRITING
 from sagann.compiler.trace import PLAINER, without_log

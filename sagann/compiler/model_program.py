@@ -15,11 +15,9 @@ class Gather:
     """A gather over the edges of one hop."""
 
     edges: EdgeWork
-    "Computation of every edge, from named values, parameters and edge data."
     inputs: tuple[str, ...]
     "Name in the program of each input of ``edges.stage``; edge data have the topology's name."
     result: str
-    "Name of the gathered rows."
     hop: int
     "Number of the first hop with these edges. Edges of one type have numbers of their own, after those of the hops."
     constant: bool
@@ -53,7 +51,6 @@ class BatchMeans:
     scales: str
     "Name of the reciprocals of the standard deviations, likewise."
     norm: str
-    "Name of the BatchNorm in the model."
     eps: float
     "Number that the BatchNorm adds to the variances, so that no standard deviation is 0."
 
@@ -63,11 +60,9 @@ class EdgeType:
     """The edges of one type in a hop."""
 
     hop: int
-    "Number of the hop."
     data: str
     "Name of the edge data that holds the types."
     type: int
-    "The type."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -75,9 +70,7 @@ class Form:
     """Shape and type of a row of a named value."""
 
     shape: tuple[int, ...]
-    "Shape of a row."
     dtype: torch.dtype
-    "Type of the numbers."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -87,9 +80,7 @@ class ModelProgram:
     parameters: tuple[tuple[str, str], ...]
     "For each parameter and buffer, its name in the program and its name in the model."
     param: Stage
-    "Stage of the values that depend on parameters alone."
     stages: tuple[Stage, ...]
-    "Stages on vertices; each maps rows to rows."
     links: tuple[Gather | BatchMeans, ...]
     "What stands between the stages: gathers, and means over all vertices or edges."
     edge_types: tuple[EdgeType, ...]
@@ -97,7 +88,6 @@ class ModelProgram:
     num_types: Mapping[tuple[int, str], int]
     "By hop and name of edge data, the number of types: every type must be below it."
     output: str
-    "Name of the model's result."
     num_seeds: int
     "Number of dropouts and of gathers that draw random numbers: an epoch has a seed for each."
     draws_more: bool

@@ -22,7 +22,6 @@ from sagann.kernels.edge.function import EdgeFunction, Side
 from sagann.kernels.row_dropout import dropout
 
 End = Literal["src", "dst"]
-"A side of the edges that is vertices."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -30,7 +29,6 @@ class LayerInput:
     """A tensor that a layer is given: rows of vertices, as one end of the edges sees them, or edge data."""
 
     name: str
-    "Name in the program."
     end: Literal["src", "dst", "edge"]
     "Whose rows the tensor has."
     key: str
@@ -48,9 +46,7 @@ class Stage:
     module: fx.GraphModule
     "Graph of operators that takes the inputs in order and returns a tuple of the outputs."
     inputs: tuple[str, ...]
-    "Names of the values that the stage reads."
     outputs: tuple[str, ...]
-    "Names of the values that the stage computes."
 
     rows: tuple[EdgeWork, ...] = ()
     "Regions of pointwise work that are one call each in the module, written as work on an edge from each vertex to itself."
@@ -92,11 +88,9 @@ class Note:
     """A decision of the compiler: something that it did, or that it did not do and why."""
 
     kind: Literal["split", "commuted", "typed", "hoisted", "shared", "fused", "not fused"]
-    "Kind of decision."
     text: str
     "Operator that the decision concerns, and why, in words."
     line: str = ""
-    "The user's line that the operator comes from."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -110,9 +104,7 @@ class Typed:
     """End whose pairs (vertex, type) have a row each. At "dst", edges are gathered into pairs, and the pairs of a destination
     are summed."""
     num_types: int
-    "Number of edge types, which is the number of maps."
     types: str
-    "Name of the edge data that holds the types."
     name: str = ""
     "Name of the result, which the edges or the vertices read."
     x: str = ""
@@ -124,7 +116,6 @@ class Typed:
     bytes_per_pair: int = 0
     "Bytes that the forward moves for a pair, besides the rows that its edges read."
     row_bytes: int = 0
-    "Bytes of a row before the map."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -136,13 +127,10 @@ class EdgeWork:
     sides: tuple[Side, ...]
     "For each input of the stage, the end or kind that its row belongs to."
     gathering: Gathering
-    "The accumulators that reduce the messages of a destination's in-edges."
     dtype: torch.dtype
-    "Type of the gathered rows."
     function: EdgeFunction | None
     "The fused pass, which sums for a mean; None where the computation could not be fused."
     backward: Backward | None
-    "Backward of the fused pass."
     why_not: str = ""
     "Reason why the computation could not be fused; empty where it was."
     tensor_bytes: int = 0
@@ -166,11 +154,9 @@ class LayerGather:
     """A gather of a layer's graph, and where its edges begin."""
 
     node: fx.Node
-    "The gather node."
     frontier: list[fx.Node]
     "What the edges read, in order."
     edges: EdgeWork
-    "What is computed on them."
     constant: bool
     "Whether what is gathered depends on constant features, topology and edge data alone."
 
@@ -180,13 +166,10 @@ class LayerProgram:
     """A compiled layer."""
 
     layer: str
-    "Name of the layer's class."
     inputs: tuple[LayerInput, ...]
-    "Vertex rows and edge data that the layer is given."
     parameters: tuple[tuple[str, str], ...]
     "For each parameter and buffer, its name in the program and its name in the layer."
     param: Stage
-    "Stage of the values that depend on parameters alone."
     src: Stage
     "Stage that runs once per source vertex; reads inputs of sources."
     shared: tuple[tuple[str, str], ...]
@@ -194,11 +177,9 @@ class LayerProgram:
     dst: Stage
     "Stage that runs once per destination vertex; reads inputs of destinations and the shared values."
     edges: EdgeWork
-    "Computation of every edge."
     typed: Typed | None
     "Linear map picked by edge type, where the layer has one that is not computed on the edges."
     accum: str
-    "Name of the gathered rows."
     vertex: Stage
     "Stage of the rest of ApplyVertex; its one output is the layer's."
     invariant: bool
@@ -208,7 +189,6 @@ class LayerProgram:
     naive_bytes_per_edge: int
     "Bytes read and written per edge where every edge tensor is materialised."
     notes: tuple[Note, ...] = field(default=())
-    "Decisions of the compiler."
 
     @property
     def maps_features(self) -> bool:

@@ -25,7 +25,7 @@ from sagann.compiler.compile import CallForm, CompilerOptions
 from sagann.compiler.layer_graph import LayerGraphs, layer_graphs
 from sagann.compiler.model_program import EdgeType
 from sagann.compiler.program import LayerGather
-from sagann.compiler.size_check import CHANGES, OTHER_ROWS, check_sizes
+from sagann.compiler.row_check import CHANGES, OTHER_ROWS, check_sizes
 from sagann.compiler.trace import (
     ROWS,
     TraceError,
@@ -64,7 +64,6 @@ class Call:
 
     layer: RecordedLayer
     graphs: LayerGraphs
-    "What the compiler made of it, for input of this form."
     inputs: tuple[str, ...]
     "The layer's names for the vertex rows that it is called with, in the order of the node's arguments."
     first_gather: int
@@ -76,7 +75,6 @@ class Gathering:
     """One of the gathers of a call."""
 
     gather: LayerGather
-    "The gather in the layer's graph."
     edge_data: Mapping[str, str]
     "Names of the hop's edge data that it reads, by the layer's names for them."
     hop: int
@@ -164,8 +162,7 @@ class Recorder(Engine):
         names = {id(module): name for name, module in model.named_modules()}
         self.layers = {
             id(layer): RecordedLayer(
-                twin=_twin(layer),
-                modules={inner: names[id(module)] for inner, module in layer.named_modules()},
+                twin=_twin(layer), modules={inner: names[id(module)] for inner, module in layer.named_modules()}
             )
             for layer in model.modules()
             if isinstance(layer, SagaLayer)
@@ -318,11 +315,7 @@ def traced_model(model: nn.Module, recorder: Recorder, x: Tensor) -> fx.GraphMod
 
         def whole(*args: Tensor) -> Tensor:
             given = dict(zip(tensors, args, strict=False))
-            with (
-                _reparametrize_module(model, given),
-                WholeOperators(),
-                Widths(recorder.where, model, num_rows),
-            ):
+            with _reparametrize_module(model, given), WholeOperators(), Widths(recorder.where, model, num_rows):
                 if engine is recorder:
                     recorder.x = args[-1]
                 result: Tensor = model(hops, args[-1])

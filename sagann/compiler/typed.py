@@ -143,15 +143,7 @@ def map_last(module: fx.GraphModule, first: Typed) -> tuple[fx.GraphModule, Type
         mapped = insert(module, gather, TYPED_LINEAR, rows, types, weight)
     gather.replace_all_uses_with(mapped)
     module.graph.eliminate_dead_code()
-    last = replace(
-        first,
-        order="last",
-        end="dst",
-        name=mapped.name,
-        x=rows.name,
-        weight=weight.name,
-        mean=averages,
-    )
+    last = replace(first, order="last", end="dst", name=mapped.name, x=rows.name, weight=weight.name, mean=averages)
     text = f"{first.num_types} maps, once per pair of destination and type, after the gather"
     return module, last, Note(kind="typed", text=text, line=message.row.meta["line"])
 

@@ -31,11 +31,7 @@ def _modes() -> tuple[object, ...]:
 
 
 class WholeOperators(TorchFunctionMode):
-    """The mode in which a function is traced.
-
-    Raises:
-        NotShown: the function makes a call that a program would leave out.
-    """
+    """The mode in which a function is traced."""
 
     def __enter__(self) -> WholeOperators:
         self._modes = _modes()

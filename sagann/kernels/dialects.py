@@ -31,12 +31,7 @@ def check_dialect(name: str) -> None:
 
 @cache
 def dialect_for(device_type: str, name: str = "auto") -> Dialect:
-    """The dialect of that name; "auto" takes the fastest dialect for the kind of device.
-
-    Raises:
-        InputError: the dialect does not run on such a device.
-        MissingDependencyError: the dialect needs Triton, which is not installed.
-    """
+    """The dialect of that name; "auto" takes the fastest dialect for the kind of device."""
     # Triton's interpreter, which tests use, runs kernels on tensors of the CPU.
     is_interpreted = device_type == "cpu" and os.environ.get("TRITON_INTERPRET") == "1"
     has_triton = importlib.util.find_spec("triton") is not None

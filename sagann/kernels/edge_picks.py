@@ -100,16 +100,7 @@ def pick_tile(
 
 
 @triton.jit(do_not_specialize=["num_picks", "fanout", "key"])
-def draw_tile(
-    p_begins,
-    p_degrees,
-    p_vertices,
-    p_positions,
-    num_picks,
-    fanout,
-    key,
-    tile: tl.constexpr,
-):
+def draw_tile(p_begins, p_degrees, p_vertices, p_positions, num_picks, fanout, key, tile: tl.constexpr):
     o_pick = tl.program_id(0).to(tl.int64) * tile + tl.arange(0, tile)
     m_pick = o_pick < num_picks
     o_row = o_pick // fanout
@@ -126,16 +117,9 @@ def pick_different(
 ) -> None:
     """Pick ``fanout`` different in-edges of each destination; all edges where there are no more.
 
-    Work is queued on the current stream. All tensors lie on the device; under TRITON_INTERPRET=1 they lie on the CPU.
-
-    Args:
-        begins: positions of the destinations' first in-edges, int64 [num_dst].
-        degrees: numbers of in-edges, int64 [num_dst].
-        vertices: ids of the destinations, int64 [num_dst].
-        fanout: from 1 to :data:`MOST_DIFFERENT`.
-        key: the hop's, in 64 bits.
-        indptr: offsets of the picks, int64 [num_dst + 1]: each destination has min(fanout, degree) of them.
-        positions: written: the positions of the edges, ascending within a destination, int32 or int64 [num_edges].
+    Work is queued on the current stream. All tensors lie on the device; under TRITON_INTERPRET=1 they lie on the CPU. Of each destination are
+    given: the position of its first in-edge, its number of in-edges, its id, and in ``indptr`` the offset of its picks. ``positions`` is written,
+    int32 or int64 [num_edges], ascending within a destination. ``fanout`` is at most :data:`MOST_DIFFERENT`; ``key`` has 64 bits.
     """
     assert 1 <= fanout <= MOST_DIFFERENT
     if not len(positions):
@@ -159,16 +143,7 @@ def pick_different(
 
 
 def draw(begins: Tensor, degrees: Tensor, vertices: Tensor, fanout: int, key: int, positions: Tensor) -> None:
-    """Draw one of the in-edges of each destination ``fanout`` times.
-
-    Args:
-        begins: as for :func:`pick_different`.
-        degrees: numbers of in-edges, int64 [num_dst], each at least 1.
-        vertices: ids of the destinations, int64 [num_dst].
-        fanout: at least 1.
-        key: the hop's, in 64 bits.
-        positions: written: the positions of the edges in the order in which they are drawn, int32 or int64 [num_dst * fanout].
-    """
+    """Draw one of the in-edges of each destination, which has some, ``fanout`` times: ``positions`` [num_dst * fanout] are in the order drawn."""
     if not len(positions):
         return
     with torch.cuda.device_of(positions):

@@ -34,11 +34,7 @@ _NUMPY = {torch.float64: np.float64, torch.float32: np.float32, torch.int64: np.
 
 
 class Pool:
-    """Blocks of memory by size, used and free. Any thread may allocate and free tensors.
-
-    Args:
-        most_times: a tensor takes a free block of up to so many times its size where a new block would evict others.
-    """
+    """Blocks of memory by size, used and free. Any thread may allocate and free tensors."""
 
     def __init__(self, most_times: int = 8) -> None:
         self._most_times = most_times
@@ -191,7 +187,6 @@ def _rounded(num_bytes: int) -> int:
 
 
 POOL = Pool()
-"The pool of this process."
 # A child process has no thread that would release a lock held during the fork.
 os.register_at_fork(after_in_child=POOL.unlock)
 

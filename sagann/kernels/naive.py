@@ -212,11 +212,7 @@ def gather_concat(topology: Topology, values: Tensor, max_degree: int) -> Tensor
 
 
 def concat_slots(topology: Topology, max_degree: int) -> Tensor:
-    """The place of each edge's row among the ``num_dst * max_degree`` padded rows: int64 [num_edges], ascending.
-
-    Raises:
-        InputError: a destination has more than ``max_degree`` in-edges.
-    """
+    """The place of each edge's row among the ``num_dst * max_degree`` padded rows: int64 [num_edges], ascending."""
     degrees = topology.in_degrees()
     if len(degrees) and int(degrees.max()) > max_degree:
         vertex = int(degrees.argmax())

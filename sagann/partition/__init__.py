@@ -1,7 +1,7 @@
 """Orders of a graph's vertices, and parts for workers: ranges of vertices, a worker's part of a graph, and parts that are balanced by a
 cost model, which learns from measured epochs. Pure algorithms over a Topology."""
 
-from sagann.partition.balance import balanced_bounds
+from sagann.partition.balance import BALANCES, Balance, balanced_bounds, vertex_ranges
 from sagann.partition.cost_features import (
     ACCESS_BYTES,
     FEATURES,
@@ -12,9 +12,7 @@ from sagann.partition.cost_features import (
 from sagann.partition.cost_model import CostModel, LearnedKind, Measurement
 from sagann.partition.halo import Part, numbered_part, part_of
 from sagann.partition.orders import DEFAULT_SCORE, VERTEX_ORDERS, VertexOrder, vertex_order
-from sagann.partition.recent_epochs import RecentEpochs
-from sagann.partition.repartition import MoveCosts, Repartition, decide_repartition
-from sagann.partition.vertex_ranges import BALANCES, Balance, vertex_ranges
+from sagann.partition.repartition import MoveCosts, RecentEpochs, Repartition, decide_repartition
 
 __all__ = [
     "ACCESS_BYTES",

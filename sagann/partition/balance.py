@@ -20,9 +20,18 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
+from typing import Literal, get_args
 
+from torch import Tensor
+
+from sagann.errors import require_choice
 from sagann.graph.counting_sort import Array
 
+Balance = Literal["edges", "vertices", "cost"]
+"""What ranges have about equally many of. edges: in-edges of their vertices, which the work of a layer goes by. cost: ranges begin with equal
+edges; between epochs they move to equal seconds, as the cost model predicts them (:func:`sagann.partition.decide_repartition`)."""
+BALANCES: tuple[Balance, ...] = get_args(Balance)
+"Names of all policies."
 # Total cost over total speed is a lower limit, but for rounding errors. These are many times smaller than this share.
 _ROUNDING = 2.0**-40
 
@@ -33,12 +42,6 @@ def balanced_bounds(costs: Array | range, speeds: Sequence[float]) -> tuple[int,
     Takes O(W log V) for each of a few dozen trials. Costs that are integers are compared exactly up to 2^53. A part is empty
     where there are more workers than vertices, or where a worker is too slow for any vertex.
 
-    Args:
-        costs: cost of the vertices before each vertex, [num_vertices + 1], which does not decrease: ``range(num_vertices + 1)`` where all
-            vertices cost alike, CSC offsets where edges cost alike, or seconds by the cost model (:meth:`sagann.partition.CostModel.part_costs`).
-        speeds: speed of each worker, positive, in any common unit; a part goes to the worker of the same index.
-    Returns:
-        ``len(speeds) + 1`` vertex ids that do not decrease, from 0 to the number of vertices.
     Example:
         >>> balanced_bounds(range(10), [1.0, 2.0])
         (0, 3, 9)
@@ -122,3 +125,22 @@ class _Cut:
             last = self.furthest(w, limit, bounds[w], bounds[w], self.num_vertices)
             bounds.append(min(max(wanted[w + 1], earliest[w + 1], bounds[w]), last))
         return [*bounds, self.num_vertices]
+
+
+def vertex_ranges(indptr: Tensor, num_ranges: int, by: str = "edges") -> tuple[int, ...]:
+    """Cut the vertices of a graph into contiguous ranges, so that the largest one is as small as it can be (:func:`balanced_bounds`).
+
+    A vertex with more in-edges than a range should have is not divided, so that a range beside it may be empty.
+
+    Example:
+        >>> import torch
+        >>> vertex_ranges(torch.tensor([0, 4, 5, 6, 8]), 2)
+        (0, 1, 4)
+        >>> vertex_ranges(torch.tensor([0, 4, 5, 6, 8]), 2, by="vertices")
+        (0, 2, 4)
+    """
+    require_choice(by, BALANCES, what="unknown balance", where="vertex_ranges")
+    # Without edges all cuts are equally good.
+    is_by_vertices = by == "vertices" or not int(indptr[-1])
+    costs = range(len(indptr)) if is_by_vertices else indptr.numpy()
+    return balanced_bounds(costs, [1.0] * num_ranges)

@@ -65,13 +65,7 @@ class CostFeatures:
         return _NUM_COMMON + self.row_bytes.index(row_bytes)
 
     def of_part(self, first: int, stop: int, row_bytes: int) -> Array:
-        """The features of the destinations ``first`` to ``stop - 1``, float64 [5], in the order of :data:`FEATURES`.
-
-        Args:
-            first: first destination of the part.
-            stop: destination after the last one of the part.
-            row_bytes: bytes of a source's row in the operation; 0 for an operation on vertices alone, which has no other feature.
-        """
+        """The features of the destinations ``first`` to ``stop - 1``, float64 [5], in the order of :data:`FEATURES`."""
         if not row_bytes:
             return np.array([stop - first, 0, 0, 0, 0], dtype=np.float64)
         columns = [*range(_NUM_COMMON), self.column(row_bytes)]
@@ -82,8 +76,6 @@ class CostFeatures:
 def widths_to_count(operations: Mapping[str, int]) -> set[int]:
     """The widths for which :func:`count_cost_features` counts row accesses, at least one, so that the times of operations can be predicted.
 
-    Args:
-        operations: kinds of the operations, with the bytes of a source's row in each; 0 for work on vertices alone.
     Example:
         >>> widths_to_count({"linear": 0, "sum": 256}), widths_to_count({"linear": 0})
         ({256}, {64})
@@ -97,10 +89,6 @@ def count_cost_features(topology: Topology, row_bytes: Iterable[int], *, device:
     The topology has global ids: a part has the same features on every worker. The result takes 8 bytes for each vertex and
     column, and is the same for any number of threads.
 
-    Args:
-        topology: in memory or mapped from files; on the processor.
-        row_bytes: bytes of a source's row in each operation whose run time is predicted, repetitions allowed.
-        device: type of device that computes, a key of :data:`ACCESS_BYTES`.
     Example:
         >>> import torch
         >>> topology = Topology.from_coo(src=torch.tensor([3, 4, 6, 8]), dst=torch.zeros(4, dtype=torch.int64), num_src=9)

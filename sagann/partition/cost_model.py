@@ -39,7 +39,6 @@ import numpy as np
 
 from sagann.graph.counting_sort import Array
 from sagann.partition.cost_features import FEATURES, CostFeatures
-from sagann.partition.non_negative import non_negative_solution
 
 # Size of the penalty relative to the measurements: far below their noise, far above rounding errors.
 _PENALTY = 1e-4
@@ -53,6 +52,8 @@ _ALTERNATIONS, _STEADY = 20, 1e-5
 _NUM_FEATURES = len(FEATURES)
 # Sums of products have no negative eigenvalue but for rounding, relative to the largest product.
 _ROUNDING = 1e-9
+# Most seconds that a prediction is taken to be off, so that powers do not overflow.
+_MOST_OFF_S = 1e50
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -62,7 +63,6 @@ class Measurement:
     kind: str
     'Name of the kind of operation, for example "gather, layer 0". Each kind has weights of its own.'
     worker: int
-    "Index of the worker, from 0 on."
     features: Sequence[float]
     "Features of the worker's part (:meth:`sagann.partition.CostFeatures.of_part`)."
     seconds: float
@@ -116,7 +116,7 @@ class LearnedKind:
         diagonal = gram.diagonal()
         # A feature that is 0 in all measurements has no magnitude of its own.
         penalty = _PENALTY * np.where(diagonal > 0, diagonal, 1.0)
-        return non_negative_solution(gram + np.diag(penalty), self.features.T @ (1 / speeds) + penalty * before)
+        return _non_negative_solution(gram + np.diag(penalty), self.features.T @ (1 / speeds) + penalty * before)
 
     def squared_predictions(self, weights: Array) -> Array:
         """For each worker, the sum of (seconds predicted at speed 1)^2 / seconds measured."""
@@ -145,12 +145,7 @@ class CostModel:
     "What is known of each kind, by name. Callers must not modify it."
 
     def updated(self, measurements: Iterable[Measurement]) -> CostModel:
-        """The model after an epoch: older measurements count less, and weights and speeds fit all of them.
-
-        Args:
-            measurements: those of the epoch, of all workers and kinds. Parts without vertices say nothing and are passed over. A worker
-                without any other is forgotten little by little.
-        """
+        """The model after an epoch: older measurements count less, and weights and speeds fit all of them."""
         found = [measurement for measurement in measurements if any(measurement.features)]
         if not found:
             return self
@@ -178,25 +173,13 @@ class CostModel:
         return replace(self, speeds=tuple(speeds), kinds=kinds)
 
     def predict(self, kind: str, features: Sequence[float], *, speed: float = 1.0) -> float:
-        """Seconds of an operation on a part, measured or not, of any graph.
-
-        Args:
-            kind: name of a kind that was measured.
-            features: features of the part.
-            speed: speed of the worker.
-        """
+        """Seconds of an operation on a part, measured or not, of any graph."""
         return float(self.kinds[kind].weights @ np.asarray(features, dtype=np.float64)) / speed
 
     def part_costs(self, features: CostFeatures, operations: Mapping[str, int]) -> Array:
         """Cost of the vertices before each vertex: seconds of an epoch's operations together, on a worker of speed 1.
 
         Workers that wait for one another between two operations take longer than this sum says.
-
-        Args:
-            features: prefix sums of any graph.
-            operations: kinds of the operations of an epoch, with the bytes of a source's row in each, 0 for work on vertices alone.
-        Returns:
-            float64 [num_vertices + 1], which does not decrease.
         """
         weights = np.zeros(1 + features.sums.shape[1])
         for name, row_bytes in operations.items():
@@ -214,13 +197,7 @@ class CostModel:
     def seconds_of_parts(
         self, features: CostFeatures, operations: Mapping[str, int], bounds: Sequence[int]
     ) -> tuple[float, ...]:
-        """Predicted seconds of computing in an epoch, of each worker with its part.
-
-        Args:
-            features: prefix sums of any graph.
-            operations: see :meth:`part_costs`.
-            bounds: bounds of the workers' parts.
-        """
+        """Predicted seconds of computing in an epoch, of each worker with its part."""
         return tuple(
             sum(
                 self.predict(name, features.of_part(*part, row_bytes).tolist(), speed=speed)
@@ -273,9 +250,8 @@ class CostModel:
             if found.kind in self.kinds:
                 speed = self.speeds_of(found.worker + 1)[found.worker]
                 total += found.seconds
-                squared += (
-                    self.predict(found.kind, found.features, speed=speed) - found.seconds
-                ) ** 2 / found.seconds
+                off_s = abs(self.predict(found.kind, found.features, speed=speed) - found.seconds)
+                squared += min(off_s, _MOST_OFF_S) ** 2 / found.seconds
         return sqrt(squared / total) if total else 0.0
 
 
@@ -295,3 +271,26 @@ def _fitted(kinds: Mapping[str, LearnedKind], speeds: Array) -> tuple[dict[str, 
         if is_known.any() and (abs(speeds - before) <= _STEADY * before).all():
             break
     return weights, speeds
+
+
+def _non_negative_solution(gram: Array, target: Array) -> Array:
+    """Minimise ``w @ gram @ w / 2 - target @ w`` over all w without a negative entry.
+
+    The minimum is the solution of the equations of its positive entries alone. So all 2^n choices of positive entries are
+    solved at once, and the best of the solutions that are not negative is the minimum. Not for more than ten unknowns.
+
+    Example:
+        >>> _non_negative_solution(np.array([[2.0, 1.0], [1.0, 2.0]]), np.array([2.0, -1.0])).tolist()
+        [1.0, 0.0]
+    """
+    size = len(target)
+    # Unknowns may have units of any magnitude; with ones on the diagonal the equations are as well conditioned as they can be.
+    scale = 1 / np.sqrt(gram.diagonal())
+    gram, target = gram * np.outer(scale, scale), target * scale
+    chosen = (np.arange(2**size)[:, np.newaxis] >> np.arange(size)) % 2 == 1
+    # An unknown that is not chosen has the equation w = 0.
+    equations = np.where(chosen[:, :, np.newaxis] & chosen[:, np.newaxis, :], gram, np.eye(size))
+    solutions = np.linalg.solve(equations, np.where(chosen, target, 0.0)[:, :, np.newaxis])[:, :, 0]
+    # Each solution minimises over its own choice, where its value is -target @ w / 2.
+    gains = np.where((solutions >= 0).all(axis=1), solutions @ target, -np.inf)
+    return solutions[gains.argmax()] * scale

@@ -29,7 +29,6 @@ class Part:
     bounds: tuple[int, ...]
     "Bounds of the ranges of all workers (:func:`sagann.partition.vertex_ranges`)."
     rank: int
-    "Number of the worker."
     edges: slice
     "Ids in the graph of the in-edges of the worker's vertices."
     indptr: Tensor
@@ -75,10 +74,6 @@ class Part:
 def part_of(topology: Topology, bounds: Sequence[int], rank: int) -> Part:
     """The part of one worker, in O(num_vertices + edges of the part). Other workers' edges are not read.
 
-    Args:
-        topology: the whole graph, whose arrays may be mapped from files.
-        bounds: bounds of the ranges of all workers.
-        rank: number of the worker.
     Example:
         >>> topology = Topology.from_coo(src=torch.tensor([3, 0, 2]), dst=torch.tensor([0, 1, 1]), num_src=4)
         >>> part = part_of(topology, (0, 2, 4), 0)
@@ -101,16 +96,7 @@ def part_of(topology: Topology, bounds: Sequence[int], rank: int) -> Part:
 def numbered_part(
     bounds: Sequence[int], rank: int, indptr: Tensor, sources: Tensor, *, first_edge: int, num_src: int
 ) -> Part:
-    """The part of one worker from its in-edges, in O(vertices of the graph + edges of the part).
-
-    Args:
-        bounds: bounds of the ranges of all workers.
-        rank: number of the worker.
-        indptr: CSC offsets of the worker's vertices, int64 [num_own + 1], from 0.
-        sources: source of each of their in-edges in the graph, int32 or int64 [num_edges], on the device of ``indptr``.
-        first_edge: id in the graph of the first one of these edges.
-        num_src: number of vertices of the graph.
-    """
+    """The part of one worker from its in-edges, in O(vertices of the graph + edges of the part)."""
     start, stop = bounds[rank], bounds[rank + 1]
     device = sources.device
     is_read = torch.zeros(num_src, dtype=torch.bool, device=device)

@@ -39,17 +39,6 @@ def vertex_order(
 
     If the graph is a batch of graphs, the vertices of each one stay together.
 
-    Args:
-        graph: any graph.
-        by: name of the order.
-        num_parts: number of METIS's parts.
-        seed: of METIS, and of the random order.
-        score: name of the score, for the order by score (:func:`sagann.tiering.score_vertices`).
-    Returns:
-        int64 [num_vertices], a permutation: vertex ``order[0]`` comes first.
-    Raises:
-        InputError: no order or score has that name, or a score that needs labelled vertices finds none.
-        MissingDependencyError: METIS is not installed.
     Example:
         >>> from sagann.graph import demo_graph
         >>> graph = demo_graph()

@@ -1,8 +1,7 @@
 """Mini-batches: seeds in batches, and the in-edges that a model walks from them. Pure algorithms over a Topology."""
 
 from sagann.sampling.batches import seed_batches
-from sagann.sampling.hold_out import hold_out_links
-from sagann.sampling.learned_links import LearnedLinks
+from sagann.sampling.hold_out import LearnedLinks, hold_out_links
 from sagann.sampling.links import Links, LinkSampler, negative_destinations
 from sagann.sampling.minibatch import MiniBatch
 from sagann.sampling.neighbor_sampler import NeighborSampler

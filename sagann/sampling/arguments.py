@@ -72,13 +72,7 @@ def as_ids(ids: Tensor | Sequence[int] | np.ndarray[Any, Any], *, where: str) ->
 def require_fanouts(
     fanouts: Sequence[int | np.integer[Any]], *, replace: bool = False, where: str
 ) -> tuple[int, ...]:
-    """The number of in-edges that a destination of each hop picks; refuse what is no such list.
-
-    Args:
-        fanouts: integers, of Python or NumPy.
-        replace: edges are picked with replacement, so that a destination gives as many as its fanout, however few it has.
-        where: names the argument in errors.
-    """
+    """The number of in-edges that a destination of each hop picks; refuse what is no such list."""
     hint = "Pass a list of a number of edges for each hop, or -1 for all edges."
     require_type(fanouts, (list, tuple), where=where, hint=hint)
     allowed = RANGES["replacing_fanout" if replace else "fanout"]

@@ -232,11 +232,8 @@ def found_destinations(
 ) -> tuple[Tensor, Tensor]:
     """As :func:`negative_destinations`, for arguments that are checked, without an error where a source is joined to nearly all vertices.
 
-    Args:
-        avoids: 1 to avoid edges, 2 to avoid their reverses as well.
-        parts: uint8 [num_links] below 3; links of different parts share no negative link, unless a source has too few of them.
-    Returns:
-        destinations int64 [num_links, negatives], and the numbers of the links for which not all of them are found.
+    ``avoids`` is 1 to avoid edges, 2 to avoid their reverses too. Links of different ``parts``, uint8 [num_links] below 3, share no negative link,
+    unless a source has too few. Returns destinations int64 [num_links, negatives], and the numbers of the links for which some are not found.
     """
     sources = src.cpu().repeat_interleave(negatives)
     parts = parts.repeat_interleave(negatives)
@@ -285,16 +282,7 @@ def _not_found(where: str, hint: str, *, avoids_edges: bool = True) -> InputErro
 
 
 def are_edges(topology: Topology, src: Tensor, dst: Tensor, types: Tensor | None) -> Tensor:
-    """Whether links are edges of a topology in memory of the processor, of the same type where edges have types.
-
-    Args:
-        topology: a whole graph's.
-        src: int64 [num_links], sources; they are vertices.
-        dst: int64 [num_links], destinations.
-        types: int64 [num_links]; None where edges have none.
-    Returns:
-        bool [num_links].
-    """
+    """Whether links are edges of a topology in memory of the processor, of the same type where edges have types: bool [num_links]."""
     found = torch.zeros(len(src), dtype=torch.bool)
     sources, edge_types = _ordered_edges(topology)
     if types is None or edge_types is None:

@@ -84,11 +84,7 @@ def _with_room(ids: Array, num_ids: int, added: int, table: Array, num_vertices:
 
 @compiled()
 def number_seeds(seeds: Array, ids: Array, table: Array, num_vertices: int) -> Any:
-    """Clear the table and number the seeds.
-
-    Returns:
-        position of the first seed that stands a second time, or -1; and the table, which may be a larger one.
-    """
+    """Clear the table and number the seeds: the first position of a seed that stands a second time, or -1; and the table, perhaps a larger one."""
     table[:] = EMPTY
     table = _with_room(ids, 0, len(seeds), table, num_vertices)
     factor, shift = _hashing(len(table) // 2, num_vertices)
@@ -102,18 +98,10 @@ def number_seeds(seeds: Array, ids: Array, table: Array, num_vertices: int) -> A
 def number_sources(
     indices: Array, positions: Array, ids: Array, num_ids: int, table: Array, num_vertices: int, local_ids: Array
 ) -> Any:
-    """Number the sources of the edges at some positions.
+    """Write the local ids of the sources of the edges at some positions.
 
-    Args:
-        indices: source ids of the graph.
-        positions: of the edges [num_edges].
-        ids: the vertices that have local ids, in order; has room for those that are added, and for one more.
-        num_ids: number of these vertices.
-        table: of these vertices.
-        num_vertices: of the graph.
-        local_ids: written [num_edges].
-    Returns:
-        number of vertices that have local ids now; and the table, which may be a larger one.
+    ``ids`` are the ``num_ids`` vertices that have local ids, with room for those that are added and for one more. Returns their number, and the
+    table, perhaps a larger one.
     """
     sources = np.empty(_AHEAD, dtype=indices.dtype)
     for first in range(0, len(positions), _AHEAD):

@@ -2,7 +2,7 @@
 no file and no device."""
 
 from sagann.tiering.accesses import access_curve, measured_accesses
-from sagann.tiering.caches import CACHES, Cache
+from sagann.tiering.caches import CACHES, Cache, Static
 from sagann.tiering.look_ahead import LookAhead
 from sagann.tiering.scores import (
     SCORES,
@@ -15,7 +15,6 @@ from sagann.tiering.scores import (
     score_vertices,
     weighted_reverse_pagerank,
 )
-from sagann.tiering.static import Static
 
 __all__ = [
     "CACHES",

@@ -27,17 +27,6 @@ def measured_accesses(
     As a score, these counts are the oracle: no other choice of hot rows takes more of the epoch's reads. As many threads sample as
     PyTorch uses, and each one keeps one batch.
 
-    Args:
-        topology: a whole graph's, on the processor; its arrays may be mapped from files.
-        seeds: int64 [num_seeds], the vertices that batches start from.
-        fanouts: number of in-edges to pick for each destination of a hop; the first is that of the hop nearest the seeds.
-        batch_size: number of seeds in a batch.
-        seed: seed of the run.
-        epoch: number of the epoch.
-    Returns:
-        int64 [num_vertices]: number of batches that read the vertex.
-    Raises:
-        InputError: an argument has the wrong form.
     Example:
         >>> topology = Topology.from_coo(src=torch.tensor([1, 2, 2]), dst=torch.tensor([0, 0, 1]), num_src=3)
         >>> measured_accesses(topology, torch.tensor([0, 1]), [-1], batch_size=1).tolist()
@@ -61,13 +50,6 @@ def measured_accesses(
 def access_curve(score: Tensor, counts: Tensor) -> Tensor:
     """The share of all reads that the rows of the highest scores take: a curve of Data Tiering's figure 7.
 
-    Args:
-        score: [num_vertices], higher for rows that shall be hot. ``counts`` itself gives the oracle's curve.
-        counts: int64 [num_vertices], reads of each row.
-    Returns:
-        float64 [num_vertices + 1]: position k is the share of reads that go to the k hottest rows.
-    Raises:
-        InputError: score and counts differ in length, or nothing was read.
     Example:
         >>> access_curve(torch.tensor([0.5, 0.1, 0.9]), torch.tensor([3, 0, 1])).tolist()
         [0.0, 0.25, 1.0, 1.0]

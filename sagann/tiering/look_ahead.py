@@ -20,15 +20,43 @@ References:
 from __future__ import annotations
 
 from collections import deque
-from typing import Any, ClassVar, NamedTuple
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple, TypeAlias
 from weakref import ref
 
 import numpy as np
+import torch
 
+from sagann.graph.widths import id_dtype
 from sagann.jit import compiled
-from sagann.tiering.cache import NO_ROW, NO_SLOT, Announced, Array, id_type
-from sagann.tiering.prefetch import AHEAD, prefetch_by_id, prefetch_by_slot
+from sagann.kernels.edge.cpu.access import prefetcher
 
+Array: TypeAlias = np.ndarray[Any, Any]
+
+NO_SLOT = -1
+"Stands in the place of a slot for a row that has none."
+NO_ROW = -1
+"Stands in the place of a row's id for a slot that has none."
+
+
+@dataclass(kw_only=True, slots=True, weakref_slot=True, eq=False)
+class Announced:
+    """A batch that a cache was told of. It is given up by dropping it."""
+
+    ids: Array
+    "int64 [n]: its rows."
+    slots: Array | None = None
+    "The slot of each row; None before the cache has decided."
+
+
+def id_type(num_rows: int) -> np.dtype[Any]:
+    """The narrowest type that a cache uses for ids of rows."""
+    return np.dtype(np.int32 if id_dtype(num_rows) == torch.int32 else np.int64)
+
+
+AHEAD = 128
+"Number of ids whose entries are prefetched before the first of them is used: a loop that waits for one after the other is slow."
+_four_bytes, _eight_bytes = prefetcher("i4", 1), prefetcher("i8", 1)
 MOST_BATCHES = 1 << 16
 "Largest number of batches in a window. Before one more is announced, the cache decides for the oldest."
 LEVELS = 64
@@ -65,11 +93,6 @@ class _Tables(NamedTuple):
 class LookAhead:
     """A cache that is told about batches before they are placed. It decides for them in the order in which they were announced.
 
-    Args:
-        num_rows: number of rows of the feature store.
-        num_slots: number of rows that the hot tier has room for.
-        hottest: int64 [n], distinct ids of rows, the hottest first: the cache begins with the first ``num_slots`` of them, and
-            the order decides among rows without a use in the window. None for an empty cache without an order.
     Example:
         >>> cache = LookAhead(10, 1)
         >>> batches = [cache.announce(np.array(ids)) for ids in ([1, 2], [3, 2], [1])]
@@ -104,11 +127,7 @@ class LookAhead:
             _keep_first(len(kept), tables)
 
     def announce(self, ids: Array) -> Announced:
-        """Add a batch at the end of the window. Batches at its beginning that were dropped leave it.
-
-        Args:
-            ids: int64 [n], each below ``num_rows``. Callers must not modify the ids until the batch is placed.
-        """
+        """Add a batch at the end of the window. Batches at its beginning that were dropped leave it."""
         while self._window and (len(self._window) == MOST_BATCHES or self._window[0][1]() is None):
             self._place_oldest()
         self._make_room(len(ids))
@@ -160,6 +179,24 @@ class LookAhead:
             larger = np.empty(capacity, np.int32)
             larger[at & (capacity - 1)] = self._next_uses[at & (len(self._next_uses) - 1)]
             self._next_uses = larger
+
+
+@compiled(inline="always")
+def prefetch_by_id(table: Array, ids: Array, first: int) -> None:
+    """Prefetch the entries, 4 bytes each, of AHEAD ids from position ``first`` on."""
+    address = np.int64(table.ctypes.data)
+    for position in range(first, min(first + AHEAD, len(ids))):
+        _four_bytes(address, ids[position])
+
+
+@compiled(inline="always")
+def prefetch_by_slot(table: Array, slot_of: Array, ids: Array, first: int) -> None:
+    """Prefetch the entries, 8 bytes each, of the slots of AHEAD ids from position ``first`` on."""
+    address = np.int64(table.ctypes.data)
+    for position in range(first, min(first + AHEAD, len(ids))):
+        slot = np.int64(slot_of[ids[position]])
+        if slot >= 0:
+            _eight_bytes(address, slot)
 
 
 @compiled(inline="always")

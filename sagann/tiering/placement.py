@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sagann.errors import InputError
-from sagann.tiering.cache import Array
+from sagann.tiering.look_ahead import Array
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -61,16 +61,6 @@ def place_hot_rows(
 ) -> tuple[LinkedGroup, ...]:
     """Place the hottest rows on devices.
 
-    Args:
-        num_slots: number of rows that each device has room for.
-        num_rows: number of rows of the feature store.
-        replicated: part of a device's room, that of the smallest one of its group, for rows that all devices of the group hold; 0 to 1.
-        linked: whether two devices, by number, read each other's memory. A device joins the first group with all of whose members it is
-            linked.
-    Returns:
-        The groups. Each device is in one of them.
-    Raises:
-        InputError: ``replicated`` is out of range.
     Example:
         >>> (group,) = place_hot_rows([3, 3], num_rows=100, replicated=0.34)
         >>> devices, slots = group.seen_from(0)

@@ -3,12 +3,23 @@
 All scores read the in-edges of a whole graph, in CSC. Self-loops and multi-edges count like any other edges, as they do for a sampler.
 Edge types and weights are not read.
 
+Scores pass from destinations to the sources of their edges (:func:`spread`), in parallel over CSC. CSC groups edges by destination, so threads that
+walk it would add to the same source at once. Instead, edges are taken in pieces of bounded size. The edges of a piece are distributed over about a
+thousand buckets of neighbouring sources; then each bucket is added up by one thread, whose sums fit the cache. Every thread distributes a slice of
+the piece behind the slices before it, so a source adds up its values in the order of the edges: there are no atomic additions, and the result has
+the same bits for any number of threads. Destinations of value 0 give nothing, and their edges are not read: where few vertices have a value, as in
+the first hop of a sampler, most of the edges stay on the disk. Memory beside the result is 12 bytes for each edge of a piece (16 above 2^31
+vertices), whatever the number of edges of the graph. The topology is read twice in ascending order, so it may be mapped from files.
+
 References:
     Graph Neural Network Training with Data Tiering, 2021, Sec. 3.1 and Algorithm 1. We differ in what the paper leaves open: the damping
     is 0.85, and the score of a vertex without in-edges goes nowhere, since a sampler finds nothing there.
 
     Kaler et al., Communication-Efficient Graph Neural Networks with Probabilistic Neighborhood Expansion Analysis and Caching, MLSys
     2023, Sec. 3: vertex inclusion probabilities.
+
+    Beamer, Asanović and Patterson, Reducing PageRank Communication via Propagation Blocking, IPDPS 2017, Sec. IV. We differ in that
+    edges are blocked piece by piece, so that memory does not grow with them.
 """
 
 from __future__ import annotations
@@ -16,16 +27,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, get_args
 
+import numpy as np
 import torch
+from numba import prange
 from torch import Tensor
 
 from sagann.errors import InputError, require_choice, require_type
 from sagann.graph.checks import wrong_form
+from sagann.graph.counting_sort import BUCKET_BITS, ITEMS_PER_THREAD, Array, count_buckets, offsets_of_slices
 from sagann.graph.graph import Graph
+from sagann.graph.threads import pytorch_threads
 from sagann.graph.topology import Topology
+from sagann.jit import compiled
 from sagann.ranges import require_integer
 from sagann.sampling.arguments import require_fanouts, require_square
-from sagann.tiering.spread import spread
 
 Score = Literal["degree", "rpr", "wrpr", "vip"]
 """degree: number of out-edges. rpr: reverse PageRank. wrpr: weighted reverse PageRank, which begins at the vertices that batches start
@@ -71,25 +86,22 @@ def score_vertices(
         >>> hot = hottest(score_vertices(graph, "wrpr"))[: graph.num_vertices // 10]
     """
     require_choice(by, SCORES, what="unknown score", where="score_vertices")
+    require_square(graph.topology, where="score_vertices, graph.topology")
     if by == "degree":
         return out_degree(graph.topology)
     if by == "rpr":
         return reverse_pagerank(graph.topology)
     seeds = labelled_vertices(graph) if seeds is None else seeds
+    _require_some(seeds, graph.num_vertices)
     if by == "wrpr":
         return weighted_reverse_pagerank(graph.topology, seeds)
+    fanouts = require_fanouts(fanouts, where="score_vertices, fanouts")
+    require_integer(batch_size, "batch_size", where="score_vertices, batch_size")
     return inclusion_probability(graph.topology, seeds, fanouts, batch_size=batch_size)
 
 
 def labelled_vertices(graph: Graph) -> Tensor:
-    """The vertices that batches of training start from, as a mask.
-
-    Returns:
-        bool [num_vertices]: the vertices with a label, of the split 'train' if there is one. In a graph without labels, all of that split,
-        or all vertices with targets.
-    Raises:
-        InputError: the graph has none of the three.
-    """
+    """The vertices that batches of training start from, as a mask."""
     train = graph.splits.get("train")
     if graph.labels is None and graph.targets is None and train is None:
         raise InputError(
@@ -104,18 +116,11 @@ def labelled_vertices(graph: Graph) -> Tensor:
 def out_degree(topology: Topology) -> Tensor:
     """Count the out-edges of every vertex: one hop of sampling, from any vertex.
 
-    Args:
-        topology: a whole graph's, on the processor; its arrays may be mapped from files.
-    Returns:
-        float64 [num_vertices], whole numbers.
-    Raises:
-        InputError: the topology is not that of a whole graph, or on a device.
     Example:
         >>> topology = Topology.from_coo(src=torch.tensor([0, 0, 1]), dst=torch.tensor([1, 2, 2]), num_src=3)
         >>> out_degree(topology).tolist()
         [2.0, 1.0, 0.0]
     """
-    require_square(topology, where="out_degree, topology")
     return spread(topology, torch.ones(topology.num_dst, dtype=torch.float64))
 
 
@@ -133,12 +138,9 @@ def reverse_pagerank(topology: Topology) -> Tensor:
         topology: a whole graph's, on the processor; its arrays may be mapped from files.
     Returns:
         float64 [num_vertices], with the same bits for any number of threads.
-    Raises:
-        InputError: the topology is not that of a whole graph, or on a device.
     References:
         Bar-Yossef and Mashiach, Local approximation of PageRank and reverse PageRank, CIKM 2008.
     """
-    require_square(topology, where="reverse_pagerank, topology")
     score = _uniform(topology.num_dst)
     for _ in range(_MOST_ITERATIONS):
         before, score = score, _iterated(topology, score)
@@ -155,27 +157,14 @@ def weighted_reverse_pagerank(
     The first scores of labelled vertices are multiplied by N / L, for N vertices of which L are labelled. There are few iterations, so
     that the first scores still matter in the end.
 
-    Args:
-        topology: a whole graph's, on the processor; its arrays may be mapped from files.
-        labelled: bool [num_vertices], the vertices that batches start from; at least one.
-        iterations: number of iterations.
-    Returns:
-        float64 [num_vertices], with the same bits for any number of threads.
-    Raises:
-        InputError: the topology is not that of a whole graph, or on a device; ``labelled`` is no such mask; or a number is out
-            of range.
     Example:
         >>> topology = Topology.from_coo(src=torch.tensor([1, 2, 3]), dst=torch.tensor([0, 1, 0]), num_src=4)
         >>> labelled = torch.tensor([True, False, False, False])
         >>> weighted_reverse_pagerank(topology, labelled, iterations=1)[1:3].tolist()
         [0.4625, 0.25]
     """
-    where = "weighted_reverse_pagerank"
-    require_square(topology, where=f"{where}, topology")
-    require_integer(iterations, "iterations", where=f"{where}, iterations")
-    num_labelled = count_labelled(labelled, topology.num_dst, where=f"{where}, labelled")
     score = _uniform(topology.num_dst)
-    score[labelled] *= topology.num_dst / num_labelled
+    score[labelled] *= topology.num_dst / int(labelled.sum())
     for _ in range(iterations):
         score = _iterated(topology, score)
     return score
@@ -202,9 +191,6 @@ def inclusion_probability(
         batch_size: number of seeds in a batch, at least 1.
     Returns:
         float64 [num_vertices], from 0 to 1, with the same bits for any number of threads.
-    Raises:
-        InputError: the topology is not that of a whole graph, or on a device; ``labelled`` is no such mask; or a number is out of
-            range.
     References:
         Kaler et al., MLSys 2023, Sec. 3.1. We differ in that a destination picks anew in each hop, as our sampler's do.
     Example:
@@ -213,14 +199,9 @@ def inclusion_probability(
         >>> inclusion_probability(topology, labelled, [1, 1]).tolist()
         [1.0, 0.75, 0.75, 0.5]
     """
-    where = "inclusion_probability"
-    require_square(topology, where=f"{where}, topology")
-    fanouts = require_fanouts(fanouts, where=f"{where}, fanouts")
-    require_integer(batch_size, "batch_size", where=f"{where}, batch_size")
-    num_labelled = count_labelled(labelled, topology.num_dst, where=f"{where}, labelled")
     in_degrees = topology.in_degrees().double()
     # Logarithms of the probability that a vertex is not in the batch.
-    absent = torch.log1p(-labelled.double() * min(1.0, batch_size / num_labelled))
+    absent = torch.log1p(-labelled.double() * min(1.0, batch_size / int(labelled.sum())))
     for fanout in fanouts:
         picks = 1.0 if fanout == -1 else fanout / in_degrees.clamp(min=fanout)
         absent = absent + spread(topology, torch.log1p(torch.expm1(absent) * picks))
@@ -263,16 +244,122 @@ def _uniform(num_vertices: int) -> Tensor:
     return torch.full((num_vertices,), 1 / max(1, num_vertices), dtype=torch.float64)
 
 
-def count_labelled(labelled: Tensor, num_vertices: int, *, where: str) -> int:
-    """Number of labelled vertices; refuse an argument (``where``) that is no mask of at least one vertex."""
-    hint = "Pass a mask, such as graph.splits['train']."
+def _require_some(labelled: Tensor, num_vertices: int) -> None:
+    """Refuse what is no mask of at least one vertex."""
+    where, hint = "score_vertices, seeds", "Pass a mask, such as graph.splits['train']."
     require_type(labelled, Tensor, where=where, hint=hint)
     if labelled.dtype != torch.bool or tuple(labelled.shape) != (num_vertices,):
         raise wrong_form(labelled, f"torch.bool [{num_vertices}]", where=where, hint=hint)
-    count = int(labelled.sum())
-    if count == 0:
+    if not bool(labelled.any()):
         raise InputError(
             f"no vertex is labelled: 0 of {num_vertices} vertices (in {where})",
             hint="Mark the vertices that batches start from.",
         )
-    return count
+
+
+PIECE_EDGES = 1 << 22
+"Number of edges in a piece."
+# Ranges of buckets for each thread: some take longer than others.
+_TASKS_PER_THREAD = 4
+
+
+def spread(topology: Topology, values: Tensor) -> Tensor:
+    """Add up, for every source, the values of the destinations of its out-edges.
+
+    Example:
+        >>> topology = Topology.from_coo(src=torch.tensor([0, 0, 1]), dst=torch.tensor([1, 2, 2]), num_src=3)
+        >>> spread(topology, torch.tensor([4.0, 2.0, 1.0], dtype=torch.float64)).tolist()
+        [3.0, 1.0, 0.0]
+    """
+    result = np.zeros(topology.num_src)
+    indptr, indices, given = (array.contiguous().numpy() for array in (topology.indptr, topology.indices, values))
+    piece = min(PIECE_EDGES, topology.num_edges)
+    sources, parts = np.empty(piece, dtype=indices.dtype), np.empty(piece)
+    shift = max(0, (topology.num_src - 1).bit_length() - BUCKET_BITS)
+    with pytorch_threads() as threads:
+        num_slices = max(1, min(threads, piece // ITEMS_PER_THREAD))
+        for first in range(0, topology.num_edges, PIECE_EDGES):
+            stop = min(first + PIECE_EDGES, topology.num_edges)
+            _spread_piece(indptr, indices, given, first, stop, shift, num_slices, sources, parts, result)
+    return torch.from_numpy(result)
+
+
+@compiled(parallel=True)
+def _spread_piece(
+    indptr: Array,
+    indices: Array,
+    values: Array,
+    first: int,
+    stop: int,
+    shift: int,
+    num_slices: int,
+    sources: Array,
+    parts: Array,
+    result: Array,
+) -> None:
+    num_edges = stop - first
+    num_buckets = ((len(result) - 1) >> shift) + 1
+    bounds = np.empty(num_slices + 1, dtype=np.int64)
+    for s in range(num_slices + 1):
+        bounds[s] = first + num_edges * s // num_slices
+
+    # heads[s, b] is where slice s writes its next edge of bucket b.
+    heads = np.zeros((num_slices, num_buckets), dtype=np.int64)
+    for s in prange(num_slices):
+        _count(indptr, indices, values, bounds[s], bounds[s + 1], shift, heads[s])
+    ends = offsets_of_slices(heads)
+    for s in prange(num_slices):
+        _distribute(indptr, indices, values, bounds[s], bounds[s + 1], shift, heads[s], sources, parts)
+
+    # Tasks are ranges of buckets that end nearest to equal shares of the edges. Their sources are apart.
+    num_edges = ends[num_buckets - 1]
+    num_tasks = min(num_buckets, _TASKS_PER_THREAD * num_slices)
+    edge_bounds = np.zeros(num_tasks + 1, dtype=np.int64)
+    for t in range(1, num_tasks):
+        bucket = np.searchsorted(ends, num_edges * t // num_tasks, side="right")
+        edge_bounds[t] = ends[bucket - 1] if bucket else 0
+    edge_bounds[num_tasks] = num_edges
+    for t in prange(num_tasks):
+        for e in range(edge_bounds[t], edge_bounds[t + 1]):
+            result[np.uint64(sources[e])] += parts[e]
+
+
+@compiled()
+def _count(indptr: Array, indices: Array, values: Array, begin: int, end: int, shift: int, counts: Array) -> None:
+    """Add to ``counts`` how many edges of a slice each bucket gets: those of destinations with a value."""
+    dst = np.searchsorted(indptr, begin, side="right") - 1
+    while begin < end:
+        row_end = min(end, indptr[dst + 1])
+        if values[dst] != 0:
+            count_buckets(indices, begin, row_end, shift, counts)
+        begin = row_end
+        dst += 1
+
+
+@compiled()
+def _distribute(
+    indptr: Array,
+    indices: Array,
+    values: Array,
+    begin: int,
+    end: int,
+    shift: int,
+    heads: Array,
+    sources: Array,
+    parts: Array,
+) -> None:
+    """Copy the sources and values of a slice of edges to their buckets, but for edges of value 0."""
+    dst = np.searchsorted(indptr, begin, side="right") - 1
+    while begin < end:
+        value = values[dst]
+        row_end = min(end, indptr[dst + 1])
+        if value != 0:
+            for e in range(begin, row_end):
+                source = indices[e]
+                bucket = np.uint64(source) >> np.uint64(shift)
+                at = np.uint64(heads[bucket])
+                heads[bucket] = at + np.uint64(1)
+                sources[at] = source
+                parts[at] = value
+        begin = row_end
+        dst += 1

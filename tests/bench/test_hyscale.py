@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bench.hyscale import __main__ as hyscale
-from bench.hyscale.cases import CASES, FIGURE_11
+from bench.hyscale.__main__ import CASES, FIGURE_11
 from sagann.machines import published_machine
 from tests.bench.tables import rows_of
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from bench.hyscale.batches import DegreeClass, DegreeLaw, expected_counts, log_normal_law
+from bench.hyscale.batches import DegreeLaw, expected_counts, log_normal_law
 from sagann.graph import Topology
 from sagann.sampling import NeighborSampler
 
@@ -37,11 +37,8 @@ def test_counts_are_those_of_sampled_batches(fanouts: tuple[int, ...], num_seeds
     ins = torch.diff(topology.indptr)
     outs = torch.bincount(topology.indices.long(), minlength=NUM_VERTICES)
     degrees, of_class = torch.unique(torch.stack([ins, outs]), dim=1, return_counts=True)
-    classes = [
-        DegreeClass(share=count / NUM_VERTICES, in_degree=in_degree, out_degree=out_degree)
-        for (in_degree, out_degree), count in zip(degrees.T.tolist(), of_class.tolist(), strict=True)
-    ]
-    counts = expected_counts(DegreeLaw(num_vertices=NUM_VERTICES, classes=tuple(classes)), fanouts, num_seeds)
+    law = DegreeLaw(NUM_VERTICES, of_class.numpy() / NUM_VERTICES, *degrees.numpy().astype(float))
+    counts = expected_counts(law, fanouts, num_seeds)
     sampler = NeighborSampler(topology, fanouts, seed=0)
     generator = torch.Generator().manual_seed(0)
     batches = [
@@ -58,7 +55,7 @@ def test_counts_are_those_of_sampled_batches(fanouts: tuple[int, ...], num_seeds
 
 
 def test_without_deduplication_every_edge_brings_a_vertex() -> None:
-    law = DegreeLaw(num_vertices=1000, classes=(DegreeClass(share=1.0, in_degree=50, out_degree=50),))
+    law = DegreeLaw(1000, *np.array([[1.0], [50.0], [50.0]]))
     counts = expected_counts(law, (25, 10), 4, deduplicated=False)
     assert counts.edges == pytest.approx((10 * 104, 4 * 25))
     assert counts.vertices == pytest.approx((104 + 1040, 104, 4))
@@ -68,7 +65,7 @@ def test_without_deduplication_every_edge_brings_a_vertex() -> None:
 
 
 def test_a_batch_is_no_larger_than_the_graph() -> None:
-    law = DegreeLaw(num_vertices=100, classes=(DegreeClass(share=1.0, in_degree=50, out_degree=50),))
+    law = DegreeLaw(100, *np.array([[1.0], [50.0], [50.0]]))
     assert expected_counts(law, (-1, -1), 100).vertices[0] == pytest.approx(100)
     assert expected_counts(law, (25, 10), 0).vertices == (0, 0, 0)
 
@@ -77,14 +74,14 @@ def test_a_batch_is_no_larger_than_the_graph() -> None:
 @pytest.mark.parametrize(("mean", "top_share"), [(50.0, 0.05), (2.0, 0.8)])
 def test_a_law_has_its_mean_and_its_top(mean: float, top_share: float, symmetric: bool) -> None:
     law = log_normal_law(num_vertices=1000, mean=mean, top_share=top_share, symmetric=symmetric)
-    assert sum(each.share for each in law.classes) == pytest.approx(1)
+    assert law.share.sum() == pytest.approx(1)
     assert law.mean_out_degree == pytest.approx(mean)
-    assert sum(each.share * each.in_degree for each in law.classes) == pytest.approx(mean)
-    assert all(each.in_degree == each.out_degree for each in law.classes) is symmetric
+    assert law.share @ law.in_degree == pytest.approx(mean)
+    assert np.array_equal(law.in_degree, law.out_degree) is symmetric
     # The hundredth of the vertices with the most out-edges, the last class of them in part.
     left, edges = 0.01, 0.0
-    for each in sorted(law.classes, key=lambda each: -each.out_degree):
-        taken = min(left, each.share)
-        edges += taken * each.out_degree
+    for at in np.argsort(-law.out_degree):
+        taken = min(left, law.share[at])
+        edges += taken * law.out_degree[at]
         left -= taken
     assert edges / mean == pytest.approx(top_share, rel=0.04)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from bench.kernels.gathers import GATHERS
-from bench.kernels.graphs import topology_of
+from bench.kernels.gathers import GATHERS, topology_of
 from bench.kernels.yardstick import Yardstick, can_run
 from sagann.kernels.edge import cpu
 

@@ -8,7 +8,7 @@ import sys
 import pytest
 import torch
 
-from bench.contest import Contestant, take_turns
+from bench.contest import take_turns
 from bench.minibatches import __main__ as script
 from bench.workers import ROOT
 
@@ -76,9 +76,9 @@ def test_a_tiny_epoch_is_foretold_and_measured() -> None:
 def test_turns_go_on_without_a_peer_that_hangs() -> None:
     say = "import os, sys; say = lambda it: os.write(int(sys.argv[2]), it.encode()); say('{\"ready\": 0}\\n')\n"
     programs = {"sagann": f"{say}for line in sys.stdin: say(line)", "dgl": "import time; time.sleep(60)"}
-    contestants = [Contestant(name=name, command=(sys.executable, "-c", text)) for name, text in programs.items()]
+    commands = {name: (sys.executable, "-c", text) for name, text in programs.items()}
     turns = take_turns(
-        contestants, lambda _: {}, first={"epoch": 0}, request=lambda *_: {"epoch": 1}, rounds=2, timeout_s=3
+        commands, lambda _: {}, first={"epoch": 0}, request=lambda *_: {"epoch": 1}, rounds=2, timeout_s=3
     )
     assert turns.answers == {"sagann": [{"epoch": 1}] * 2}
     assert {name: end.outcome for name, end in turns.failures.items()} == {"dgl": "too slow"}

@@ -30,4 +30,4 @@ def test_the_page_has_every_section(monkeypatch: pytest.MonkeyPatch, capsys: pyt
         (roc.PARTITION_COLUMNS, 6),
         (roc.LATENCY_COLUMNS, 8),
     ):
-        assert len(tables[columns]) == 2 + count
+        assert len(tables[tuple(columns.split(" | "))]) == 2 + count

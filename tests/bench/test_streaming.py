@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bench.streaming import __main__ as streaming
-from bench.streaming.report import HEADER
+from bench.streaming.__main__ import HEADER
 from bench.streaming.worker import WAYS
 from tests.plan.machines import ROUND
 

@@ -6,8 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 
+from sagann.compiler.classify import classify
+from sagann.compiler.trace import trace_layer
 from sagann.graph import Topology
 from sagann.runtime.in_memory.engine import CompiledEngine
 from sagann.saga import Edge, Engine, NaiveEngine, SagaLayer, using_engine
@@ -88,3 +90,17 @@ def program_of(layer: SagaLayer, topology: Topology, x: Tensor, engine: Compiled
     program = engine.program(layer, x.detach().clone().requires_grad_(), data)
     assert program is not None, engine.why_not(layer, x.detach().clone().requires_grad_(), data)
     return program
+
+
+def traced(layer: SagaLayer, dim: int = 4) -> fx.GraphModule:
+    """The layer's graph for float32 rows of ``dim`` features and numbers as edge data."""
+    data = torch.rand(5) if layer.edge_data else None
+    module = trace_layer(layer, torch.randn(9, dim), data)
+    classify(module)
+    return module
+
+
+def targets(module: fx.GraphModule, place: str) -> list[str]:
+    """Names of the operators in a place, in order."""
+    nodes = [node for node in module.graph.nodes if node.op == "call_function" and node.meta["place"] == place]
+    return [node.target._schema.name.partition("::")[2] for node in nodes]

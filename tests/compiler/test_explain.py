@@ -1,7 +1,8 @@
 import torch
 import torch.nn.functional as F
 
-from sagann.compiler import CallForm, CompilerOptions, compile_layer, explain
+from sagann.compiler import CallForm, CompilerOptions, compile_layer
+from sagann.compiler.explain import explain
 from sagann.nn import GCN, GatedGCN
 from tests.compiler.layers import Layer
 

@@ -11,11 +11,10 @@ import torch.nn.functional as F
 from torch import Tensor, fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from sagann.compiler.size_check import OTHER_ROWS, check_sizes
+from sagann.compiler.row_check import OTHER_ROWS, check_sizes
 from sagann.compiler.trace import ROWS, TraceError, distinct_names, fake_rows, make_graph, trace_layer
 from sagann.nn import GGNN
-from tests.compiler.graphs import targets, traced
-from tests.compiler.layers import Layer
+from tests.compiler.layers import Layer, targets, traced
 
 
 def remember(m: Layer, e: object) -> torch.Tensor:
@@ -127,10 +126,7 @@ def overwritten(m: Layer, e: object) -> torch.Tensor:
         (packed, r"hooks of saved tensors on"),
         (reversed_gradient, r"has it changed by a hook \(test_trace.py:"),
         (lambda m, e: e.src * (2 if m.w.requires_grad else 1), "asks whether a tensor gets a gradient"),
-        (
-            lambda m, e: torch.from_numpy(e.src.detach().numpy()),
-            r"out of PyTorch by Tensor.numpy \(test_trace.py:",
-        ),
+        (lambda m, e: torch.from_numpy(e.src.detach().numpy()), r"out of PyTorch by Tensor.numpy \(test_trace.py:"),
         (lambda m, e: torch.tensor(e.src.tolist()), "out of PyTorch by Tensor.tolist"),
         (lambda m, e: e.src * float(np.asarray(m.a.detach())), "out of PyTorch by Tensor.__array__"),
     ],

@@ -11,7 +11,8 @@ import torch
 from hypothesis import given, settings, strategies as st
 from torch import Tensor, nn
 
-from sagann.compiler import CompilerOptions, LayerProgram, explain
+from sagann.compiler import CompilerOptions, LayerProgram
+from sagann.compiler.explain import explain
 from sagann.errors import InputError
 from sagann.graph import Topology
 from sagann.kernels.typed_linear import typed_linear

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -50,7 +52,7 @@ def test_a_linear_map_equals_that_of_dense_rows(
 @pytest.mark.parametrize("num_rows", [20, 400])
 def test_the_naive_dialect_gives_the_gradient_of_dense_rows(num_rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whether there are more vertices than features, or fewer."""
-    monkeypatch.setattr("sagann.kernels.sparse_linear.dialect_for", lambda _: naive)
+    monkeypatch.setattr("sagann.kernels.feature_rows.dialect_for", lambda _: naive)
     x, weight = sparse(num_rows, 50).double(), torch.randn(3, 50, dtype=torch.float64, requires_grad=True)
     found = [
         torch.autograd.grad(linear(rows, weight).square().sum(), weight)[0]
@@ -99,18 +101,14 @@ def test_half_precision_is_read_and_returned(dtype: torch.dtype) -> None:
     )
 
 
-def test_the_same_bits_whatever_the_threads() -> None:
+def test_the_same_bits_whatever_the_threads(threads: Any) -> None:
     x, weight = sparse(5000, 300, torch.float32), torch.randn(64, 300, requires_grad=True)
     mask = Mask(p=0.5, seed=3)
     found = []
-    before = torch.get_num_threads()
-    try:
-        for threads in (1, 2):
-            torch.set_num_threads(threads)
-            out = linear(FeatureRows(x, mask=mask), weight)
-            found.append((out.detach(), *torch.autograd.grad(out.square().sum(), weight)))
-    finally:
-        torch.set_num_threads(before)
+    for count in (1, 2):
+        threads(count)
+        out = linear(FeatureRows(x, mask=mask), weight)
+        found.append((out.detach(), *torch.autograd.grad(out.square().sum(), weight)))
     assert all(torch.equal(one, two) for one, two in zip(*found, strict=True))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -47,13 +47,6 @@ def naive(topology: Topology, first: int, stop: int, row_bytes: int, device: str
     return total
 
 
-@pytest.fixture
-def threads() -> Iterator[Callable[[int], None]]:
-    given_threads = torch.get_num_threads()
-    yield torch.set_num_threads
-    torch.set_num_threads(given_threads)
-
-
 @pytest.fixture(scope="module")
 def power_law() -> Topology:
     src, dst = rmat_edges(3000, 200_000, seed=0, scramble=False)
@@ -96,10 +89,7 @@ def test_the_example_of_the_paper() -> None:
 
 @pytest.mark.parametrize("num_threads", [1, 3])
 def test_sums_do_not_depend_on_threads(
-    power_law: Topology,
-    num_threads: int,
-    threads: Callable[[int], None],
-    monkeypatch: pytest.MonkeyPatch,
+    power_law: Topology, num_threads: int, threads: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = count_cost_features(power_law, WIDTHS).sums
     threads(num_threads)

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import example, given, strategies as st
 
 from sagann.graph import Topology
 from sagann.graph.rmat import rmat_edges
@@ -103,6 +103,7 @@ def test_what_was_learned_is_kept_while_parts_stay(features: CostFeatures) -> No
     assert max(errors(model, features)) < before + 0.05
 
 
+@example(490781)
 @given(st.integers(0, 2**32))
 def test_any_measurements_give_finite_weights_and_speeds(seed: int) -> None:
     random, model = np.random.default_rng(seed), CostModel(forgetting=float(random_factor(seed)))

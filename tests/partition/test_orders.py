@@ -21,13 +21,7 @@ from tests.graphs import labelled_graph, odd_topologies
 
 def blocks(num_vertices: int = 600) -> Graph:
     return sbm_graph(
-        num_vertices,
-        num_classes=6,
-        average_degree=10,
-        homophily=0.95,
-        num_features=2,
-        feature_noise=0.1,
-        seed=0,
+        num_vertices, num_classes=6, average_degree=10, homophily=0.95, num_features=2, feature_noise=0.1, seed=0
     )
 
 

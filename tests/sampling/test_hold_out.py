@@ -7,15 +7,7 @@ import torch
 from torch import Tensor
 
 from sagann.errors import InputError
-from sagann.graph import (
-    Graph,
-    MeasuredLinks,
-    Topology,
-    relabel,
-    sbm_graph,
-    subgraph,
-    validate_graph,
-)
+from sagann.graph import Graph, MeasuredLinks, Topology, relabel, sbm_graph, subgraph, validate_graph
 from sagann.sampling import hold_out_links
 from sagann.storage import save_graph
 from tests.graphs import labelled_graph

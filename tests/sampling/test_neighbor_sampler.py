@@ -17,7 +17,7 @@ from sagann.storage import open_graph, save_graph
 from sagann.train.resources import peak_rss_bytes
 from tests.graphs import labelled_graph, odd_topologies, random_topology
 from tests.sampling import naive
-from tests.sampling.same import assert_same, assert_same_block
+from tests.sampling.naive import assert_same, assert_same_block
 
 SEVERAL = random_topology(300, 9000, types=3)
 

@@ -3,15 +3,79 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable, Sequence
+from functools import cache
+from itertools import combinations
 from weakref import ref
 
 import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from sagann.tiering import LookAhead
-from sagann.tiering.cache import Announced
-from tests.tiering.naive_caches import NaiveLookAhead, least_reads
+from sagann.tiering import CACHES, Cache, LookAhead
+from sagann.tiering.look_ahead import Announced
+
+
+def table_bytes(cache: Cache) -> int:
+    """Bytes of all arrays of a cache that do not grow with a window."""
+    known = {**vars(cache), "_next_uses": None}.values()
+    arrays = [*known, *getattr(cache, "_tables", ())]
+    return sum({id(array): array.nbytes for array in arrays if isinstance(array, np.ndarray)}.values())
+
+
+@pytest.mark.parametrize("name", CACHES)
+@pytest.mark.parametrize("has_order", [True, False])
+@pytest.mark.parametrize(("num_rows", "num_slots"), [(1, 1), (1000, 0), (1000, 100)])
+def test_a_cache_takes_the_memory_that_it_states(name: str, has_order: bool, num_rows: int, num_slots: int) -> None:
+    made = CACHES[name](num_rows, num_slots, np.arange(num_rows)[::-1] if has_order else None)
+    assert CACHES[name].state_bytes(num_rows, num_slots, has_order=has_order) == table_bytes(made)
+
+
+@pytest.mark.parametrize("name", CACHES)
+def test_a_cache_begins_with_the_hottest_rows(name: str) -> None:
+    cache = CACHES[name](50, 10, np.arange(49, -1, -1))
+    assert sorted(cache.owners.tolist()) == list(range(40, 50))
+    assert (cache.owners[cache.place(np.arange(40, 50))] == np.arange(40, 50)).all()
+
+
+class NaiveLookAhead:
+    """Belady's rule for the announced batches: after each batch, the rows with the nearest next use stay."""
+
+    def __init__(self, num_slots: int, hottest: Sequence[int] = (), levels: dict[int, int] | None = None) -> None:
+        self.num_slots = num_slots
+        self.levels = levels or {}
+        self.kept = set(hottest[:num_slots])
+        self.window: list[Sequence[int]] = []
+
+    def num_resident(self) -> int:
+        """Number of rows of the oldest batch that are resident, each counted once; the batch leaves the window."""
+        batch = set(self.window.pop(0))
+        found = len(batch & self.kept)
+        # Only how urgent the rows are that stay is determined, not which of equally urgent rows.
+        self.kept = set(sorted(self.kept | batch, key=self.urgency)[: self.num_slots])
+        return found
+
+    def urgency(self, row: int) -> tuple[int, int]:
+        """Batches until the next use, and the level of heat among rows without one."""
+        uses = [number for number, batch in enumerate(self.window) if row in batch]
+        return (uses[0], 0) if uses else (len(self.window), self.levels.get(row, 0))
+
+
+def least_reads(batches: Sequence[Iterable[int]], num_slots: int, kept: Iterable[int] = ()) -> int:
+    """The least number of rows that any policy reads for some batches, by trying every set of rows after each batch."""
+    sets = [frozenset(batch) for batch in batches]
+
+    @cache
+    def reads(number: int, held: frozenset[int]) -> int:
+        if number == len(sets):
+            return 0
+        together = held | sets[number]
+        count = min(num_slots, len(together))
+        later = min(reads(number + 1, frozenset(some)) for some in combinations(sorted(together), count))
+        return len(sets[number] - held) + later
+
+    return reads(0, frozenset(kept))
+
 
 BATCHES = st.lists(st.lists(st.integers(0, 6), max_size=5), max_size=7)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -12,9 +14,9 @@ from sagann.errors import InputError
 from sagann.graph import Topology
 from sagann.graph.rmat import rmat_edges
 from sagann.sampling import NeighborSampler, seed_batches
-from sagann.tiering import access_curve, hottest, measured_accesses, spread as spread_module
+from sagann.tiering import access_curve, hottest, measured_accesses, scores
 from sagann.tiering.placement import place_hot_rows
-from sagann.tiering.spread import spread
+from sagann.tiering.scores import spread
 from tests.graphs import odd_topologies, random_topology, topology_of
 
 
@@ -87,15 +89,11 @@ def test_counts_are_those_of_the_batches(name: str) -> None:
     assert found.tolist() == expected
 
 
-def test_counts_do_not_depend_on_threads() -> None:
-    topology, given = random_topology(500, 4000), torch.get_num_threads()
-    found = []
-    try:
-        for threads in (1, 3):
-            torch.set_num_threads(threads)
-            found.append(measured_accesses(topology, torch.arange(400), [5, 5], batch_size=16))
-    finally:
-        torch.set_num_threads(given)
+def test_counts_do_not_depend_on_threads(threads: Any) -> None:
+    topology, found = random_topology(500, 4000), []
+    for count in (1, 3):
+        threads(count)
+        found.append(measured_accesses(topology, torch.arange(400), [5, 5], batch_size=16))
     assert torch.equal(*found)
 
 
@@ -133,13 +131,6 @@ def in_order_of_edges(topology: Topology, values: Tensor) -> Tensor:
     return torch.from_numpy(result)
 
 
-@pytest.fixture
-def threads() -> object:
-    given = torch.get_num_threads()
-    yield torch.set_num_threads
-    torch.set_num_threads(given)
-
-
 @pytest.fixture(scope="module")
 def power_law() -> Topology:
     src, dst = rmat_edges(3000, 200_000, seed=0)
@@ -148,9 +139,9 @@ def power_law() -> Topology:
 
 @pytest.mark.parametrize(("num_threads", "piece_edges"), [(1, 1 << 22), (2, 64), (3, 70_001)])
 def test_bits_do_not_depend_on_threads_and_pieces(
-    power_law: Topology, num_threads: int, piece_edges: int, threads: object, monkeypatch: pytest.MonkeyPatch
+    power_law: Topology, num_threads: int, piece_edges: int, threads: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(spread_module, "PIECE_EDGES", piece_edges)
+    monkeypatch.setattr(scores, "PIECE_EDGES", piece_edges)
     threads(num_threads)
     values = values_of(power_law.num_dst)
     assert torch.equal(spread(power_law, values), in_order_of_edges(power_law, values))
@@ -158,9 +149,9 @@ def test_bits_do_not_depend_on_threads_and_pieces(
 
 @pytest.mark.parametrize("share", [0.0, 0.6])
 def test_edges_of_destinations_without_a_value_are_not_read(
-    power_law: Topology, share: float, threads: object, monkeypatch: pytest.MonkeyPatch
+    power_law: Topology, share: float, threads: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(spread_module, "PIECE_EDGES", 70_001)
+    monkeypatch.setattr(scores, "PIECE_EDGES", 70_001)
     threads(2)
     values = values_of(power_law.num_dst)
     # A sum of logarithms begins with zeros of either sign.
@@ -172,6 +163,6 @@ def test_edges_of_destinations_without_a_value_are_not_read(
 
 
 def test_a_row_longer_than_a_piece_is_divided(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spread_module, "PIECE_EDGES", 5)
+    monkeypatch.setattr(scores, "PIECE_EDGES", 5)
     hub = topology_of([(v, 0) for v in range(1, 37)] + [(0, 9), (9, 12)], 37)
     assert torch.equal(spread(hub, values_of(37)), in_order_of_edges(hub, values_of(37)))

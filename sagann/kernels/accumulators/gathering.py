@@ -235,14 +235,8 @@ def _flat(rows: Tensor) -> Tensor:
 
 
 def gathering(names: Names | Mapping[str, Names], max_degree: int = 0) -> Gathering:
-    """The gather by the accumulators of these names.
-
-    Args:
-        names: names for one message (one name, several, or several joined by :data:`SEPARATOR`), or for each message (a
-            mapping, or one string joined by :data:`MESSAGE_SEPARATOR`).
-        max_degree: rows that concat has room for.
-    Raises:
-        ValueError: no accumulator has one of the names.
+    """The gather by the accumulators of these names: for one message (one name, several, or several joined by :data:`SEPARATOR`), or for each message
+    (a mapping, or one string joined by :data:`MESSAGE_SEPARATOR`). Concat has room for ``max_degree`` rows.
     """
     if isinstance(names, Mapping):
         messages = list(names.values())

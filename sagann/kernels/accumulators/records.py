@@ -120,9 +120,7 @@ _of_moments = partial(Accumulator, reduction=reduction("moments"), keeps=(1,), p
 _VAR = _of_moments(name="var", gather=naive.gather_var, finish=_variance, arrive=_to_variance)
 _STD = _of_moments(name="std", gather=naive.gather_std, finish=_deviation, arrive=_to_deviation, reads_result=True)
 _SPREAD = _of_moments(
-    name="spread",
-    gather=naive.gather_spread,
-    arrive=lambda grad, kept, result, counts: (_computed(grad).mul_(2),),
+    name="spread", gather=naive.gather_spread, arrive=lambda grad, kept, result, counts: (_computed(grad).mul_(2),)
 )
 
 

@@ -17,7 +17,6 @@ from sagann.graph.widths import id_dtype
 from sagann.kernels.edge.function import BINARY, REDUCTIONS, UNARY, EdgeFunction, Op, Output
 from sagann.kernels.edge.pass_edges import Edges, PassEdges
 from sagann.kernels.edge.random import random_rows
-from sagann.kernels.edge.walk import check_into
 from sagann.kernels.naive import HALF, by_source
 
 _LOGICAL: dict[str, Any] = {"not": torch.logical_not, "and": torch.logical_and, "or": torch.logical_or}
@@ -51,7 +50,6 @@ def run(
     Returns:
         The tensors of every output (:class:`Output`); where ``into`` is given, its tensors.
     """
-    check_into(function, edges, into, edge_offset)
     topology = edges.topology() if isinstance(edges, PassEdges) else edges
     if isinstance(edges, PassEdges):
         # Data of the edges lies in their order, any other array in CSC order.

@@ -35,7 +35,6 @@ class PassEdges:
     indices: Tensor
     "int16, int32 or int64 [num_edges]: vertex at the other end of every edge."
     num_others: int
-    "Number of vertices at the other end."
     edge_ids: Tensor | None = None
     "Position of every edge in CSC order [num_edges]; None in CSC order, and where no pass asks for ids."
     edge_data: Mapping[str, Tensor] = field(default_factory=dict)

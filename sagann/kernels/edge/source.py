@@ -1,6 +1,8 @@
 """Generated sources, kept in a cache folder for people to read and for later processes to find.
 
-A source's name is the hash of its text and of the library that it imports, so a changed library never meets an old kernel.
+Edge functions that differ in names alone have one source, and are compiled once: names come from the models that people write. A source's name is
+the hash of its text and of the library that it imports, so a changed library never meets an old
+kernel.
 """
 
 from __future__ import annotations
@@ -8,13 +10,25 @@ from __future__ import annotations
 import hashlib
 import linecache
 import sys
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from types import ModuleType
 from uuid import uuid4
 
 from sagann.jit import cache_folder
+from sagann.kernels.edge.function import EdgeFunction, verify
+
+
+def canonical_source(
+    function: EdgeFunction, in_order: frozenset[str], emit: Callable[[EdgeFunction, frozenset[str]], str]
+) -> str:
+    """What ``emit`` writes for a function, and inputs of it that lie in the order of the pass, under canonical names."""
+    verify(function)
+    names = canonical_names(function)
+    return emit(renamed(function, names), frozenset(names[name] for name in in_order))
 
 
 def import_source(text: str, library: str) -> ModuleType:
@@ -68,3 +82,30 @@ def _imported(text: str, path: Path) -> ModuleType:
     linecache.cache[str(path)] = len(text), None, text.splitlines(keepends=True), str(path)
     exec(compile(text, str(path), "exec"), module.__dict__)
     return module
+
+
+def canonical_names(function: EdgeFunction) -> Mapping[str, str]:
+    """For each value of a function, a name that states its side or its operation, and its place."""
+    sides = [given.side for given in function.inputs]
+    kinds = [op.op for op in function.ops]
+    return {
+        value.name: f"{kind}_{place}"
+        for place, (value, kind) in enumerate(zip(function.values, [*sides, *kinds], strict=True))
+    }
+
+
+def renamed(function: EdgeFunction, names: Mapping[str, str]) -> EdgeFunction:
+    """The function with other names for its values, by their present names."""
+    return replace(
+        function,
+        inputs=tuple(replace(given, name=names[given.name]) for given in function.inputs),
+        ops=tuple(
+            replace(
+                op, name=names[op.name], args=tuple(names[arg] if isinstance(arg, str) else arg for arg in op.args)
+            )
+            for op in function.ops
+        ),
+        outputs=tuple(
+            replace(output, values=tuple(names[value] for value in output.values)) for output in function.outputs
+        ),
+    )

@@ -77,17 +77,7 @@ class GatherState:
     def accumulate(
         self, run: Run, edges: Edges, arrays: Mapping[str, Tensor], *, seed: int = 0, edge_offset: int = 0
     ) -> tuple[Tensor, ...]:
-        """Add the edges of a chunk.
-
-        Args:
-            run: ``run`` of a dialect.
-            edges: the chunk. It has the state's rows; a topology may have more rows, without edges.
-            arrays: the chunk's inputs by name, as the dialect takes them.
-            seed: seed of the random values, the same for every chunk.
-            edge_offset: id of the chunk's first edge.
-        Returns:
-            The chunk's "edge" outputs, in order.
-        """
+        """Add the edges of a chunk, of which the first one has the id ``edge_offset``, by a dialect's ``run``; returns the chunk's "edge" outputs."""
         # PassEdges are chunks. To start anew for the first chunk would take another kernel and save a part of one chunk.
         as_in_memory = (
             isinstance(edges, Topology)

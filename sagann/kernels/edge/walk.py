@@ -11,7 +11,7 @@ from torch import Tensor
 from sagann.graph.topology import Topology
 from sagann.graph.widths import id_dtype
 from sagann.kernels.edge.function import EdgeFunction, Input
-from sagann.kernels.edge.kinds import Result, reduced_results
+from sagann.kernels.edge.kinds import Result
 from sagann.kernels.edge.pass_edges import Edges, PassEdges
 from sagann.kernels.edge.work import Work
 from sagann.kernels.memory import empty
@@ -22,13 +22,11 @@ class Walk:
     """The edges grouped as a pass walks them."""
 
     indptr: Tensor
-    "int32 or int64 [num_rows + 1]."
     indices: Tensor
     "The other endpoint of every edge [num_edges]."
     edge_ids: Tensor | None
     "Position of every edge in CSC order [num_edges]; None where the pass goes in CSC order, or asks for no ids."
     work: Work
-    "The items."
     ordered: dict[object, tuple[Tensor, int, Tensor]] = field(default_factory=dict)
     "Edge data kept in the order of the pass, by address and form: the data, its version when copied, the copy."
 
@@ -160,27 +158,3 @@ def finished(
         else:
             found.append(earlier.add_(out) if earlier is not None and result.rows == "item" else out)
     return tuple(found)
-
-
-def check_into(function: EdgeFunction, edges: Edges, into: Sequence[Tensor] | None, edge_offset: int) -> None:
-    """Assert that a pass can go over the edges, and continue from ``into``: kernels write to these tensors by address."""
-    if isinstance(edges, PassEdges):
-        assert edges.at == function.at
-        assert edges.at == "dst" or edges.edge_ids is not None or not function.asks_for_ids
-    if into is None:
-        assert edge_offset == 0
-        return
-    expected, groups = reduced_results(function), num_groups(edges, function.at)
-    num_rows = next(
-        (len(rows) for rows, result in zip(into, expected, strict=True) if result.rows == "row"), groups
-    )
-    # Rows beyond those of ``into`` have no edges.
-    assert num_rows == groups or used_rows(edges, function.at) <= num_rows < groups
-    ids = [given.dtype for given, result in zip(into, expected, strict=True) if result.dtype is None]
-    assert len(set(ids)) <= 1
-    assert not ids or torch.iinfo(ids[0]).max >= edge_offset + edges.num_edges - 1
-    for given, result in zip(into, expected, strict=True):
-        assert given.shape == result.full_shape(num_rows)
-        assert given.is_contiguous()
-        assert given.device == edges.device
-        assert given.dtype == (result.dtype or ids[0])

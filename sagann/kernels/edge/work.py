@@ -30,7 +30,6 @@ class Grain:
 MOST_TERMS = 512
 "Most cost of an item. A row of twice as many edges is not cut."
 HOST_GRAIN = Grain(num_items=128, smallest=2048, largest=MOST_TERMS)
-"Grain of CPUs."
 DEVICE_GRAIN = Grain(num_items=1 << 14, smallest=64, largest=MOST_TERMS)
 "Grain of CUDA devices: several waves of programs on the largest device, and short items."
 
@@ -42,7 +41,6 @@ class Work:
     items: NDArray[np.int64]
     "[num_items, 5]: first row, last row (exclusive), first edge, last edge (exclusive), slot or -1."
     split_rows: NDArray[np.int64]
-    "Rows cut into several items."
     split_indptr: NDArray[np.int64]
     "Offsets of each cut row's slots, [len(split_rows) + 1]."
     runs: NDArray[np.int64]

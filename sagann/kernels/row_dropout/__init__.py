@@ -39,7 +39,6 @@ class Mask:
     """The values that a dropout keeps."""
 
     p: float
-    "Probability of dropping a value, from 0 to 1."
     seed: int
     "Seed of the dropout, from 0 to 2**31 - 1."
     first: int = 0
@@ -69,7 +68,6 @@ class _Part:
     seeds: Sequence[int] | None
     "Seeds of the model's dropouts, in order; None where each dropout draws its seed."
     first_value: int
-    "Id of the first non-zero of sparse features."
 
 
 _PART: ContextVar[_Part | None] = ContextVar("part", default=None)

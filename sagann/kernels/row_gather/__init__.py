@@ -22,14 +22,10 @@ NOWHERE = -1
 
 
 class RowSources:
-    """Sources of rows, and the place of each row in them.
+    """Sources of rows, uint8 [num_rows_there, bytes of a row], and the place of each row in them.
 
-    Args:
-        tensors: the sources: uint8 [num_rows_there, bytes of a row], contiguous. They are kept alive.
-        places: int32 or int64 [num_rows], on the device that reads: for each row ``source << shift | position``, or NOWHERE. None where
-            one source has all rows in their order.
-        shift: number of bits of a position; see :func:`shift_of`.
-        device: the device that reads; None for the one that ``places`` lie on.
+    ``places`` are int32 or int64 [num_rows] on the device that reads: ``source << shift | position``, or NOWHERE; None where one source has all rows
+    in their order, and then ``device`` reads.
     """
 
     def __init__(
@@ -60,13 +56,7 @@ def place_dtype(num_sources: int, shift: int) -> torch.dtype:
 
 
 def gather_rows(sources: RowSources, ids: Tensor, out: Tensor) -> None:
-    """Copy rows ``ids`` from where they lie; rows of ``out`` whose place is NOWHERE stay as they are.
-
-    Args:
-        sources: where the rows lie.
-        ids: int32 or int64 [n], each below the number of rows, on the device that reads. They are not checked.
-        out: uint8 [n, bytes of a row], contiguous, on the device that reads.
-    """
+    """Copy rows ``ids``, which are not checked, from where they lie to ``out``, uint8 [n, bytes of a row]. Rows whose place is NOWHERE stay."""
     if not out.numel():
         return
     if out.device.type == "cpu":

@@ -8,7 +8,7 @@ from sagann.errors import InputError
 from sagann.graph.checks import require_distinct, require_ids
 from sagann.graph.feature_store import Features, require_no_gradient
 from sagann.graph.rows import is_sparse
-from sagann.tiering.cache import Array
+from sagann.tiering.look_ahead import Array
 
 
 def require_on_host(features: Features, where: str) -> None:

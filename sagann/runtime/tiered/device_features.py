@@ -40,7 +40,7 @@ from sagann.runtime.tiered.counters import TierCounts, Traffic
 from sagann.runtime.tiered.features import TieredFeatures
 from sagann.runtime.tiered.hot_size import HotSize, hot_rows
 from sagann.storage.mapped import MappedRows, positioned
-from sagann.tiering.cache import Array
+from sagann.tiering.look_ahead import Array
 from sagann.tiering.placement import LinkedGroup, place_hot_rows
 
 _FILL_BYTES = 64 << 20

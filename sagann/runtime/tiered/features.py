@@ -41,7 +41,7 @@ from sagann.runtime.tiered.hot_size import HotSize, hot_rows
 from sagann.storage.mapped import positioned
 from sagann.storage.row_copies import copy_row
 from sagann.tiering import CACHES, Cache
-from sagann.tiering.cache import Announced, Array, id_type
+from sagann.tiering.look_ahead import Announced, Array, id_type
 
 _PRELOAD_BYTES = 64 << 20
 "Largest number of bytes of hot rows that are read at a time when a store is made."

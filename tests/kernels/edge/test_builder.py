@@ -11,6 +11,7 @@ from sagann.kernels.edge.builder import Builder
 from sagann.kernels.edge.divide import divide
 from sagann.kernels.edge.function import Input
 from sagann.kernels.edge.work import DEVICE_GRAIN, HOST_GRAIN, Grain, item_size, most_items, most_slots, most_splits
+from sagann.plan.hops import most_merged
 
 
 def builder() -> Builder:
@@ -25,13 +26,11 @@ def test_equal_operations_are_one() -> None:
 
 
 GRAINS = [DEVICE_GRAIN, Grain(num_items=8, smallest=4, largest=64), Grain(num_items=4, smallest=1), HOST_GRAIN]
+DEGREES = st.lists(st.one_of(st.integers(0, 20), st.integers(100, 150), st.integers(0, 9000)), max_size=60)
 
 
 @pytest.mark.parametrize("dtype", [np.int32, np.int64])
-@given(
-    degrees=st.lists(st.one_of(st.integers(0, 20), st.integers(100, 150), st.integers(0, 9000)), max_size=60),
-    grain=st.sampled_from(GRAINS),
-)
+@given(degrees=DEGREES, grain=st.sampled_from(GRAINS))
 @example(degrees=[], grain=GRAINS[0])
 @example(degrees=[0, 0, 0], grain=GRAINS[2])
 @example(degrees=[5000, 5000, 1, 0, 9000], grain=GRAINS[1])
@@ -67,3 +66,20 @@ def test_items_cover_every_row_and_edge_once(dtype: type[np.integer], degrees: l
 def follows(ranges: np.ndarray, first: int, last: int) -> bool:
     """Whether ranges join from first to last."""
     return [first, *ranges[:, 1].tolist()] == [*ranges[:, 0].tolist(), last]
+
+
+@given(degrees=DEGREES, grain=st.sampled_from(GRAINS[:3]))
+def test_merges_of_a_device_take_no_more_than_is_said(degrees: list[int], grain: Grain) -> None:
+    pytest.importorskip("triton", reason="triton is not installed: pip install sagann[cuda]")
+    from sagann.kernels.edge.gpu.cut import merge_tree
+
+    indptr = np.concatenate([[0], np.cumsum(np.array(degrees, dtype=np.int64))]).astype(np.int64)
+    work = divide(indptr, grain)
+    rows, edges = len(degrees), int(indptr[-1])
+    items, slots = most_items(rows, edges, grain), most_slots(rows, edges, grain)
+    tree = merge_tree(work.split_rows, work.split_indptr)
+    assert tree.num_slots <= work.num_slots + most_merged(slots)
+    assert sum(map(len, tree.levels)) <= len(work.split_rows) + 2 * most_merged(slots)
+    whole = merge_tree(np.array([0]), np.array([0, len(work.items)]))
+    assert whole.num_slots <= len(work.items) + most_merged(items)
+    assert sum(map(len, whole.levels)) <= most_merged(items) + 1

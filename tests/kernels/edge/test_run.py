@@ -16,14 +16,19 @@ from torch import Tensor
 
 from sagann.graph import Topology
 from sagann.kernels.edge import naive
-from sagann.kernels.edge.canonical import renamed
 from sagann.kernels.edge.cpu.launch import loaded
 from sagann.kernels.edge.function import EdgeFunction
+from sagann.kernels.edge.source import renamed
 from sagann.kernels.edge.work import DEVICE_GRAIN
 from tests.graphs import random_topology
 from tests.kernels.edge import cases
 from tests.kernels.edge.functions import Builder, arrays_of, functions, gated
-from tests.kernels.files import times_by_file
+
+
+def times_by_file(folder: Path) -> dict[Path, int]:
+    """When each file below a folder was written, in nanoseconds."""
+    return {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
+
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 # The interpreter takes milliseconds for an edge.

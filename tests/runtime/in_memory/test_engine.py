@@ -19,7 +19,8 @@ from torch import Tensor, fx, nn
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from sagann.compiler import CompilerOptions, explain
+from sagann.compiler import CompilerOptions
+from sagann.compiler.explain import explain
 from sagann.errors import InputError, LayerError, MissingDependencyError
 from sagann.graph import Graph, Topology
 from sagann.graph.constant import declare_constant

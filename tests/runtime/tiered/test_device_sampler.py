@@ -17,7 +17,7 @@ from sagann.runtime.tiered import CudaDevices, DeviceSampler, DeviceTopology
 from sagann.sampling import NeighborSampler
 from tests.graphs import odd_topologies, random_topology
 from tests.runtime.device.drivers import SimulatedDevices
-from tests.sampling.same import assert_same
+from tests.sampling.naive import assert_same
 
 pytest.importorskip("triton", reason="triton is not installed: pip install sagann[cuda]")
 interpreted = pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") != "1", reason="needs Triton's interpreter")

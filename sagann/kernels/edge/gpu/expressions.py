@@ -12,7 +12,7 @@ import torch
 
 from sagann.kernels.edge import random
 from sagann.kernels.edge.function import BINARY, COMPARISONS, UNARY, EdgeFunction, Input, Op, Shape
-from sagann.kernels.edge.gpu import lanes as moves
+from sagann.kernels.edge.gpu import layout as moves
 from sagann.kernels.edge.gpu.layout import Layout, padded, shared_results
 from sagann.kernels.edge.kinds import kind_of, lanes
 from sagann.kernels.edge.lines import edge_names, float_text, operand_kind

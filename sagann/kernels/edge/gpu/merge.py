@@ -185,7 +185,7 @@ MERGES: Mapping[str, Callable[[Tensor, Sequence[Tensor]], None]] = {
 }
 "By the name of the reduction: merges one level of a tree, from its groups and each tensor's slots and results."
 CONTINUED: Mapping[str, Callable[[Tensor, Sequence[Tensor]], None]] = {
-    "sum": partial(_launch, sum_of_slots, adds=True),
+    "sum": partial(_launch, sum_of_slots, adds=True)
 }
 "The same for reductions whose merge takes in the earlier results of a row by itself."
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 
@@ -11,8 +12,7 @@ import triton
 from torch import Tensor
 
 from sagann.kernels.edge import naive
-from sagann.kernels.edge.canonical import canonical_names, renamed
-from sagann.kernels.edge.function import EdgeFunction, verify
+from sagann.kernels.edge.function import EdgeFunction
 from sagann.kernels.edge.gpu.cut import Cut, cut_of
 from sagann.kernels.edge.gpu.emit import emit
 from sagann.kernels.edge.gpu.layout import shared_results, supports
@@ -20,8 +20,8 @@ from sagann.kernels.edge.gpu.merge import MERGES, merge_rows
 from sagann.kernels.edge.gpu.writers import WRITERS
 from sagann.kernels.edge.kinds import is_empty, once, results_of
 from sagann.kernels.edge.pass_edges import Edges
-from sagann.kernels.edge.source import import_source, library_hash
-from sagann.kernels.edge.walk import Walk, check_into, fill_neutral, finished, prepared, targets, walk_over
+from sagann.kernels.edge.source import canonical_source, import_source, library_hash
+from sagann.kernels.edge.walk import Walk, fill_neutral, finished, prepared, targets, walk_over
 
 LIBRARY = Path(__file__).with_name("device.py"), Path(__file__).parents[1] / "random.py"
 "The modules that a generated source imports, and those of edge functions that these import."
@@ -45,7 +45,6 @@ def run(
     has_writers = all(output.reduce in WRITERS for output in function.outputs)
     if edges.num_edges == 0 or is_empty(function) or not has_writers or supports(function) is not None:
         return naive.run(function, edges, arrays, seed=seed, into=into, edge_offset=edge_offset)
-    check_into(function, edges, into, edge_offset)
     # Made once, so that no later pass waits for the host.
     known: tuple[Walk, Cut] = edges.derived(_key(function.at), lambda: _walk_and_cut(edges, function.at))
     walk, cut = known
@@ -98,13 +97,9 @@ def kernel_of(
     """The module of a function's kernel, emitted, stored and imported at the first call. Triton compiles it at the first launch."""
     kernels = _kernels(function)
     if (in_order, continued) not in kernels:
-        verify(function)
-        names = canonical_names(function)
-        ordered = frozenset(names[name] for name in in_order)
-        kernels[in_order, continued] = import_source(
-            emit(renamed(function, names), ordered, continued=continued),
-            library_hash(f"triton {triton.__version__}", *LIBRARY),
-        )
+        library = library_hash(f"triton {triton.__version__}", *LIBRARY)
+        source = canonical_source(function, in_order, partial(emit, continued=continued))
+        kernels[in_order, continued] = import_source(source, library)
     return kernels[in_order, continued]
 
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import torch
 
 from sagann.kernels.edge.function import Output, Shape
-from sagann.kernels.edge.gpu import lanes as moves
+from sagann.kernels.edge.gpu import layout as moves
 from sagann.kernels.edge.gpu.expressions import EDGE, TYPES, Expressions
 from sagann.kernels.edge.kinds import lanes
 from sagann.kernels.edge.lines import OutputWriter, float_text
@@ -271,9 +271,7 @@ class _Softmax(Writer):
             f"weight = tl.sum(weight_{number} * share, 0, keep_dims=True)",
             f"mean_{number} = {total} / {self.per_head('weight')}",
             *self.written(
-                f"tl.where(end > begin, mean_{number}, 0.0)",
-                'tl.where(end > begin, top, float("-inf"))',
-                "weight",
+                f"tl.where(end > begin, mean_{number}, 0.0)", 'tl.where(end > begin, top, float("-inf"))', "weight"
             ),
         ]
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -55,17 +57,14 @@ def test_a_reduction_without_a_writer_runs_in_pytorch(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("at", ["dst", "src"])
-def test_bitwise_the_same_for_any_number_of_threads(at: str) -> None:
+def test_bitwise_the_same_for_any_number_of_threads(at: str, threads: Any) -> None:
     function, topology = cases.all_reductions(at), cases.hub(9000)
     arrays = arrays_of(function, topology)
     results = []
-    before = torch.get_num_threads()
-    for threads in (1, 2):
-        torch.set_num_threads(threads)
+    for count in (1, 2):
+        threads(count)
         results.append(cpu.run(function, topology, arrays))
-    torch.set_num_threads(before)
-    for others in results[1:]:
-        assert all(torch.equal(a, b) for a, b in zip(results[0], others, strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
 
 
 def test_rows_negated_by_a_bit() -> None:

@@ -23,11 +23,11 @@ from triton.compiler import ASTSource
 from triton.knobs import nvidia
 
 from sagann.kernels import edge_picks
-from sagann.kernels.edge.canonical import canonical_names, renamed
 from sagann.kernels.edge.function import EdgeFunction
 from sagann.kernels.edge.gpu import merge
 from sagann.kernels.edge.gpu.run import kernel_of
 from sagann.kernels.edge.kinds import results_of
+from sagann.kernels.edge.source import canonical_names, renamed
 from sagann.kernels.row_gather import gpu as row_gather
 from tests.kernels.edge import cases
 from tests.kernels.edge.functions import Builder, attention, gated
@@ -78,12 +78,7 @@ def signature_of(function: EdgeFunction, names: list[str], results: tuple) -> di
 
 
 def report(
-    name: str,
-    entry: object,
-    types: dict[str, str],
-    constants: dict[str, object],
-    aligned: set[str],
-    warps: int = 1,
+    name: str, entry: object, types: dict[str, str], constants: dict[str, object], aligned: set[str], warps: int = 1
 ) -> None:
     """Compile and print."""
     if len(sys.argv) > 1 and name not in sys.argv[1:]:

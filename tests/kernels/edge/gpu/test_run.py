@@ -38,11 +38,7 @@ def test_tiles_of_features(features: int) -> None:
     assert_equals_naive(gated(features), TOPOLOGIES["one hub"], rtol=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("seed", "shape"),
-    [(1, ()), (2**31, (150,)), (2**32 - 1, (3, 5))],
-    ids=str,
-)
+@pytest.mark.parametrize(("seed", "shape"), [(1, ()), (2**31, (150,)), (2**32 - 1, (3, 5))], ids=str)
 def test_random_values_are_bitwise_the_twin_s(seed: int, shape: tuple[int, ...]) -> None:
     make = Builder(torch.float32)
     x = make.input("dst", (3, 1))
