@@ -59,7 +59,7 @@ def run_graph_twin(experiment: Experiment, graph: Graph, seed: int) -> float:
         )
         for name, mask in graph.graph_splits.items()
     }
-    model = GraphStack(config, graph.num_features, graph.num_graph_targets)
+    model = GraphStack(config, graph.num_features, graph.graphs.num_targets)
     optimizer = torch.optim.Adam(model.parameters(), lr=train.lr, weight_decay=train.weight_decay)
     best, weights = float("inf"), model.state_dict()
     for epoch in range(1, train.epochs + 1):

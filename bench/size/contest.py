@@ -16,7 +16,7 @@ from bench.epochs.graphs import SEED, write_weights
 from bench.size.limit import Ended, Limit, drop_cached
 from bench.workers import ROOT, THREAD_VARIABLES, free_port
 from sagann.nn import ModelConfig
-from sagann.storage import dataset_info
+from sagann.storage import open_graph
 
 UNLIMITED = 1 << 50
 "Bytes: a limit that nobody hits, for looking at what is held."
@@ -118,10 +118,10 @@ def run_peer(task: Task, name: str, python: str | None) -> Result:
 
 def write_first_weights(task: Task) -> None:
     """The weights that ``sagann train`` draws, for the others."""
-    info = dataset_info(task.dataset)
+    graph = open_graph(task.dataset)
     config = ModelConfig(model="gcn", layers=2, hidden=task.hidden, dropout=0.0)
     task.work.mkdir(parents=True, exist_ok=True)
-    write_weights(task.work, [config], info["num_features"], info["num_classes"])
+    write_weights(task.work, [config], graph.num_features, graph.num_classes)
 
 
 def _asked(task: Task) -> list[str]:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from sagann.graph.constant import is_constant, version_of
+from sagann.graph.feature_store import is_constant, version_of
 from sagann.graph.large_arrays import slabs
 from sagann.graph.rows import csr_slice
 from sagann.kernels.dialects import dialect_for

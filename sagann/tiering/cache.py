@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 
-from sagann.graph.widths import id_dtype
+from sagann.graph.rows import id_dtype
 
 Array: TypeAlias = np.ndarray[Any, Any]
 

@@ -25,9 +25,8 @@ from numba import prange
 from torch import Tensor
 
 from sagann.graph.counting_sort import BUCKET_BITS, ITEMS_PER_THREAD, Array, count_buckets, offsets_of_slices
-from sagann.graph.threads import pytorch_threads
 from sagann.graph.topology import Topology
-from sagann.jit import compiled
+from sagann.jit import compiled, pytorch_threads
 
 PIECE_EDGES = 1 << 22
 "Number of edges in a piece."

@@ -22,7 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from sagann.compiler import CompilerOptions, explain
 from sagann.errors import InputError, LayerError, MissingDependencyError
 from sagann.graph import Graph, Topology
-from sagann.graph.constant import declare_constant
+from sagann.graph.feature_store import declare_constant
 from sagann.kernels import dense
 from sagann.kernels.dialects import dialect_for
 from sagann.kernels.edge import cpu, naive
