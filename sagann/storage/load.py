@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 
 from sagann.did_you_mean import did_you_mean
 from sagann.errors import DatasetError, require_type
 from sagann.graph import Graph
 
+_MOST_ENTRIES = 1000
 EMBEDDED = ("demo",)
 "Names of the graphs that come with sagann."
 
@@ -37,15 +40,24 @@ def load_graph(source: str | os.PathLike[str], *, verify: bool = True) -> Graph:
 
             return read_npz(path)
         raise DatasetError(
-            f"file cannot be opened as a graph: its name ends in '{path.suffix}', expected a dataset folder or an .npz file (in {path})",
+            f"file cannot be opened as a graph: its name ends in '{path.suffix}', expected a dataset folder or "
+            f"an .npz file (in {path})",
             hint="Convert it with 'sagann data import'.",
         )
     if str(source) in EMBEDDED:
         return embedded_graph(str(source))
     raise DatasetError(
         f"graph not found: no file, folder or embedded graph of that name (in '{source}')",
-        hint=f"{did_you_mean(path.name, EMBEDDED)}Give a folder made by 'sagann data import', an .npz file, or one of: {', '.join(EMBEDDED)}.",
+        hint=f"{did_you_mean(path.name, _names_beside(path))}Give a folder made by 'sagann data import', an .npz file, or one of: {', '.join(EMBEDDED)}.",
     )
+
+
+def _names_beside(path: Path) -> list[str]:
+    """Names of datasets in the folder in which a path was looked for, and of the embedded graphs."""
+    with suppress(OSError, ValueError), os.scandir(path.parent) as entries:
+        found = islice(entries, _MOST_ENTRIES)
+        return [*EMBEDDED, *(each.name for each in found if each.is_dir() or each.name.endswith(".npz"))]
+    return [*EMBEDDED]
 
 
 def embedded_graph(name: str) -> Graph:
