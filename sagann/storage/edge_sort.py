@@ -246,11 +246,7 @@ class ExternalSort:
         """Sort and append the part of destinations ``first`` to ``stop - 1``, whose edges are ``blocks`` of a run; remove its file."""
         num_bytes = num_edges * self._bytes_per_edge + (stop - first) * _BYTES_PER_DST
         if num_bytes <= self._memory_bytes or stop - first <= 1:
-            columns, begin = [np.empty(num_edges, dtype=form) for form in self._columns], 0
-            for block in blocks:
-                for column, part in zip(columns, block, strict=True):
-                    column[begin : begin + len(part)] = part
-                begin += len(block[0])
+            columns = self._load(blocks, num_edges)
             run.close()
             self._sort_in_memory(columns, first, stop)
             return
@@ -262,6 +258,14 @@ class ExternalSort:
         run.close()
         for each, low, end in parts:
             self._sort(each, each.blocks(), each.num_edges, low, end)
+
+    def _load(self, blocks: Iterator[list[Array]], num_edges: int) -> list[Array]:
+        columns, begin = [np.empty(num_edges, dtype=form) for form in self._columns], 0
+        for block in blocks:
+            for column, part in zip(columns, block, strict=True):
+                column[begin : begin + len(part)] = part
+            begin += len(block[0])
+        return columns
 
     def _sort_in_memory(self, columns: list[Array], first: int, stop: int) -> None:
         num_in = len(columns[0])
