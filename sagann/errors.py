@@ -48,10 +48,6 @@ class LayerError(SagannError, TypeError):
     """A layer whose functions break the programming model; names the operator and the user's line."""
 
 
-class WidthError(SagannError, ValueError):
-    """An operation of a layer or a model that is given rows of another width than it takes; names both widths."""
-
-
 class CheckpointError(InputError):
     """A checkpoint that is missing, damaged, or belongs to another run."""
 

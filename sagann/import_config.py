@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Annotated, Protocol
 
 from sagann.errors import require_choice
 from sagann.options import BYTES, Column, Metavar, Panel, Values, check_fields, integers, options
 from sagann.ranges import RANGES
 
-EDGE_LISTS = ("csv", "parquet")
-"Formats of edge lists."
+EDGE_LISTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {"csv": (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".txt", ".txt.gz"), "parquet": (".parquet", ".pq")}
+)
+"Formats of edge lists, with the endings of their files."
 _RESOURCES = Panel("Memory and disk")
 _ROWS, _CLASSES = (integers(RANGES[name].low, RANGES[name].high) for name in ("num_vertices", "num_classes"))
 _NAMES = Values(

@@ -18,6 +18,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
+import numba
+import torch
 from filelock import FileLock, Timeout
 from numba import njit, types
 from numba.core import sigutils, typed_passes, untyped_passes
@@ -27,6 +29,9 @@ from numba.core.compiler import Compiler
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.compiler_machinery import PassManager
 from numba.core.dispatcher import Dispatcher
+
+from sagann.errors import InputError, first_line
+from sagann.parent_process import require_own_threads
 
 F = TypeVar("F", bound=Callable[..., Any])
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
@@ -216,3 +221,27 @@ class _Kept(FunctionCache):
     def save_overload(self, sig: Any, data: Any) -> None:
         with suppress(OSError):
             super().save_overload(sig, data)
+
+
+@contextmanager
+def pytorch_threads() -> Iterator[int]:
+    """Run Numba's parallel loops on as many threads as PyTorch uses, and keep PyTorch's number; yields the number of threads.
+
+    Both runtimes are OpenMP. If they share a symbol, setting Numba's number of threads also sets PyTorch's, without a warning.
+
+    Raises:
+        InputError: a variable of the environment keeps Numba from starting its threads.
+    """
+    require_own_threads()
+    threads = torch.get_num_threads()
+    try:
+        numba.set_num_threads(min(threads, numba.config.NUMBA_NUM_THREADS))  # type: ignore[attr-defined]
+    except ValueError as error:
+        raise InputError(
+            f"Numba cannot start its threads: {first_line(error)} (in the environment)",
+            hint="Unset NUMBA_NUM_THREADS and NUMBA_THREADING_LAYER, or correct them.",
+        ) from error
+    try:
+        yield numba.get_num_threads()
+    finally:
+        torch.set_num_threads(threads)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from numbers import Integral
 from types import MappingProxyType
 
 from sagann.errors import InputError, shown
@@ -30,7 +31,8 @@ class Range:
     "Largest integer of the range."
 
     def __contains__(self, value: object) -> bool:
-        return isinstance(value, int) and not isinstance(value, bool) and self.low <= value <= self.high
+        # Integers of NumPy are integers too.
+        return not isinstance(value, bool) and isinstance(value, Integral) and self.low <= int(value) <= self.high
 
     def __str__(self) -> str:
         high = str(self.high)

@@ -30,7 +30,7 @@ from sagann.config import WORKERS, DataConfig, RunConfig
 from sagann.errors import CheckpointError, DatasetError, InputError, shown
 from sagann.graph import Graph, original_order
 from sagann.graph.checks import UNITS, check_ids, check_types, numbered
-from sagann.graph.task import without_others
+from sagann.graph.graph import without_others
 from sagann.report.tables import metrics_table
 from sagann.report.terminal import Terminal
 from sagann.runtime.team import SOLO, Team
@@ -328,7 +328,7 @@ def read_links(path: Path, *, with_types: bool) -> dict[str, Tensor]:
     if with_types:
         by_name = "type" in table.names or named_column(table, "src") is not None
         names.append(column_name(table, "type" if by_name else 2))
-    batches = [batch.columns for batch in table.batches(names, ["int64"] * len(names))]
+    batches = [columns for _, columns in table.batches(names, ["int64"] * len(names))]
     if not batches:
         raise DatasetError(
             f"there is no pair to score: the table has no row (in {path})",

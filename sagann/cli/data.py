@@ -10,14 +10,13 @@ import typer
 
 from sagann.cli.options import App, Given, Shared, command, option, switch
 from sagann.errors import InputError
-from sagann.import_config import EDGE_LISTS, EdgeListFormat, ImportOptions
+from sagann.import_config import EdgeListFormat, ImportOptions
+from sagann.interop import FORMATS
 from sagann.options import options_of
 from sagann.ranges import RANGES, Range
 
 app = App(help="Import, describe, check, reorder, score and generate datasets.", no_args_is_help=True)
 
-FORMATS = (*EDGE_LISTS, "npz", "ogb", "graphbolt", "pyg")
-"What ``sagann data import`` reads."
 IMPORTS = options_of(ImportOptions)
 "Options of every import."
 FORMS = {name: each for name, each in options_of(EdgeListFormat).items() if name != "kind"}
@@ -345,7 +344,7 @@ def sbm(
 
 def report_dataset(out: Path, shared: Shared) -> None:
     """Say the size of the dataset that was written to ``out``."""
-    from sagann.storage import dataset_info
+    from sagann.storage import open_graph
 
-    found = dataset_info(out)
-    shared.terminal().show(f"{found['num_vertices']} vertices and {found['num_edges']} edges written to {out}")
+    graph = open_graph(out)
+    shared.terminal().show(f"{graph.num_vertices} vertices and {graph.num_edges} edges written to {out}")

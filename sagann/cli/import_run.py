@@ -7,10 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from sagann.cli.data import FORMATS
+from sagann import interop
 from sagann.errors import DatasetError, InputError, listed, require_choice
 from sagann.import_config import EDGE_LISTS, EdgeListFormat, ImportOptions, Progress
-from sagann.interop import import_graphbolt, import_ogb, import_pyg
+from sagann.interop import FORMATS
 from sagann.report.progress import import_progress
 from sagann.report.terminal import Terminal
 from sagann.storage import import_edge_list, import_npz
@@ -18,12 +18,7 @@ from sagann.storage.edge_list import describe_columns
 from sagann.storage.import_source import READING, WRITING
 from sagann.storage.npz_graph import arrays_left_out
 from sagann.storage.regular_file import require_file
-from sagann.storage.tables import CSV_SUFFIXES, PARQUET_SUFFIXES
 
-_TABLES = (("parquet", PARQUET_SUFFIXES), ("csv", CSV_SUFFIXES))
-"Formats of edge lists, with the endings of their files."
-_READ_BY = {"split_scheme": ("ogb", "pyg"), "task": ("pyg",)}
-"Formats that read an option; edge lists read all others."
 _FILES = ("features", "labels", "targets")
 "Options that name files beside an edge list."
 
@@ -49,7 +44,11 @@ def import_run(
         require_file(source)
     require_choice(kind, ("auto", *FORMATS), what="format is unknown", where="--format")
     found = detect_format(source) if kind == "auto" else kind
-    if foreign := [name for name in given if found not in _READ_BY.get(name, EDGE_LISTS)]:
+    of_others = {name for each in FORMATS.values() for name in each.arguments}
+    arguments, is_edge_list = FORMATS[found].arguments, found in EDGE_LISTS
+    if foreign := [
+        name for name in given if name in of_others - arguments.keys() or not (is_edge_list or name in arguments)
+    ]:
         raise InputError(
             f"option is for another format: {', '.join('--' + name.replace('_', '-') for name in foreign)} with "
             f"format {found} (in sagann data import)",
@@ -61,21 +60,20 @@ def import_run(
     with import_progress(terminal) as progress:
         options = replace(options, progress=_counting(progress, num_read))
         match found:
-            case "npz":
-                import_npz(source, out, options=options)
-            case "ogb":
-                import_ogb(source, out, split=given.get("split_scheme"), options=options)
-            case "graphbolt":
-                import_graphbolt(source, out, options=options)
-            case "pyg":
-                split, task = _column_of_split(given.get("split_scheme")), given.get("task", "auto")
-                import_pyg(source, out, split=split, task=task, options=options, say=terminal.say)
-            case _:
+            case "csv" | "parquet":
                 columns = {name: value for name, value in given.items() if name not in _FILES}
                 form = EdgeListFormat(**columns, kind=None if kind == "auto" else kind)
                 files = {name: given.get(name) for name in _FILES}
                 terminal.say(describe_columns(source, form, files.values()))
                 import_edge_list(source, out, form=form, **files, options=options)
+            case "npz":
+                import_npz(source, out, options=options)
+            case "pyg":
+                split, task = _column_of_split(given.get("split_scheme")), given.get("task", "auto")
+                interop.import_pyg(source, out, split=split, task=task, options=options, say=terminal.say)
+            case _:
+                more = {arguments[name]: value for name, value in given.items()}
+                getattr(interop, f"import_{found}")(source, out, **more, options=options)
     # A table that was cut at the end of a line looks whole: only its reader knows how many rows it should have.
     if num_read:
         terminal.say(f"Rows read: {', '.join(f'{count} of {name}' for name, count in num_read.items())}.")
@@ -98,22 +96,23 @@ def _counting(progress: Progress, num_read: dict[str, int]) -> Progress:
 
 def detect_format(source: Path) -> str:
     """Tell the format of a file or folder by its name and content; a DatasetError where none is recognised."""
-    if not source.is_dir():
-        if source.name == "metadata.yaml":
-            return "graphbolt"
-        for kind, endings in (("npz", (".npz",)), ("pyg", (".pt", ".pth")), *_TABLES):
-            if source.name.endswith(endings):
-                return kind
-        raise _not_recognised(source, f"a file that ends in '{source.suffix}'")
-    if (source / "metadata.yaml").is_file():
-        return "graphbolt"
-    if (source / "raw").is_dir() and (source / "split").is_dir():
-        return "ogb"
-    names = [path.name for path in source.iterdir()]
-    for kind, endings in _TABLES:
-        if any(name.endswith(endings) for name in names):
+    names = [path.name for path in source.iterdir()] if source.is_dir() else [source.name]
+    for kind, each in reversed([*FORMATS.items()]):
+        if source.is_dir() and kind not in EDGE_LISTS:
+            is_found = each.holds and {*each.holds} <= {*names}
+        else:
+            is_found = any(name.endswith(each.endings) for name in names)
+        if is_found:
             return kind
-    raise _not_recognised(source, "neither metadata.yaml, nor raw and split, nor files of edges stand in it")
+    holds = (
+        "neither metadata.yaml, nor raw and split, nor files of edges stand in it"
+        if source.is_dir()
+        else f"a file that ends in '{source.suffix}'"
+    )
+    raise DatasetError(
+        f"format is not recognised: {holds} (in {source})",
+        hint=f"Say what it is with --format: {', '.join(FORMATS)}.",
+    )
 
 
 def _column_of_split(text: str | None) -> int | None:
@@ -125,10 +124,3 @@ def _column_of_split(text: str | None) -> int | None:
             hint="Give its number, or leave it out where there is one split.",
         )
     return None if text is None else int(text)
-
-
-def _not_recognised(source: Path, value: str) -> DatasetError:
-    return DatasetError(
-        f"format is not recognised: {value} (in {source})",
-        hint=f"Say what it is with --format: {', '.join(FORMATS)}.",
-    )

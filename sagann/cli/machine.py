@@ -55,7 +55,7 @@ def machine(
         from sagann.report.doctor_tables import rates_table
         from sagann.runtime.forecasting.probe import probe
         from sagann.runtime.places import device_named
-        from sagann.storage.durable import write_whole
+        from sagann.storage.folder import write_whole
 
     terminal = shared.terminal()
     if out is not None:

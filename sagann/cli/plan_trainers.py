@@ -19,7 +19,7 @@ from sagann.cli.run_settings import new_engine, read_text
 from sagann.config import RunConfig
 from sagann.errors import InputError
 from sagann.graph import Graph
-from sagann.graph.task import task_of
+from sagann.graph.graph import task_of
 from sagann.hybrid.devices import Devices
 from sagann.hybrid.forecast import (
     BatchCounts,

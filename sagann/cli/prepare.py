@@ -22,8 +22,7 @@ from sagann.graph import (
     symmetrise,
 )
 from sagann.graph.answers import as_columns
-from sagann.graph.normalise import normalise_features
-from sagann.graph.task import (
+from sagann.graph.graph import (
     LEARNED,
     SPLIT_OF_EDGES,
     VALIDATED,
@@ -32,6 +31,7 @@ from sagann.graph.task import (
     task_of,
     without_others,
 )
+from sagann.graph.transform import normalise_features
 from sagann.storage import load_graph
 from sagann.storage.load import EMBEDDED, embedded_graph
 from sagann.storage.verify import check_graph

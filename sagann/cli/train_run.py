@@ -27,7 +27,7 @@ from sagann.report.tables import metrics_table
 from sagann.report.terminal import Terminal
 from sagann.runtime.team import SOLO, START_TIMEOUT_S, Team
 from sagann.saga.engine import using_engine
-from sagann.storage.durable import write_whole
+from sagann.storage.folder import write_whole
 from sagann.torchrun import is_restarted, is_worker, local_rank, num_local_workers
 from sagann.train import Reporter, RunInfo, Trainer, TrainResult
 from sagann.train.agreement import require_divisible

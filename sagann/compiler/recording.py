@@ -45,7 +45,6 @@ from sagann.saga.batch_norms import batch_norms_over_rows
 from sagann.saga.engine import EdgeData, Engine, VertexRows, using_engine
 from sagann.saga.layer import SagaLayer
 from sagann.saga.row_runs import sampled_rows
-from sagann.saga.widths import Widths
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -315,7 +314,7 @@ def traced_model(model: nn.Module, recorder: Recorder, x: Tensor) -> fx.GraphMod
 
         def whole(*args: Tensor) -> Tensor:
             given = dict(zip(tensors, args, strict=False))
-            with _reparametrize_module(model, given), WholeOperators(), Widths(recorder.where, model, num_rows):
+            with _reparametrize_module(model, given), WholeOperators():
                 if engine is recorder:
                     recorder.x = args[-1]
                 result: Tensor = model(hops, args[-1])

@@ -9,18 +9,23 @@ from typing import TYPE_CHECKING
 
 from sagann.config import LINK_TASK
 from sagann.graph.answers import GRAPH_TASKS, SPLIT_NAMES, TASKS, Answers
-from sagann.graph.constant import declare_constant
-from sagann.graph.feature_store import AnnouncedFeatures, FeatureStore, feature_store
-from sagann.graph.graph import Graph
+from sagann.graph.feature_store import AnnouncedFeatures, FeatureStore, declare_constant, feature_store
+from sagann.graph.graph import Graph, for_task
 from sagann.graph.measured_links import MeasuredLinks
-from sagann.graph.normalise import normalise, normalise_features
+from sagann.graph.rows import id_dtype
 from sagann.graph.split import graph_split, per_class_split, planetoid_split, random_graph_split, random_split
 from sagann.graph.subgraph import original_order, relabel, subgraph
-from sagann.graph.task import for_task
 from sagann.graph.topology import Csr, Topology
-from sagann.graph.transform import add_inverse_edges, add_self_loops, coalesce, remove_self_loops, symmetrise
+from sagann.graph.transform import (
+    add_inverse_edges,
+    add_self_loops,
+    coalesce,
+    normalise,
+    normalise_features,
+    remove_self_loops,
+    symmetrise,
+)
 from sagann.graph.validate import validate_graph
-from sagann.graph.widths import id_dtype
 from sagann.registry import import_lazily
 
 if TYPE_CHECKING:

@@ -97,9 +97,10 @@ class Answers:
         labels, targets = self.labels, self.targets
         if targets is not None and targets.ndim == 2 and targets.shape[1] == 1:
             object.__setattr__(self, "targets", targets[:, 0])
-        if not self.num_classes and labels is not None and not labels.is_floating_point() and len(labels):
-            largest = labels.shape[1] - 1 if labels.ndim == 2 else int(labels.max())
-            object.__setattr__(self, "num_classes", max(0, largest + 1))
+        num_classes = int(self.num_classes)
+        if not num_classes and labels is not None and not labels.is_floating_point() and len(labels):
+            num_classes = max(0, 1 + (labels.shape[1] - 1 if labels.ndim == 2 else int(labels.max())))
+        object.__setattr__(self, "num_classes", num_classes)
 
     @property
     def units(self) -> str:

@@ -39,12 +39,7 @@ def numbered(name: str, unit: str, first: int = 0) -> Where:
 
 
 def form_of(value: object) -> str:
-    """Type and shape of a tensor, and its layout where it is not dense, or the type of something else, for errors.
-
-    Example:
-        >>> form_of(torch.zeros(2, 3)), form_of([1])
-        ('torch.float32 [2, 3]', 'a list')
-    """
+    """Type and shape of a tensor, and its layout where it is not dense, or the type of something else, for errors."""
     if not isinstance(value, Tensor):
         return f"a {type(value).__name__}"
     layout = "" if value.layout == torch.strided else f" of layout {value.layout}"
@@ -316,7 +311,6 @@ def _check_rows(edge_data: Mapping[str, Tensor] | None, num_edges: int) -> None:
             raise wrong_form(rows, "a dense tensor", where=where, hint="Convert it with .to_dense().")
         if rows.ndim == 0 or len(rows) != num_edges:
             raise InputError(
-                f"edge data has the wrong number of rows: {list(rows.shape)}, expected one row for each of "
-                f"{num_edges} edges (in {where})",
+                f"edge data has the wrong number of rows: {list(rows.shape)}, expected one row for each of {num_edges} edges (in {where})",
                 hint="Pass one row per edge, in the topology's order (by destination, then source), or use from_coo.",
             )

@@ -14,9 +14,8 @@ import torch
 from numba import prange
 from torch import Tensor
 
-from sagann.graph.threads import pytorch_threads
 from sagann.graph.topology import Topology
-from sagann.jit import compiled
+from sagann.jit import compiled, pytorch_threads
 
 # Smallest number of edges for each thread: to start a thread takes longer than to count fewer edges.
 _EDGES_PER_THREAD = 1 << 15
@@ -28,11 +27,6 @@ def chunk_counts(topology: Topology, bounds: Sequence[int], of_type: tuple[str, 
     The bounds of the intervals ascend from 0 to the number of sources. If there are fewer destinations, their number is a bound, and
     the intervals after it have no in-edges. ``of_type`` is the name of the edge data that holds
     types, and the type of the edges to count; None counts all edges.
-
-    Example:
-        >>> topology = Topology.from_coo(src=torch.tensor([0, 3, 2]), dst=torch.tensor([3, 0, 0]), num_src=4)
-        >>> chunk_counts(topology, (0, 2, 4)).tolist()
-        [[0, 1], [2, 0]]
     """
     count = len(bounds) - 1
     limits = np.asarray(bounds, dtype=np.int64)

@@ -21,10 +21,8 @@ import torch
 from numba import prange
 from torch import Tensor
 
-from sagann.graph.rows import offsets_of
-from sagann.graph.threads import pytorch_threads
-from sagann.graph.widths import id_dtype
-from sagann.jit import compiled
+from sagann.graph.rows import id_dtype, offsets_of
+from sagann.jit import compiled, pytorch_threads
 
 # High bits distinguish up to 2^10 buckets: few enough that their write positions stay in the cache and their
 # pages in the translation buffer, many enough that the counters of one bucket fit the second-level cache.
@@ -61,11 +59,6 @@ def group_by_key(
 
     Takes O(items + keys) time, several times less than ``torch.sort``. Keys and values are int32 or int64 [N]; values
     are converted to ``value_dtype``. Keys must be in ``[0, num_keys)``; this is not checked.
-
-    Example:
-        >>> grouped = group_by_key(torch.tensor([2, 0, 2]), 3, values=torch.tensor([7, 8, 9]), positions=True)
-        >>> grouped.indptr.tolist(), grouped.values.tolist(), grouped.positions.tolist()
-        ([0, 1, 1, 3], [8, 7, 9], [1, 0, 2])
     """
     if keys.device.type != "cpu":
         return _group_on_device(keys, num_keys, values, value_dtype, positions)
@@ -108,11 +101,6 @@ def out_edges(indptr: Tensor, indices: Tensor, num_src: int) -> Grouped:
 
     Takes less time than :func:`group_by_key` where other threads have work of their own, or where there are few edges. The arrays
     are on the CPU.
-
-    Example:
-        >>> grouped = out_edges(torch.tensor([0, 2, 3]), torch.tensor([2, 0, 2]), 3)
-        >>> grouped.indptr.tolist(), grouped.values.tolist(), grouped.positions.tolist()
-        ([0, 1, 1, 3], [0, 0, 1], [1, 0, 2])
     """
     num_edges = len(indices)
     ends = torch.zeros(num_src + 1, dtype=torch.int64, device="cpu")
@@ -122,21 +110,12 @@ def out_edges(indptr: Tensor, indices: Tensor, num_src: int) -> Grouped:
 
 
 def counts_below(items: Tensor, bounds: Tensor) -> Tensor:
-    """The number of items below each bound, int64 [num_bounds]; items and bounds ascend.
-
-    One thread walks through both, in O(items + bounds) time. ``torch.searchsorted`` finds the same, but divides more than 200 bounds
-    among PyTorch's threads and waits for them. Where other processes use the cores as well, the wait takes longer than the
-    search.
-
-    Example:
-        >>> counts_below(torch.tensor([1, 1, 4]), torch.tensor([0, 2, 4, 5])).tolist()
-        [0, 2, 2, 3]
-    """
+    """The number of items below each bound, int64 [num_bounds]; items and bounds ascend."""
+    bounds = bounds.to(items.dtype)
     if items.device.type != "cpu":
-        return torch.searchsorted(items, bounds.to(items.dtype))
-    counts = torch.from_numpy(np.empty(len(bounds), dtype=np.int64))
-    _count_below(*(array.contiguous().numpy() for array in (items, bounds, counts)))
-    return counts
+        return torch.searchsorted(items, bounds)
+    # PyTorch would divide the bounds among its threads, and wait for them.
+    return torch.from_numpy(np.searchsorted(items.numpy(), bounds.numpy()))
 
 
 def _new(num_items: int, dtype: torch.dtype) -> Tensor:
@@ -193,15 +172,6 @@ def _transpose(indptr: Array, indices: Array, ends: Array, destinations: Array, 
             ends[head] = at + np.uint64(1)
             destinations[at] = dst
             positions[at] = e
-
-
-@compiled()
-def _count_below(items: Array, bounds: Array, counts: Array) -> None:
-    below = 0
-    for b in range(len(bounds)):
-        while below < len(items) and items[below] < bounds[b]:
-            below += 1
-        counts[b] = below
 
 
 @compiled(parallel=True)

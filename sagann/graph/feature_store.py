@@ -2,6 +2,9 @@
 
 A graph's features are a tensor or a feature store; :func:`feature_store` makes a store of a tensor. Code that needs all
 rows at once calls :func:`tensor_of`. Code that walks over the rows reads one range after the other from the store.
+
+The aggregate of constant features is constant too, so a layer may keep it. A store is constant. A tensor must be declared so, because it
+cannot be recognised: the result of dropout needs no gradient either, but changes in every epoch.
 """
 
 from __future__ import annotations
@@ -12,11 +15,14 @@ from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from sagann.errors import InputError
 from sagann.graph.large_arrays import empty_array
 from sagann.graph.rows import csr_slice, is_sparse, pick_rows, take_rows
 
+_CONSTANT = WeakTensorKeyDictionary()
+"Tensors that are the same in every epoch."
 _AT_ONCE_BYTES = 64 << 20
 "Largest number of bytes of rows in a piece, unless a single row is larger."
 
@@ -136,11 +142,7 @@ def require_no_gradient(features: Features | None, *, where: str) -> None:
 
 
 def read_slice(store: FeatureStore, start: int, stop: int) -> Tensor:
-    """:meth:`FeatureStore.slice`, checked.
-
-    Raises:
-        InputError: the rows do not have the shape and dtype that the store states.
-    """
+    """:meth:`FeatureStore.slice`, checked."""
     return _checked(store, store.slice(start, stop), stop - start)
 
 
@@ -181,3 +183,22 @@ def tensor_of(features: Features) -> Tensor:
     for part, rows in read_pieces(features):
         whole[part] = rows
     return whole
+
+
+def version_of(tensor: Tensor) -> int:
+    """Number of changes in place; -1 for a tensor made in inference mode, whose changes PyTorch does not count."""
+    return -1 if tensor.is_inference() else tensor._version
+
+
+def declare_constant(features: Tensor) -> Tensor:
+    """Declare that features are the same in every epoch, and return them. :class:`~sagann.Graph` declares its features.
+
+    PyTorch's version counter reveals a change in place. A change by NumPy or through ``.data`` stays unnoticed.
+    """
+    _CONSTANT[features] = True
+    return features
+
+
+def is_constant(features: Features) -> bool:
+    """Whether features are constant and need no gradient."""
+    return not isinstance(features, Tensor) or (not features.requires_grad and features in _CONSTANT)

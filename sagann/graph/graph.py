@@ -3,6 +3,8 @@ links that were held out.
 
 A Graph is immutable; every transformation returns a new Graph that shares all unchanged tensors. Tensors may be
 memory-mapped, so making a Graph checks shapes, not values; :func:`sagann.graph.validate_graph` checks the values.
+
+A graph may hold the answers of several tasks; a model learns one of them, on a graph that :func:`for_task` gives.
 """
 
 from __future__ import annotations
@@ -14,16 +16,29 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from sagann.errors import InputError, require_type
-from sagann.graph.answers import PREFIXES, Answers, mapped_arrays, require_rows
+from sagann.config import LINK_TASK
+from sagann.errors import InputError, require_choice, require_type
+from sagann.graph.answers import ALL_TASKS, PREFIXES, Answers, mapped_arrays, require_rows
 from sagann.graph.checks import Unit, wrong_form
-from sagann.graph.constant import declare_constant
-from sagann.graph.feature_store import Features, FeatureStore, TensorRows, feature_store, tensor_of
+from sagann.graph.feature_store import (
+    Features,
+    FeatureStore,
+    TensorRows,
+    declare_constant,
+    feature_store,
+    tensor_of,
+)
 from sagann.graph.measured_links import MeasuredLinks
 from sagann.graph.rows import is_sparse
 from sagann.graph.topology import Topology
 from sagann.ranges import require_integer
 
+LEARNED, VALIDATED = 0.85, 0.05
+"Shares of the edges to learn and to validate on, where none are named; the rest is for testing."
+SPLIT_OF_EDGES = "split"
+"Edge data that say which edges are to learn (0), to validate on (1) and to test on (2)."
+TO_HOLD_OUT = f"Hold some out with sagann.sampling.hold_out_links, or --split edges:{LEARNED},{VALIDATED}."
+"What to do where links are to be learned, and none are held out."
 NAMES = ("graph_names", "feature_names", "class_names", "edge_type_names")
 "Fields of a graph that hold names."
 
@@ -94,8 +109,7 @@ class Graph:
         n = self.num_vertices
         if self.topology.num_src != n:
             raise InputError(
-                f"a graph needs a square topology: {self.topology.num_src} sources, {n} destinations (in graph "
-                f"'{self.name}')",
+                f"a graph needs a square topology: {self.topology.num_src} sources, {n} destinations (in graph '{self.name}')",
                 hint="Use the same ids for sources and destinations.",
             )
         if isinstance(self.features, TensorRows):
@@ -110,8 +124,10 @@ class Graph:
         for name, value in {**self.vertices.fields(), **self.graphs.fields()}.items():
             object.__setattr__(self, name, value)
         types = self.topology.edge_data.get("type")
-        if not self.num_edge_types and types is not None and not types.is_floating_point() and len(types):
-            object.__setattr__(self, "num_edge_types", max(0, int(types.max()) + 1))
+        num_edge_types = int(self.num_edge_types)
+        if not num_edge_types and types is not None and not types.is_floating_point() and len(types):
+            num_edge_types = max(0, int(types.max()) + 1)
+        object.__setattr__(self, "num_edge_types", num_edge_types)
         row_shape = () if features is None else tuple(feature_store(features).row_shape)
         if features is not None and len(row_shape) != 1:
             value = f"rows of shape {list(row_shape)}, expected [num_features] (in graph '{self.name}')"
@@ -189,11 +205,6 @@ class Graph:
         return 1 if self.graph_ptr is None else len(self.graph_ptr) - 1
 
     @property
-    def num_graph_targets(self) -> int:
-        """Number of target values per graph; 0 without targets of graphs."""
-        return self.graphs.num_targets
-
-    @property
     def multi_label(self) -> bool:
         """Whether a vertex may have several labels."""
         return self.vertices.multi_label
@@ -251,7 +262,7 @@ class Graph:
         targets = f", num_targets={self.num_targets}" if self.targets is not None else ""
         several = f", num_graphs={self.num_graphs}" if self.graph_ptr is not None else ""
         of_graphs = f", num_graph_classes={self.num_graph_classes}" if self.graph_labels is not None else ""
-        of_graphs += f", num_graph_targets={self.num_graph_targets}" if self.graph_targets is not None else ""
+        of_graphs += f", num_graph_targets={self.graphs.num_targets}" if self.graph_targets is not None else ""
         links = f", num_links={self.links.num_links}" if self.links is not None else ""
         return (
             f"Graph(num_vertices={self.num_vertices}, num_edges={self.num_edges}, "
@@ -301,3 +312,68 @@ def _check_types(graph: Graph) -> None:
             require_type(text, str, where=f"Graph.{name}", hint="Pass text.")
     hint = "Make them with sagann.sampling.hold_out_links."
     require_type(graph.links, MeasuredLinks, where="Graph.links", hint=hint, optional=True)
+
+
+def tasks_of(graph: Graph) -> dict[str, str]:
+    """The tasks that a graph has answers for, some of ALL_TASKS in their order, each with its answers in words."""
+    return {task: said for answers in graph.all_answers for task, said in answers.tasks.items()}
+
+
+def task_of(graph: Graph) -> str | None:
+    """The only task that a graph has answers for; None for a graph without answers."""
+    return next(iter(tasks_of(for_task(graph))), None)
+
+
+def for_task(graph: Graph, task: str | None = None, *, where: str = "for_task") -> Graph:
+    """The graph with the answers of one task alone: labels or targets, of vertices or of whole graphs, or links.
+
+    Args:
+        graph: any graph.
+        task: one of ALL_TASKS. None for the only task that the graph has answers for.
+        where: the argument that names the task, for errors.
+    Raises:
+        InputError: the graph has no answers for ``task``, or answers for several tasks and ``task`` is None.
+    Example:
+        >>> topology = Topology.from_coo(src=torch.tensor([0]), dst=torch.tensor([1]), num_src=2)
+        >>> houses = Graph(topology=topology, labels=torch.tensor([0, 1]), num_classes=2, targets=torch.tensor([1.5, 2.0]))
+        >>> for_task(houses, "regression")
+        Graph(num_vertices=2, num_edges=1, num_features=0, num_classes=0, num_targets=1)
+    """
+    require_choice(task, (None, *ALL_TASKS), what="unknown task", where=where)
+    known = tasks_of(graph)
+    if task is None and len(known) > 1:
+        raise InputError(
+            f"the graph has answers for several tasks: {answers_of(graph)}, and no task is named (in graph '{graph.name}')",
+            hint=f"Choose {' or '.join(known)}: TrainConfig(task=...), or --task.",
+        )
+    if task is not None and task not in known:
+        raise InputError(
+            f"the task does not fit the graph: task '{task}', graph '{graph.name}' has {answers_of(graph)} (in {where})",
+            hint=TO_HOLD_OUT
+            if task == LINK_TASK
+            else f"Choose {' or '.join(known)}."
+            if known
+            else "Give the graph labels or targets.",
+        )
+    return without_others(graph, task or next(iter(known), None))
+
+
+def without_others(graph: Graph, task: str | None) -> Graph:
+    """The graph without the answers of any task but ``task``; all are kept for None. It need not have answers for ``task``."""
+    if task is None or tasks_of(graph).keys() <= {task}:
+        return graph
+    kept = graph.vertices.only(task).fields() | graph.graphs.only(task).fields()
+    return replace(graph, **kept, links=graph.links if task == LINK_TASK else None)
+
+
+def answers_of(graph: Graph) -> str:
+    """What a graph has answers for, in words."""
+    return " and ".join(tasks_of(graph).values()) or "neither labels nor targets"
+
+
+def left_out(graph: Graph, task: str | None) -> str:
+    """A sentence about the answers that :func:`for_task` leaves out; empty where it leaves out none."""
+    others = [said for other, said in tasks_of(graph).items() if task not in (None, other)]
+    if not others:
+        return ""
+    return f"Graph '{graph.name}' also has {' and '.join(others)}; the task '{task}' does not use them."

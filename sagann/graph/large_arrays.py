@@ -32,18 +32,7 @@ def empty_array(shape: Sequence[int], dtype: torch.dtype, device: torch.device) 
 
 @contextmanager
 def made_by(allocate: Allocate) -> Iterator[None]:
-    """Inside the ``with`` block, ``allocate`` makes large arrays.
-
-    Example:
-        >>> made = []
-        >>> def allocate(shape, dtype):
-        ...     made.append(tuple(shape))
-        ...     return torch.empty(shape, dtype=dtype)
-        >>> with made_by(allocate):
-        ...     _ = empty_array((3, 2), torch.float32, torch.device("cpu"))
-        >>> made
-        [(3, 2)]
-    """
+    """Inside the ``with`` block, ``allocate`` makes large arrays."""
     token = _ALLOCATE.set(allocate)
     try:
         yield
@@ -55,10 +44,6 @@ def slabs(indptr: Tensor, most_edges: int = SLAB_EDGES) -> Iterator[tuple[slice,
     """Cut destinations into ranges with few in-edges; yield the vertices and the edges of each range.
 
     A destination with more than ``most_edges`` edges is a range by itself.
-
-    Example:
-        >>> [(rows.stop, edges.stop) for rows, edges in slabs(torch.tensor([0, 1, 2, 7, 7]), most_edges=2)]
-        [(2, 2), (3, 7), (4, 7)]
     """
     begin, num_dst = 0, len(indptr) - 1
     while begin < num_dst:

@@ -18,8 +18,7 @@ from numba import prange
 from torch import Tensor
 
 from sagann.errors import require_type
-from sagann.graph.threads import pytorch_threads
-from sagann.jit import compiled
+from sagann.jit import compiled, pytorch_threads
 
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 TO_UNIT = 2.0**-53

@@ -25,11 +25,10 @@ from torch import Tensor
 from sagann.errors import InputError
 from sagann.graph.graph import Graph
 from sagann.graph.random_numbers import GOLDEN, key_of, mix, normals, stream_of, uniforms
+from sagann.graph.rows import id_dtype
 from sagann.graph.split import random_split
-from sagann.graph.threads import pytorch_threads
 from sagann.graph.topology import Topology
-from sagann.graph.widths import id_dtype
-from sagann.jit import compiled
+from sagann.jit import compiled, pytorch_threads
 from sagann.ranges import require_integer
 
 EDGES, SCRAMBLE, FEATURES, LABELS = range(4)

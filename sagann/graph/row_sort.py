@@ -17,8 +17,7 @@ from torch import Tensor
 
 from sagann.graph.counting_sort import ITEMS_PER_THREAD, Array
 from sagann.graph.large_arrays import SLAB_EDGES, slabs
-from sagann.graph.threads import pytorch_threads
-from sagann.jit import compiled
+from sagann.jit import compiled, pytorch_threads
 
 # Up to this number of ids, insertion is faster than counting digits.
 _SHORT = 64
@@ -31,12 +30,6 @@ def sort_rows(indptr: Tensor, ids: Tensor, positions: Tensor | None = None) -> N
     """Sort each row's ids, stably and in place, and permute their positions in the same way.
 
     The ids are at least 0; both arrays are contiguous. An empty array stands for no positions. To permute further data, index the data with the positions.
-
-    Example:
-        >>> ids, positions = torch.tensor([2, 1, 1, 0]), torch.arange(4)
-        >>> sort_rows(torch.tensor([0, 3, 4]), ids, positions)
-        >>> ids.tolist(), positions.tolist()
-        ([1, 1, 2, 0], [1, 2, 0, 3])
     """
     positions = ids.new_empty(0, dtype=torch.int32) if positions is None else positions
     if ids.device.type != "cpu":
@@ -55,12 +48,7 @@ def sort_rows(indptr: Tensor, ids: Tensor, positions: Tensor | None = None) -> N
 
 
 def rows_ascend(indptr: Tensor, ids: Tensor) -> bool:
-    """Whether the ids of each row ascend; equal ones may follow one another. Arrays that are mapped from files are read slab by slab.
-
-    Example:
-        >>> rows_ascend(torch.tensor([0, 2, 2, 4]), torch.tensor([1, 3, 0, 0]))
-        True
-    """
+    """Whether the ids of each row ascend; equal ones may follow one another. Arrays that are mapped from files are read slab by slab."""
     for rows, part in slabs(indptr, SLAB_EDGES):
         falls = ids[part][1:] < ids[part][:-1]
         # Between two rows, ids may fall.

@@ -1,4 +1,4 @@
-"""Rows of dense and ``torch.sparse_csr`` tensors by index, for features, labels and in-edges.
+"""Rows of dense and ``torch.sparse_csr`` tensors by index, for features, labels and in-edges; and the narrowest integers for ids.
 
 PyTorch cannot select rows of its CSR layout. A CSR matrix and a CSC topology have the same structure, so
 :func:`gather_ranges` selects both rows of a matrix and in-edges of a topology.
@@ -17,6 +17,7 @@ from torch import Tensor
 from sagann.byte_size import format_bytes
 from sagann.graph.large_arrays import SLAB_EDGES, empty_array
 
+_INT16_LIMIT, _INT32_LIMIT = 2**15 - 1, 2**31 - 1
 SMALLEST_WARNING_BYTES = 64 << 20
 "Smallest dense form of sparse features that causes a warning, in bytes."
 
@@ -144,8 +145,7 @@ def made_dense(features: Tensor, reader: str, hint: str) -> Tensor:
     if dense_bytes < max(SMALLEST_WARNING_BYTES, sparse_bytes):
         return dense_rows(features)
     warnings.warn(
-        f"{reader} reads dense features: {format_bytes(sparse_bytes)} of sparse ones become {format_bytes(dense_bytes)}. "
-        f"{hint}",
+        f"{reader} reads dense features: {format_bytes(sparse_bytes)} of sparse ones become {format_bytes(dense_bytes)}. {hint}",
         stacklevel=2,
     )
     return dense_rows(features)
@@ -159,9 +159,6 @@ def gather_ranges(offsets: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
         index: int64 [M], ranges to take.
     Returns:
         new offsets int64 [M + 1], and int64 positions [total length] in the array that ``offsets`` divides.
-    Example:
-        >>> gather_ranges(torch.tensor([0, 2, 2, 5]), torch.tensor([2, 0]))
-        (tensor([0, 3, 5]), tensor([2, 3, 4, 0, 1]))
     """
     starts = offsets[index].long()
     counts = offsets[index + 1].long() - starts
@@ -172,12 +169,17 @@ def gather_ranges(offsets: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def offsets_of(counts: Tensor) -> Tensor:
-    """Turn counts [N] into int64 offsets [N + 1] that start at 0.
-
-    Example:
-        >>> offsets_of(torch.tensor([2, 0, 3]))
-        tensor([0, 2, 2, 5])
-    """
+    """Turn counts [N] into int64 offsets [N + 1] that start at 0."""
     offsets = torch.zeros(len(counts) + 1, dtype=torch.int64, device=counts.device)
     torch.cumsum(counts, 0, out=offsets[1:])
     return offsets
+
+
+def id_dtype(count: int) -> torch.dtype:
+    """The narrowest dtype that holds every id, or position, below ``count``: int32 up to 2^31 - 1, else int64."""
+    return torch.int32 if count <= _INT32_LIMIT else torch.int64
+
+
+def local_id_dtype(count: int) -> torch.dtype:
+    """The narrowest dtype for ids within an interval: int16 up to 2^15 - 1, else as :func:`id_dtype`."""
+    return torch.int16 if count <= _INT16_LIMIT else id_dtype(count)

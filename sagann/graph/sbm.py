@@ -25,9 +25,8 @@ from sagann.graph.graph import Graph
 from sagann.graph.random_numbers import GOLDEN, key_of, mix, normals, stream_of, uniforms, unit
 from sagann.graph.rows import offsets_of
 from sagann.graph.split import planetoid_split
-from sagann.graph.threads import pytorch_threads
 from sagann.graph.topology import Topology
-from sagann.jit import compiled
+from sagann.jit import compiled, pytorch_threads
 from sagann.ranges import require_integer
 
 LABELS, WEIGHTS, EDGES, CENTRES, NOISE = range(5)
@@ -67,24 +66,18 @@ def sbm_graph(
     counts = {"num_vertices": num_vertices, "num_classes": num_classes, "num_features": num_features}
     for name, count in counts.items():
         require_integer(count, name, where="sbm_graph")
-    limits = (
-        ("num_classes", num_classes, num_classes >= 1, "at least 1"),
-        (
-            "average_degree",
-            average_degree,
-            0 <= average_degree <= max(0, num_vertices - 1),
-            "from 0 to num_vertices - 1",
-        ),
-        ("homophily", homophily, 0 <= homophily <= 1, "from 0 to 1"),
-        ("degree_exponent", degree_exponent, degree_exponent > 2, "above 2"),
+    limits = {
+        "num_classes": (num_classes, 1, 2**48, "at least 1"),
+        "average_degree": (average_degree, 0, max(0, num_vertices - 1), "from 0 to num_vertices - 1"),
+        "homophily": (homophily, 0, 1, "from 0 to 1"),
+        "degree_exponent": (degree_exponent, np.nextafter(2, 3), np.inf, "above 2"),
         # Features are float32, and a normal number is below 10.
-        ("feature_noise", feature_noise, 0 <= feature_noise <= 1e36, "from 0 to 1e+36"),
-    )
-    for name, value, fits, expected in limits:
-        if not fits:
+        "feature_noise": (feature_noise, 0, 1e36, "from 0 to 1e+36"),
+    }
+    for name, (value, low, high, expected) in limits.items():
+        if not low <= value <= high:
             raise InputError(
-                f"parameter of the block model out of range: {value:g}, expected {expected} (in {name} of "
-                "sbm_graph)",
+                f"parameter of the block model out of range: {value:g}, expected {expected} (in {name} of sbm_graph)",
                 hint="Pass a value in the range.",
             )
     labels = (uniforms(num_vertices, seed=seed, purpose=LABELS) * num_classes).long()

@@ -17,8 +17,7 @@ from torch import Tensor
 
 from sagann.errors import InputError, require_type, shown
 from sagann.graph.answers import SPLITTERS, Answers
-from sagann.graph.graph import Graph
-from sagann.graph.task import answers_of
+from sagann.graph.graph import Graph, answers_of
 from sagann.ranges import RANGES
 
 
@@ -211,12 +210,7 @@ def refused(graph: Graph, what: str, value: str, hint: str) -> InputError:
 
 
 def generator_of(seed: int) -> torch.Generator:
-    """A generator on the processor for any whole number. Numbers that are equal modulo 2^64 are the same seed, as for all other draws.
-
-    Example:
-        >>> generator_of(2**64 + 7).initial_seed()
-        7
-    """
+    """A generator on the processor for any whole number. Numbers that are equal modulo 2^64 are the same seed, as for all other draws."""
     require_type(seed, Integral, where="seed", hint="Pass an integer, as seed=0.")
     # PyTorch refuses larger numbers.
     return torch.Generator().manual_seed(int(seed) % 2**64)

@@ -21,10 +21,9 @@ from sagann.errors import require_type
 from sagann.graph.checks import require_distinct, wrong_form
 from sagann.graph.random_numbers import key_of, stream_of
 from sagann.graph.split import require_shares
-from sagann.graph.threads import pytorch_threads
 from sagann.graph.topology import Topology
 from sagann.graph.transform import keep_edges
-from sagann.jit import compiled
+from sagann.jit import compiled, pytorch_threads
 
 Array: TypeAlias = np.ndarray[Any, Any]
 

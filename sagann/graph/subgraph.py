@@ -124,8 +124,7 @@ def check_order(graph: Graph, order: Tensor) -> None:
     require_distinct(order, graph.num_vertices, where=f"order of graph '{graph.name}'")
     if len(order) != graph.num_vertices:
         raise InputError(
-            f"vertex order is not a permutation: {len(order)} ids, {graph.num_vertices} vertices (in order of "
-            f"graph '{graph.name}')",
+            f"vertex order is not a permutation: {len(order)} ids, {graph.num_vertices} vertices (in order of graph '{graph.name}')",
             hint="Pass every vertex once, or take a subgraph.",
         )
     fields_of_graphs(graph, order)
@@ -135,8 +134,7 @@ def require_no_links(graph: Graph, doing: str) -> None:
     """Refuse a graph whose links were held out; ``doing`` says what would lose them, for the error."""
     if graph.links is not None:
         raise InputError(
-            f"{doing} before links are held out: {graph.links.num_links} links are held out (in graph "
-            f"'{graph.name}')",
+            f"{doing} before links are held out: {graph.links.num_links} links are held out (in graph '{graph.name}')",
             hint="Begin from the graph as it was before, and pass the result to sagann.sampling.hold_out_links.",
         )
 

@@ -25,13 +25,25 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from sagann.errors import LayerError
+from sagann.errors import InputError, LayerError
 from sagann.graph.checks import check_coo, check_edge_index, check_forms, check_ids, check_offsets, numbered
-from sagann.graph.constant import version_of
-from sagann.graph.widths import id_dtype
+from sagann.graph.feature_store import version_of
+from sagann.graph.rows import id_dtype
 
 if TYPE_CHECKING:
     from sagann.graph.remote import Remote
+
+_OF_GRAPHS = (
+    "topology",
+    "features",
+    "vertices",
+    "graphs",
+    "all_answers",
+    "graph_ptr",
+    "num_vertices",
+    "links",
+    "name",
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -103,7 +115,7 @@ class Topology:
         check_forms(indptr, indices, num_src, edge_data, edge_ids)
         self.indptr = indptr
         self.indices = indices
-        self.num_src = num_src
+        self.num_src = int(num_src)
         self.edge_ids = edge_ids
         self.remote = remote
         self._edge_data = MappingProxyType(dict(edge_data or {}))
@@ -327,6 +339,17 @@ class Topology:
         names = ("indptr", "indices", "num_src", "edge_ids")
         arrays = {name: getattr(self, name) for name in names}
         return _restored, ({**arrays, "edge_data": dict(self._edge_data), "csr": self._csr},)
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """Called for what a topology does not have: where that is a field of a graph, a graph was meant."""
+            if name in _OF_GRAPHS:
+                raise InputError(
+                    f"argument has the wrong type: a Topology, expected a Graph, of which '{name}' is read",
+                    hint="Pass sagann.Graph(topology=topology).",
+                )
+            raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'")
 
     def __repr__(self) -> str:
         data = f", edge_data={sorted(self._edge_data)}" if self._edge_data else ""

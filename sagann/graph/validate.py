@@ -71,8 +71,7 @@ def validate_graphs(graph: Graph) -> None:
     if names and len(names) != num_graphs:
         raise InputError(
             f"graphs and their names differ in number: {len(names)} names, {num_graphs} "
-            f"graphs{' because there is no graph_ptr' if ptr is None else ''} (in "
-            f"{_name(graph, 'graph_names')})",
+            f"graphs{' because there is no graph_ptr' if ptr is None else ''} (in {_name(graph, 'graph_names')})",
             hint="Pass one name per graph, or none.",
         )
     if ptr is not None:
@@ -105,22 +104,17 @@ def _check_edge_data(graph: Graph) -> None:
             what = f"edge data '{name}'"
             check_finite(rows, what, where=numbered(_name(graph, what), "edge"))
     if types is not None:
-        _check_types(graph, types)
+        where = _name(graph, "edge data 'type'")
+        if types.dtype not in TYPE_DTYPES or types.ndim != 1:
+            raise wrong_form(
+                types, "integers [num_edges]", where=where, hint="Convert the types with .to(torch.int64)."
+            )
+        check_types(types, graph.num_edge_types, where=numbered(where, "edge"))
     elif graph.num_edge_types:
         raise InputError(
-            f"edge types are missing: num_edge_types {graph.num_edge_types}, no edge data 'type' (in "
-            f"{_name(graph, 'edge data')})",
+            f"edge types are missing: num_edge_types {graph.num_edge_types}, no edge data 'type' (in {_name(graph, 'edge data')})",
             hint="Pass edge data 'type', or num_edge_types 0.",
         )
-
-
-def _check_types(graph: Graph, types: Tensor) -> None:
-    where = _name(graph, "edge data 'type'")
-    if types.dtype not in TYPE_DTYPES or types.ndim != 1:
-        raise wrong_form(
-            types, "integers [num_edges]", where=where, hint="Convert the types with .to(torch.int64)."
-        )
-    check_types(types, graph.num_edge_types, where=numbered(where, "edge"))
 
 
 def _check_features(graph: Graph) -> None:
@@ -139,8 +133,7 @@ def _check_features(graph: Graph) -> None:
         return
     if isinstance(features, Tensor) and features.layout != torch.strided:
         raise InputError(
-            f"features have a layout that is not supported: {features.layout}, expected torch.strided or "
-            f"torch.sparse_csr (in {where})",
+            f"features have a layout that is not supported: {features.layout}, expected torch.strided or torch.sparse_csr (in {where})",
             hint="Convert them with .to_sparse_csr(), or .to_dense().",
         )
     for part, rows in read_pieces(store):
@@ -152,8 +145,7 @@ def _check_sparse_features(features: Tensor, name: str) -> None:
     check_offsets(offsets, len(columns), "offsets of sparse features", where=name)
     if len(values) != len(columns):
         raise InputError(
-            f"columns and values of sparse features differ in number: {len(columns)} columns and {len(values)} "
-            f"values (in {name})",
+            f"columns and values of sparse features differ in number: {len(columns)} columns and {len(values)} values (in {name})",
             hint="Make the features with torch.sparse_csr_tensor(..., check_invariants=True), which says where they differ.",
         )
 

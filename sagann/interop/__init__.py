@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from sagann.import_config import EDGE_LISTS
 from sagann.registry import import_lazily
 
 if TYPE_CHECKING:
@@ -15,7 +19,32 @@ if TYPE_CHECKING:
     from sagann.interop.pyg_model import from_pyg_model as from_pyg_model
     from sagann.interop.scipy_sparse import from_scipy as from_scipy
 
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Format:
+    """A format that ``sagann data import`` reads by the function ``import_NAME`` of this package, or of :mod:`sagann.storage`."""
+
+    endings: tuple[str, ...] = ()
+    "Endings of the names of its files."
+    holds: tuple[str, ...] = ()
+    "Names of what stands in a folder of this format."
+    arguments: Mapping[str, str] = field(default_factory=dict)
+    "Arguments of the function, by the options of the command that give them."
+
+
+FORMATS: Mapping[str, Format] = MappingProxyType(
+    {
+        **{name: Format(endings=endings) for name, endings in EDGE_LISTS.items()},
+        "npz": Format(endings=(".npz",)),
+        "ogb": Format(holds=("raw", "split"), arguments={"split_scheme": "split"}),
+        "graphbolt": Format(endings=("metadata.yaml",), holds=("metadata.yaml",)),
+        "pyg": Format(endings=(".pt", ".pth"), arguments={"split_scheme": "split", "task": "task"}),
+    }
+)
+"Formats by name. A source is tried for the last one first."
+
 __all__ = [
+    "FORMATS",
     *import_lazily(
         __name__,
         {
@@ -27,5 +56,5 @@ __all__ = [
             "pyg_model": "from_pyg_model",
             "scipy_sparse": "from_scipy",
         },
-    )
+    ),
 ]

@@ -13,20 +13,18 @@ from typing import Any
 
 import numpy as np
 
-from sagann.errors import DatasetError, MissingDependencyError, SagannError, in_one_line, shown
+from sagann.errors import DatasetError, MissingDependencyError, SagannError, first_line, shown
 from sagann.free_space import require_memory
 from sagann.graph.checks import check_labels, numbered
 from sagann.import_config import ImportOptions
-from sagann.storage.edge_list import table_edges
-from sagann.storage.edge_source import Edges, edges_of_array, with_data
-from sagann.storage.import_source import ImportSource
+from sagann.storage.edge_list import open_array, table_edges
+from sagann.storage.import_source import Edges, ImportSource, edges_of_array, with_data
 from sagann.storage.importer import import_dataset
 from sagann.storage.json_fields import as_integer
 from sagann.storage.manifest import SAFE_NAME
 from sagann.storage.regular_file import reading
 from sagann.storage.rows import Array, Rows, array_rows, as_edge_data, as_labels, map_array, masks_of, open_rows
 from sagann.storage.tables import CsvTable
-from sagann.storage.vertex_files import open_array
 
 _SETS = {"train": "train_set", "val": "validation_set", "test": "test_set"}
 
@@ -56,8 +54,7 @@ def import_graphbolt(
     except SagannError:
         raise
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
-        is_missing = isinstance(error, KeyError)
-        problem = f"{error} is missing" if is_missing else in_one_line(error).removeprefix("ValueError: ")
+        problem = f"{error} is missing" if isinstance(error, KeyError) else first_line(error)
         raise DatasetError(
             f"metadata.yaml cannot be used: {problem} (in {path})",
             hint="Follow GraphBolt's layout for on-disk datasets in the raw form, of a graph with vertices and edges of one kind each.",
@@ -72,7 +69,7 @@ def _source(body: Mapping[str, Any], folder: Path, num_classes: int | None) -> I
     if len(nodes) != 1 or len(edges) != 1 or types:
         kinds = ", ".join(map(_text, types)) or f"{len(nodes)} kinds of vertices, and {len(edges)} of edges"
         raise ValueError(f"a heterogeneous graph, with {kinds}")
-    num_vertices = _integer(nodes[0], "num", "num_vertices")
+    num_vertices = as_integer(nodes[0]["num"], "num_vertices")
     answers, stated = _task(body.get("tasks"), folder, num_vertices, num_classes)
     return ImportSource(
         name=_text(body.get("dataset_name")) or folder.name,
@@ -82,13 +79,6 @@ def _source(body: Mapping[str, Any], folder: Path, num_classes: int | None) -> I
         num_vertices=num_vertices,
         stated={"num_classes": stated},
     )
-
-
-def _integer(item: Mapping[str, Any], key: str, what: str) -> int:
-    try:
-        return as_integer(item[key], what)
-    except TypeError as error:
-        raise ValueError(f"'{key}': {error}") from error
 
 
 def _file(item: Mapping[str, Any], folder: Path, kinds: tuple[str, ...] = ("numpy",)) -> Path:
@@ -175,7 +165,8 @@ def _task(
             if "labels" in by_name:
                 known.append((seeds, _labels_of(seeds, _file(by_name["labels"], folder))))
     answers = masks_of(ids, num_vertices)
-    classes = None if task.get("num_classes") is None else _integer(task, "num_classes", "num_classes")
+    stated = task.get("num_classes")
+    classes = None if stated is None else as_integer(stated, "num_classes")
     if known:
         answers["labels"] = _labels(known, num_vertices, classes if num_classes is None else num_classes)
     return answers, classes

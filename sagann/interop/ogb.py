@@ -22,16 +22,13 @@ from typing import Any
 from sagann.errors import DatasetError
 from sagann.graph import Graph
 from sagann.import_config import ImportOptions
-from sagann.storage.edge_list import table_edges
-from sagann.storage.edge_source import EdgeChunk, with_data
-from sagann.storage.import_source import ImportSource
+from sagann.storage.edge_list import table_array, table_edges, table_rows
+from sagann.storage.import_source import EdgeChunk, ImportSource, with_data
 from sagann.storage.importer import graph_of, import_dataset
 from sagann.storage.json_fields import as_integer
-from sagann.storage.npz import NpzArchive
-from sagann.storage.npz_graph import npz_edges
+from sagann.storage.npz_graph import NpzArchive, npz_edges
 from sagann.storage.rows import Rows, as_edge_data, as_features, as_labels, as_vector, masks_of
 from sagann.storage.tables import CsvTable
-from sagann.storage.vertex_files import table_array, table_rows
 
 _SPLIT_FILES = {"train": "train", "val": "valid", "test": "test"}
 
@@ -178,7 +175,7 @@ def _refuse_other_kinds(folder: Path) -> None:
 
 def _one_number(path: Path, what: str) -> int:
     table = CsvTable(path, header=False)
-    values = (value for batch in table.batches(table.names[:1], ["int64"]) for value in batch.columns[0])
+    values = (value for _, (column,) in table.batches(table.names[:1], ["int64"]) for value in column)
     numbers = [int(value) for value in islice(values, 2)]
     if len(numbers) != 1:
         raise _several_graphs("several" if numbers else "no", path)

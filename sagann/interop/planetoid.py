@@ -24,7 +24,7 @@ import torch
 
 from sagann.errors import DatasetError, in_one_line
 from sagann.graph import Graph, Topology
-from sagann.storage.durable import write_whole
+from sagann.storage.folder import write_whole
 
 Array = np.ndarray[Any, Any]
 
@@ -67,17 +67,22 @@ def fetch_planetoid(name: str, folder: Path) -> None:
     Args:
         name: 'cora' or 'citeseer'.
         folder: the dataset's folder, which is made.
-    Raises:
-        DatasetError: there is no network, or what came is not the published file. Files that came before are kept.
     """
     for path, digest in _files(folder, name).items():
         if path.is_file() and _digest(path.read_bytes()) == digest:
             continue
-        content = _fetched(f"{SOURCE}{path.name}", path)
+        url = f"{SOURCE}{path.name}"
+        try:
+            with urllib.request.urlopen(url, timeout=_PATIENCE_S) as answer:
+                content: bytes = answer.read(_MOST_BYTES + 1)
+        except (OSError, ValueError) as error:
+            raise DatasetError(
+                f"the dataset is not here, and cannot be fetched: {in_one_line(error)} (in {url})",
+                hint=f"Connect to the network, or put the file at {path}.",
+            ) from error
         if _digest(content) != digest:
             raise DatasetError(
-                f"what came is not the published file: SHA-256 {_digest(content)}, expected {digest} (in "
-                f"{SOURCE}{path.name})",
+                f"what came is not the published file: SHA-256 {_digest(content)}, expected {digest} (in {url})",
                 hint=f"Something on the way has changed it; put the published file at {path}.",
             )
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -166,18 +171,6 @@ class _Unpickler(pickle.Unpickler):
 
 def _unpickled(content: bytes) -> Any:
     return _Unpickler(io.BytesIO(content), encoding="latin1").load()
-
-
-def _fetched(url: str, path: Path) -> bytes:
-    try:
-        with urllib.request.urlopen(url, timeout=_PATIENCE_S) as answer:
-            content: bytes = answer.read(_MOST_BYTES + 1)
-    except (OSError, ValueError) as error:
-        raise DatasetError(
-            f"the dataset is not here, and cannot be fetched: {in_one_line(error)} (in {url})",
-            hint=f"Connect to the network, or put the file at {path}.",
-        ) from error
-    return content
 
 
 def _digest(content: bytes) -> str:

@@ -19,8 +19,8 @@ from sagann.errors import DatasetError, InputError, MissingDependencyError, list
 from sagann.graph import SPLIT_NAMES, Graph, Topology, validate_graph
 from sagann.graph.checks import check_ids, form_of, mask_of_ids, numbered, wrong_form
 from sagann.graph.feature_store import tensor_of
+from sagann.graph.graph import answers_of
 from sagann.graph.rows import is_sparse
-from sagann.graph.task import answers_of
 from sagann.storage.manifest import SAFE_NAME
 
 if TYPE_CHECKING:
@@ -234,9 +234,6 @@ class Attributes:
             if not isinstance(value, Tensor) or not value.ndim:
                 continue
             if len(value) == num_edges or (not is_plain and name in ("weight", "type", "attr")):
-                if name == "type" and (value.is_floating_point() or value.ndim != 1):
-                    hint = "Convert it, or delete it."
-                    raise wrong_form(value, "integers [E]", where=self.where(key), hint=hint, error=DatasetError)
                 self.tensor(key)
                 found[name] = value
         return found

@@ -18,7 +18,7 @@ from torch.overrides import TorchFunctionMode
 
 from sagann.errors import LayerError
 from sagann.graph import Graph, Topology
-from sagann.interop.pyg_call import EDGE_ARGUMENTS, called, convs_of, parameters_of, takes_data
+from sagann.nn.model_call import EDGE_ARGUMENTS, called, convs_of, parameters_of, takes_data
 from sagann.saga.side_effects import taken_back
 
 NUM_ROWS = 13

@@ -27,8 +27,7 @@ from sagann.import_config import ImportOptions
 from sagann.interop.pyg import Attributes, Task
 from sagann.interop.torch_file import Saved, read_torch_file
 from sagann.ranges import RANGES
-from sagann.storage.edge_source import EdgeChunk, edges_of_array, with_data
-from sagann.storage.import_source import ImportSource
+from sagann.storage.import_source import EdgeChunk, ImportSource, edges_of_array, with_data
 from sagann.storage.importer import graph_of, import_dataset
 from sagann.storage.rows import Array, Rows, array_rows, as_edge_data, as_features, as_labels, as_targets
 

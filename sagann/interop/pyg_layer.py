@@ -8,14 +8,20 @@ A softmax over the in-edges, which PyG's attention calls within ``message`` or `
 the weights the message gets ones, and the accumulator weighs what it returns. That is the same for messages in proportion to their weight;
 :class:`sagann.interop.pyg_model.PygModel` compares its numbers with PyG's before it is used.
 
+Aggregations by a name, or several of them side by side, are accumulators of the same name. Two need more: ``SoftmaxAggregation`` weighs
+messages by the softmax of themselves, column by column; ``DegreeScalerAggregation`` multiplies what several aggregations give by functions of
+the degree, which is the sum of a one for each edge.
+
 References:
-    Fey and Lenssen, Fast Graph Representation Learning with PyTorch Geometric, ICLR workshop 2019, Sec. 2.
+    Fey and Lenssen, Fast Graph Representation Learning with PyTorch Geometric, ICLR workshop 2019, Sec. 2. Corso et al., Principal
+    Neighbourhood Aggregation for Graph Nets, NeurIPS 2020, Eq. 5-8. Li et al., DeeperGCN, 2020, Eq. 3.
 """
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from types import FunctionType, ModuleType
 from typing import Any
@@ -25,10 +31,87 @@ from torch import Tensor, nn
 
 from sagann.errors import LayerError
 from sagann.graph.topology import Topology
-from sagann.interop.pyg_aggregations import aggregation_of
 from sagann.interop.pyg_rows import Arguments, Index, Parameter, StoredRow, moved, row_dim, sources_in, without_one
 from sagann.saga import Edge, SagaLayer
 from sagann.saga.engine import edges_of
+
+_NAMES = {
+    "SumAggregation": "sum",
+    "MeanAggregation": "mean",
+    "MaxAggregation": "max",
+    "MinAggregation": "min",
+    "MulAggregation": "mul",
+    "VarAggregation": "var",
+    "StdAggregation": "std",
+}
+"Accumulators, by the names of PyG's aggregations."
+_SCALERS: dict[str, Callable[[Tensor, Any], Tensor]] = {
+    "amplification": lambda degree, known: torch.log(degree + 1) / known.avg_deg_log,
+    "attenuation": lambda degree, known: known.avg_deg_log / torch.log(degree.clamp(min=1) + 1),
+    "linear": lambda degree, known: degree / known.avg_deg_lin,
+    "inverse_linear": lambda degree, known: known.avg_deg_lin / degree.clamp(min=1),
+}
+"Factors by the degree, which the aggregation's averages scale; 'identity' has none."
+
+
+@dataclass(frozen=True, slots=True)
+class Aggregation:
+    """An aggregation whose name is an accumulator's, or several of them side by side."""
+
+    accumulator: Any
+
+    def messages(self, message: Tensor, module: Any) -> Any:
+        """What ApplyEdge returns for the messages [num_edges, ...] of the aggregation ``module``."""
+        return message
+
+    def finished(self, accum: Any, module: Any) -> Tensor:
+        """What the aggregation gives, of what was gathered."""
+        result: Tensor = accum
+        return result
+
+
+class _Scaled(Aggregation):
+    __slots__ = ()
+
+    def messages(self, message: Tensor, module: Any) -> Any:
+        one = torch.ones_like(message[(slice(None), *[slice(1)] * (message.ndim - 1))])
+        return {"rows": message, "degree": one}
+
+    def finished(self, accum: Any, module: Any) -> Tensor:
+        rows, degree = accum["rows"], accum["degree"]
+        scaled = [rows if name == "identity" else rows * _SCALERS[name](degree, module) for name in module.scaler]
+        return torch.cat(scaled, dim=-1)
+
+
+def aggregation_of(conv: Any) -> Aggregation:
+    """What gathers as the layer's aggregation does."""
+    module = conv.aggr_module
+    kind = type(module).__name__
+    if kind == "SoftmaxAggregation":
+        return Aggregation("softmax")
+    if kind == "DegreeScalerAggregation":
+        if unknown := set(module.scaler) - {"identity", *_SCALERS}:
+            raise _not_known(conv, f"scalers {', '.join(sorted(unknown))}")
+        names = _names_of(module.aggr, conv)
+        return _Scaled({"rows": names, "degree": "sum"})
+    return Aggregation(_names_of(module, conv))
+
+
+def _names_of(module: nn.Module, conv: nn.Module) -> Any:
+    several: Any = getattr(module, "aggrs", None)
+    names = tuple(_NAMES.get(type(each).__name__) for each in several or [module])
+    if None in names or getattr(module, "mode", "cat") != "cat":
+        raise _not_known(conv, f"aggr = {' '.join(str(module).split())}")
+    return names if several else names[0]
+
+
+def _not_known(
+    conv: nn.Module, found: str, expected: str = f"{', '.join(_NAMES.values())}, or a list of these"
+) -> LayerError:
+    return LayerError(
+        f"a layer of PyTorch Geometric gathers in a way that is not known: {found}, expected {expected} (in layer {type(conv).__name__})",
+        hint="Write it as sagann.SagaLayer: 'Coming from PyG or DGL' in docs/quickstart.md says what is what.",
+    )
 
 
 class Call:
@@ -122,8 +205,6 @@ class PygLayer(SagaLayer):
         arguments: of its ``message``.
         example: a topology with edge data, and rows of its vertices, to run ``message`` on.
         model: the model of PyG, whose modules may compute rows of edges.
-    Raises:
-        LayerError: the layer aggregates in a way of its own, or cannot be run edge by edge.
     """
 
     def __init__(
@@ -154,11 +235,11 @@ class PygLayer(SagaLayer):
         }
         scores = self._scores_on((topology, drawn))
         if len(scores) > 1:
-            raise self._refused(f"{len(scores)} softmaxes in one message", "one softmax")
+            raise _not_known(conv, f"{len(scores)} softmaxes in one message", "one softmax")
         self.accumulator = self.aggregation.accumulator
         if scores:
             if self.accumulator != "sum":
-                raise self._refused(f"a softmax, and then {self.accumulator}", "their sum")
+                raise _not_known(conv, f"a softmax, and then {self.accumulator}", "their sum")
             self.accumulator = "softmax"
         self.edge_data = tuple(dict.fromkeys(each.name for each in sources_in(self.arguments, StoredRow))) or None  # type: ignore[misc]
 
@@ -209,13 +290,6 @@ class PygLayer(SagaLayer):
         owner, _, local = name.rpartition(".")
         found: Tensor = getattr(self.owners[self._numbers[owner]], local)
         return found
-
-    def _refused(self, found: str, expected: str) -> LayerError:
-        return LayerError(
-            f"a layer of PyTorch Geometric gathers in a way that is not known: {found}, expected {expected} "
-            f"(in layer {type(self.conv).__name__})",
-            hint="Write it as sagann.SagaLayer: 'Coming from PyG or DGL' in docs/quickstart.md says what is what.",
-        )
 
 
 def _are_equal(found: list[Tensor], expected: list[Tensor]) -> bool:

@@ -27,15 +27,6 @@ from torch.nn.parameter import is_lazy
 
 from sagann.errors import InputError, LayerError, SagannError, in_one_line, listed
 from sagann.graph import Graph, Topology, add_self_loops, normalise, relabel
-from sagann.interop.pyg_aggregations import aggregation_of
-from sagann.interop.pyg_call import (
-    EDGE_ARGUMENTS,
-    called,
-    convs_of,
-    is_written_for_pyg,
-    may_take_batch,
-    parameters_of,
-)
 from sagann.interop.pyg_example import (
     NUM_ROWS,
     ROW_CACHES,
@@ -50,7 +41,7 @@ from sagann.interop.pyg_example import (
     undisturbed,
     values_and_gradients,
 )
-from sagann.interop.pyg_layer import PygLayer
+from sagann.interop.pyg_layer import PygLayer, aggregation_of
 from sagann.interop.pyg_rows import EdgeRows, StoredRow
 from sagann.interop.pyg_walk import (
     DEGREE_WEIGHTS,
@@ -63,6 +54,14 @@ from sagann.interop.pyg_walk import (
     changed,
     preparation_of,
     shadowed,
+)
+from sagann.nn.model_call import (
+    EDGE_ARGUMENTS,
+    called,
+    convs_of,
+    is_written_for_pyg,
+    may_take_batch,
+    parameters_of,
 )
 from sagann.saga.engine import NaiveEngine, using_engine
 from sagann.saga.users_lines import line_of_error
@@ -95,8 +94,7 @@ def from_pyg_model(model: nn.Module, graph: Graph) -> PygModel:
         )
     if graph.num_features == 0:
         raise InputError(
-            f"a model of PyTorch Geometric needs features: vertices have none (in graph '{graph.name}', for "
-            f"model {type(model).__name__})",
+            f"a model of PyTorch Geometric needs features: vertices have none (in graph '{graph.name}', for model {type(model).__name__})",
             hint="Give the graph features, or write the model with sagann's layers and sagann.nn.EmbeddingEncoder.",
         )
     return PygModel(model, graph)
@@ -173,27 +171,22 @@ class PygModel(nn.Module):
         """Refuse a model that cannot walk the blocks of mini-batches."""
         if self.not_sampled:
             raise LayerError(
-                f"a model of PyTorch Geometric cannot walk mini-batches: {self.not_sampled} (in model "
-                f"{type(self.model).__name__})",
+                f"a model of PyTorch Geometric cannot walk mini-batches: {self.not_sampled} (in model {type(self.model).__name__})",
                 hint="Train it on the whole graph (without --sample), or give its layers pairs, (x, x[:num_dst]).",
             )
 
     def left_out(self, graph: Graph) -> str:
-        """What the model asks for and the graph does not have, in a sentence that names edge data which the model does not get; or nothing."""
-        passed, known = {EDGE_ARGUMENTS[name] for name in self.arguments}, parameters_of(self.model)
-        unread = [name for name in graph.topology.edge_data if name not in passed]
+        """What the model asks for and the graph does not have, in a sentence; or nothing."""
+        known, unread = (
+            parameters_of(self.model),
+            graph.topology.edge_data.keys() - {EDGE_ARGUMENTS[name] for name in self.arguments},
+        )
         asked = [name for name in known if known[name].default is None and name not in (*self.arguments, "batch")]
         # Without other edge data, edges are unweighted. PyG's own models take much that no data has.
         asked = [name for name in asked if unread or name not in EDGE_ARGUMENTS]
         if not asked or self.user_class.__module__.startswith("torch_geometric."):
             return ""
-        names = {stored: argument for argument, stored in EDGE_ARGUMENTS.items()}
-        others = (
-            f" Edge data {listed(unread)} are passed to arguments called {listed([names.get(each, each) for each in unread])}."
-            if unread
-            else ""
-        )
-        return f"{self.user_class.__name__} is trained without {listed(asked)}, which the graph has under no such name.{others}"
+        return f"{self.user_class.__name__} is trained without {listed(asked)}, which the graph has under no such name."
 
     def prepare(self, graph: Graph) -> Graph:
         """Add the self-loops, and the weights by degree, that the layers would make in every forward.
@@ -202,8 +195,6 @@ class PygModel(nn.Module):
 
         Args:
             graph: the first one says which edge data the model takes; others need the same.
-        Raises:
-            InputError: the graph lacks edge data that the model takes.
         """
         if not self._is_fixed:
             if arguments_for(self.model, graph) != self._offered:
@@ -217,8 +208,7 @@ class PygModel(nn.Module):
         if missing := [name for name in stored if name not in graph.topology.edge_data]:
             raise InputError(
                 f"the graph lacks edge data that the model takes: {', '.join(missing)}; it has "
-                f"{', '.join(graph.topology.edge_data) or 'none'} (in graph '{graph.name}', for model "
-                f"{type(self.model).__name__})",
+                f"{', '.join(graph.topology.edge_data) or 'none'} (in graph '{graph.name}', for model {type(self.model).__name__})",
                 hint="Give the graph this edge data, as the model's first graph had it.",
             )
         self._has_several = graph.num_graphs > 1
@@ -316,8 +306,7 @@ class PygModel(nn.Module):
         if len(kinds) > 1:
             named = ", ".join(sorted({f"{type(conv).__name__}: {each}" for conv, each in wanted.items()}))
             raise LayerError(
-                f"layers of PyTorch Geometric want the graph prepared in different ways: {named} (in model "
-                f"{type(self.model).__name__})",
+                f"layers of PyTorch Geometric want the graph prepared in different ways: {named} (in model {type(self.model).__name__})",
                 hint="Add self-loops to the graph, and build the layers with add_self_loops=False and normalize=False where they have them.",
             )
         found = kinds.pop() if kinds else self.preparation

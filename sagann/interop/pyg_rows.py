@@ -234,8 +234,7 @@ _COMPUTE_ELSEWHERE = "Compute it in the layer's message, or once for the graph, 
 def computes_with(what: str, how: str, *, hint: str = _COMPUTE_ELSEWHERE) -> LayerError:
     """The error of a model that computes with what it may only pass on."""
     return LayerError(
-        f"a model of PyTorch Geometric computes with {what}: it uses {how} outside of message and edge_update "
-        "(in the model's forward)",
+        f"a model of PyTorch Geometric computes with {what}: it uses {how} outside of message and edge_update (in the model's forward)",
         hint=hint,
     )
 
@@ -308,12 +307,8 @@ def _begins_with(rows: Any, first: Any) -> bool:
     """Whether the first ones of these rows are others: the same memory."""
     if not isinstance(rows, Tensor) or not isinstance(first, Tensor) or rows.shape == first.shape:
         return first is rows
-    return (rows.data_ptr(), rows.shape[1:], rows.stride(), rows.dtype) == (
-        first.data_ptr(),
-        first.shape[1:],
-        first.stride(),
-        first.dtype,
-    )
+    first_, rows_ = ((each.data_ptr(), each.shape[1:], each.stride(), each.dtype) for each in (first, rows))
+    return first_ == rows_
 
 
 def of_hop(rows: Tensor, num_rows: int) -> Tensor:

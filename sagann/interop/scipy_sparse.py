@@ -11,8 +11,7 @@ from sagann.errors import InputError
 from sagann.graph import Graph
 from sagann.graph.checks import wrong_form
 from sagann.interop.pyg import left_out_of
-from sagann.storage.edge_source import EdgeChunk, with_data
-from sagann.storage.import_source import ImportSource
+from sagann.storage.import_source import EdgeChunk, ImportSource, with_data
 from sagann.storage.importer import graph_of
 from sagann.storage.rows import (
     Array,
@@ -57,8 +56,7 @@ def from_scipy(
     """
     if not hasattr(adjacency, "tocoo"):
         raise InputError(
-            f"argument has the wrong type: a {type(adjacency).__name__}, expected a sparse matrix of SciPy (in "
-            "from_scipy, adjacency)",
+            f"argument has the wrong type: a {type(adjacency).__name__}, expected a sparse matrix of SciPy (in from_scipy, adjacency)",
             hint="Pass scipy.sparse.csr_array(adjacency).",
         )
     if adjacency.ndim != 2 or adjacency.shape[0] != adjacency.shape[1]:

@@ -51,9 +51,6 @@ def read_torch_file(
         path: the file.
         allowed: for the classes that it may name beside tensors and plain values, what stands for them.
         advice: what to do about other classes, by how their names begin.
-
-    Raises:
-        DatasetError: the file is missing or damaged, or names another class or function.
     """
     path = os.fspath(path)
     forbidden: list[str] = []
@@ -74,11 +71,7 @@ def read_torch_file(
 
 
 def load_plain(file: BinaryIO) -> Any:
-    """Read what ``torch.save`` has written of tensors, numbers, texts and plain containers.
-
-    Raises:
-        ValueError: the file is damaged, is none of ``torch.save``, or names a class or function.
-    """
+    """Read what ``torch.save`` has written of tensors, numbers, texts and plain containers."""
     try:
         _require_checksums(file)
         file.seek(0)

@@ -2,13 +2,10 @@
 
 from sagann.config import ModelConfig
 from sagann.nn.attention import GAT, GATv2, TransformerConv, attention_weights
-from sagann.nn.layers import GCN, GIN, SAGE, CommNet, GatedGCN, MaxPoolGCN, ResidualGCN
-from sagann.nn.neighbourhoods import PNA, EdgeConv
-from sagann.nn.on_vertices import GraphModel, LinkModel
-from sagann.nn.pooling import pool
-from sagann.nn.propagation import Propagated, Propagation
+from sagann.nn.layers import GCN, GIN, PNA, SAGE, CommNet, EdgeConv, GatedGCN, MaxPoolGCN, ResidualGCN
+from sagann.nn.on_vertices import GraphModel, LinkModel, pool
 from sagann.nn.relations import GGNN, GINE, RGCN
-from sagann.nn.stack import GNN, EmbeddingEncoder, LinearEncoder
+from sagann.nn.stack import GNN, EmbeddingEncoder, LinearEncoder, Propagated, Propagation
 from sagann.nn.zoo import MODELS, build_model
 
 __all__ = [

@@ -16,7 +16,7 @@ from sagann.graph.large_arrays import slabs
 from sagann.graph.rows import is_sparse
 from sagann.graph.topology import destinations
 from sagann.kernels.naive import gather_denominator
-from sagann.nn.layers import glorot_linear, require_counts, require_share, require_widths
+from sagann.nn.layers import glorot_linear, require_arguments
 from sagann.saga import Edge, SagaLayer
 from sagann.saga.edge import named
 from sagann.saga.layer import check_input
@@ -31,9 +31,9 @@ class _Attention(SagaLayer):
         self, in_dim: int, head_dim: int, *, num_heads: int, concat: bool, attention_dropout: float
     ) -> None:
         super().__init__()
-        require_widths(self, in_dim=in_dim, head_dim=head_dim)
-        require_counts(self, of="heads", hint="Leave num_heads out for one head.", num_heads=num_heads)
-        require_share(self, attention_dropout=attention_dropout)
+        require_arguments(
+            self, in_dim=in_dim, head_dim=head_dim, num_heads=num_heads, attention_dropout=attention_dropout
+        )
         self.num_heads, self.head_dim, self.concat = num_heads, head_dim, concat
         self.attention_dropout = attention_dropout
 
@@ -214,8 +214,7 @@ def attention_weights(layer: SagaLayer, topology: Topology, x: Tensor | dict[str
     """
     if layer.accumulator != "softmax":
         raise LayerError(
-            f"only softmax weighs messages by attention: accumulator = {layer.accumulator!r} (in layer "
-            f"{type(layer).__name__})",
+            f"only softmax weighs messages by attention: accumulator = {layer.accumulator!r} (in layer {type(layer).__name__})",
             hint="Ask a layer whose accumulator is 'softmax', such as GAT.",
         )
     if any(is_sparse(each) for each in named(x).values()):

@@ -1,4 +1,4 @@
-"""The layers of the zoo, from the plainest to the ones that prepare a graph; and checks of the arguments that all layers are made with.
+"""The layers of the zoo that read vertices alone, from the plainest to the richest; and the check of arguments that all layers are made with.
 
 Each layer maps [num_src, in_dim] to [num_dst, out_dim]. ``in_dim`` is the number of features per vertex, ``out_dim`` the
 number of outputs.
@@ -6,7 +6,6 @@ number of outputs.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from numbers import Integral, Real
 
 import torch
@@ -32,7 +31,7 @@ class CommNet(SagaLayer):
 
     def __init__(self, in_dim: int, out_dim: int) -> None:
         super().__init__()
-        require_widths(self, in_dim=in_dim, out_dim=out_dim)
+        require_arguments(self, in_dim=in_dim, out_dim=out_dim)
         self.own = nn.Linear(in_dim, out_dim, bias=False)
         self.heard = nn.Linear(in_dim, out_dim)
 
@@ -55,7 +54,7 @@ class SAGE(SagaLayer):
 
     def __init__(self, in_dim: int, out_dim: int) -> None:
         super().__init__()
-        require_widths(self, in_dim=in_dim, out_dim=out_dim)
+        require_arguments(self, in_dim=in_dim, out_dim=out_dim)
         self.own = nn.Linear(in_dim, out_dim, bias=False)
         self.neighbours = nn.Linear(in_dim, out_dim)
 
@@ -79,7 +78,7 @@ class GIN(SagaLayer):
 
     def __init__(self, in_dim: int, out_dim: int) -> None:
         super().__init__()
-        require_widths(self, in_dim=in_dim, out_dim=out_dim)
+        require_arguments(self, in_dim=in_dim, out_dim=out_dim)
         self.eps = nn.Parameter(torch.zeros(()))
         self.mlp = nn.Sequential(nn.Linear(in_dim, out_dim), nn.ReLU(), nn.Linear(out_dim, out_dim))
 
@@ -102,7 +101,7 @@ class MaxPoolGCN(SagaLayer):
 
     def __init__(self, in_dim: int, out_dim: int) -> None:
         super().__init__()
-        require_widths(self, in_dim=in_dim, out_dim=out_dim)
+        require_arguments(self, in_dim=in_dim, out_dim=out_dim)
         self.pool = nn.Linear(in_dim, in_dim)
         self.linear = nn.Linear(in_dim, out_dim)
 
@@ -128,7 +127,7 @@ class GatedGCN(SagaLayer):
 
     def __init__(self, in_dim: int, out_dim: int) -> None:
         super().__init__()
-        require_widths(self, in_dim=in_dim, out_dim=out_dim)
+        require_arguments(self, in_dim=in_dim, out_dim=out_dim)
         self.gate_dst = nn.Linear(in_dim, in_dim, bias=False)
         self.gate_src = nn.Linear(in_dim, in_dim)
         self.linear = nn.Linear(in_dim, out_dim)
@@ -156,7 +155,7 @@ class GCN(SagaLayer):
 
     def __init__(self, in_dim: int, out_dim: int) -> None:
         super().__init__()
-        require_widths(self, in_dim=in_dim, out_dim=out_dim)
+        require_arguments(self, in_dim=in_dim, out_dim=out_dim)
         self.linear = glorot_linear(in_dim, out_dim)
 
     @staticmethod
@@ -204,6 +203,77 @@ class ResidualGCN(GCN):
         return (torch.relu(convolved) if self.activated else convolved) + self.shortcut(vertex)
 
 
+class EdgeConv(SagaLayer):
+    r"""Edge convolution: the element-wise maximum over maps of a vertex and of its differences to in-neighbours.
+
+    .. math:: h_u' = \max_{v \to u}\; W_1 h_u + W_2 (h_v - h_u) + b
+
+    The paper's ReLU stands between layers (:class:`sagann.nn.GNN`); before the maximum it would be the same. The same as PyG's
+    ``EdgeConv(nn.Linear(2 * in_dim, out_dim))``.
+
+    References:
+        Wang et al., Dynamic Graph CNN for Learning on Point Clouds, ACM TOG 2019, Eq. 7-8, on a fixed graph.
+    """
+
+    accumulator = "max"
+
+    def __init__(self, in_dim: int, out_dim: int) -> None:
+        super().__init__()
+        require_arguments(self, in_dim=in_dim, out_dim=out_dim)
+        self.linear = glorot_linear(2 * in_dim, out_dim)
+
+    def apply_edge(self, edge: Edge) -> Tensor:
+        return self.linear(torch.cat([edge.dst, edge.src - edge.dst], dim=-1))
+
+
+class PNA(SagaLayer):
+    r"""Principal neighbourhood aggregation: mean, minimum, maximum and standard deviation, each with three scalers of the degree.
+
+    .. math::
+        m_{vu} = W_m [h_u; h_v] + b_m, \qquad
+        h_u' = W_2 \bigl(W_1 [h_u;\; S(d_u) \otimes (\mathrm{mean}, \min, \max, \mathrm{std})_v\, m_{vu}] + b_1\bigr) + b_2,
+        \qquad S(d) = \Bigl(1,\; \frac{\log(d + 1)}{\delta},\; \frac{\delta}{\log(d + 1)}\Bigr)
+
+    d is the in-degree, at least 1 in the last scaler. :math:`\delta` is the mean of log(d + 1) over the vertices of the training
+    graph; it is a buffer, so that a saved model keeps it on other graphs. The same as PyG's ``PNAConv`` with these aggregators
+    and the scalers identity, amplification and attenuation.
+
+    Args:
+        in_dim: features per vertex.
+        out_dim: outputs per vertex.
+        mean_log_degree: :math:`\delta`; see :meth:`mean_log_degree_of`.
+    References:
+        Corso et al., Principal Neighbourhood Aggregation for Graph Nets, NeurIPS 2020, Eq. 5-8.
+    """
+
+    accumulator = {"rows": ("mean", "min", "max", "std"), "degree": "sum"}
+    mean_log_degree: Tensor
+
+    def __init__(self, in_dim: int, out_dim: int, mean_log_degree: float) -> None:
+        super().__init__()
+        require_arguments(self, in_dim=in_dim, out_dim=out_dim)
+        self.message = nn.Linear(2 * in_dim, in_dim)
+        self.mix, self.out = nn.Linear(13 * in_dim, out_dim), nn.Linear(out_dim, out_dim)
+        # A graph without edges has a mean of 0, and nothing that it would scale.
+        self.register_buffer("mean_log_degree", torch.tensor(mean_log_degree or 1.0))
+
+    @staticmethod
+    def mean_log_degree_of(graph: Graph) -> float:
+        """The mean of log(d + 1) over the in-degrees d of the graph's vertices; 0 for a graph without edges."""
+        degrees = graph.topology.in_degrees()
+        return float(torch.log1p(degrees.double()).mean()) if len(degrees) else 0.0
+
+    def apply_edge(self, edge: Edge) -> dict[str, Tensor]:
+        message = self.message(torch.cat([edge.dst, edge.src], dim=-1))
+        return {"rows": message, "degree": torch.ones_like(message[:, :1])}
+
+    def apply_vertex(self, vertex: Tensor, accum: dict[str, Tensor]) -> Tensor:
+        rows, degree = accum["rows"], accum["degree"]
+        more = torch.log1p(degree) / self.mean_log_degree
+        less = self.mean_log_degree / torch.log1p(degree.clamp(min=1))
+        return self.out(self.mix(torch.cat([vertex, rows, more * rows, less * rows], dim=-1)))
+
+
 def glorot_linear(in_dim: int, out_dim: int, *, bias: bool = True) -> nn.Linear:
     """A linear map with Glorot-uniform weights and zero bias (Glorot and Bengio, AISTATS 2010, Eq. 16)."""
     linear = nn.Linear(in_dim, out_dim, bias=bias)
@@ -213,52 +283,25 @@ def glorot_linear(in_dim: int, out_dim: int, *, bias: bool = True) -> nn.Linear:
     return linear
 
 
-_OF_GRAPH = {
-    "num_vertices": "graph.num_vertices",
-    "in_dim": "graph.num_features",
-    "edge_dim": "GINE.edge_dim_of(graph)",
-}
-"Where a graph states a width, by the name of the constructor's argument."
+_COUNTS = ("num_heads", "num_edge_types", "num_relations", "steps")
+_SHARES = ("dropout", "attention_dropout", "teleport")
 
 
-def require_widths(layer: nn.Module, **widths: object) -> None:
-    """Refuse widths that are no integers of at least 0, such as PyG's -1 and its pair of widths.
-
-    Args:
-        layer: the layer that is being made.
-        widths: values by the names of the constructor's arguments.
-    Raises:
-        InputError: a width is refused; the message has the right line.
-    """
-    kind = type(layer).__name__
-    right = ", ".join(_OF_GRAPH.get(each, "64") for each in widths)
-    hint = (
-        f"Pass every width, as {kind}({right}): a layer makes its parameters when it is made, and finds out no width "
-        "later, as PyG's -1 does. Sources and destinations have one width."
-    )
-    _require_integers(layer, widths, 0, "the width of a layer is not a number of columns", hint)
-
-
-def require_counts(layer: nn.Module, *, of: str, hint: str, **counts: object) -> None:
-    """Refuse numbers of heads or of relations, which errors call ``of``, that are no integers of at least 1."""
-    _require_integers(layer, counts, 1, f"the layer needs {of}", hint)
-
-
-def _require_integers(layer: nn.Module, values: Mapping[str, object], least: int, problem: str, hint: str) -> None:
+def require_arguments(layer: nn.Module, **values: object) -> None:
+    """Refuse arguments of a constructor, by name: counts below 1, shares that are not from 0 to 1, and widths below 0, such as PyG's -1."""
     for name, value in values.items():
-        if not isinstance(value, Integral) or int(value) < least:
-            raise InputError(
-                f"{problem}: {name} = {shown(value)}, expected an integer of at least {least} (in {type(layer).__name__})",
-                hint=hint,
+        least = int(name in _COUNTS)
+        fits, expected = isinstance(value, Integral) and int(value) >= least, f"an integer of at least {least}"
+        hint = f"Change {name}."
+        if name in _SHARES:
+            fits, expected = isinstance(value, Real) and 0 <= float(value) <= 1, "a number from 0 to 1"
+        elif not least:
+            hint = (
+                "Pass a number of columns, as graph.num_features: a layer makes its parameters when it is made, and finds out no width "
+                "later, as PyG's -1 does. Sources and destinations have one width."
             )
-
-
-def require_share(layer: nn.Module, **shares: object) -> None:
-    """Refuse arguments of a layer's constructor that are no numbers from 0 to 1."""
-    for name, value in shares.items():
-        if not isinstance(value, Real) or not 0 <= float(value) <= 1:
+        if not fits:
             raise InputError(
-                f"a share out of range: {name} = {shown(value)}, expected a number from 0 to 1 (in "
-                f"{type(layer).__name__})",
-                hint=f"Change {name}.",
+                f"argument of a layer is out of range: {name} = {shown(value)}, expected {expected} (in {type(layer).__name__})",
+                hint=hint,
             )

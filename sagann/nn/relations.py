@@ -13,10 +13,8 @@ from sagann.graph import Graph
 from sagann.graph.large_arrays import empty_array, slabs
 from sagann.graph.topology import Topology, destinations
 from sagann.kernels.typed_linear import typed_linear
-from sagann.nn.layers import glorot_linear, require_counts, require_widths
+from sagann.nn.layers import glorot_linear, require_arguments
 from sagann.saga import Edge, SagaLayer
-
-_ALIKE = "Pass 1 for a graph whose edges are all alike."
 
 
 class GGNN(SagaLayer):
@@ -40,8 +38,7 @@ class GGNN(SagaLayer):
 
     def __init__(self, dim: int, num_edge_types: int) -> None:
         super().__init__()
-        require_widths(self, dim=dim)
-        require_counts(self, of="edge types", hint=_ALIKE, num_edge_types=num_edge_types)
+        require_arguments(self, dim=dim, num_edge_types=num_edge_types)
         self.maps = _maps(num_edge_types, dim, dim)
         self.gru = nn.GRUCell(dim, dim)
 
@@ -82,8 +79,7 @@ class RGCN(SagaLayer):
 
     def __init__(self, in_dim: int, out_dim: int, num_relations: int) -> None:
         super().__init__()
-        require_widths(self, in_dim=in_dim, out_dim=out_dim)
-        require_counts(self, of="edge types", hint=_ALIKE, num_relations=num_relations)
+        require_arguments(self, in_dim=in_dim, out_dim=out_dim, num_relations=num_relations)
         self.maps = _maps(num_relations, in_dim, out_dim)
         self.own = glorot_linear(in_dim, out_dim)
 
@@ -122,7 +118,7 @@ class GINE(SagaLayer):
 
     def __init__(self, in_dim: int, out_dim: int, edge_dim: int) -> None:
         super().__init__()
-        require_widths(self, in_dim=in_dim, out_dim=out_dim, edge_dim=edge_dim)
+        require_arguments(self, in_dim=in_dim, out_dim=out_dim, edge_dim=edge_dim)
         self.eps = nn.Parameter(torch.zeros(()))
         self.of_edge = nn.Linear(edge_dim, in_dim)
         self.mlp = nn.Sequential(nn.Linear(in_dim, out_dim), nn.ReLU(), nn.Linear(out_dim, out_dim))

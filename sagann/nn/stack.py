@@ -1,8 +1,12 @@
-"""GNN: a stack of SAGA layers, with dropout, normalisation and activation between them; and encoders of its features."""
+"""Models of vertices: stacks of SAGA layers (GNN), with encoders of their features; and SGC and APPNP (Propagated).
+
+The latter map each vertex by itself, and then pass the results on over several hops: the rows that travel are as wide as the output, and
+every hop walks the same graph weights.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import ClassVar
 
@@ -14,8 +18,8 @@ from sagann.graph import Graph, Topology
 from sagann.graph.rows import dense_rows, is_sparse, made_dense
 from sagann.kernels.feature_rows import FeatureRows
 from sagann.kernels.row_dropout import dropout, is_plain
-from sagann.nn.layers import glorot_linear, require_counts, require_share, require_widths
-from sagann.saga import SagaLayer
+from sagann.nn.layers import GCN, glorot_linear, require_arguments
+from sagann.saga import Edge, SagaLayer
 from sagann.saga.side_effects import has_hooks
 
 
@@ -27,7 +31,7 @@ class LinearEncoder(nn.Module):
 
     def __init__(self, in_dim: int, out_dim: int, *, bias: bool = True) -> None:
         super().__init__()
-        require_widths(self, in_dim=in_dim, out_dim=out_dim)
+        require_arguments(self, in_dim=in_dim, out_dim=out_dim)
         self.linear = glorot_linear(in_dim, out_dim, bias=bias)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -41,7 +45,7 @@ class EmbeddingEncoder(nn.Module):
 
     def __init__(self, num_vertices: int, out_dim: int) -> None:
         super().__init__()
-        require_widths(self, num_vertices=num_vertices, out_dim=out_dim)
+        require_arguments(self, num_vertices=num_vertices, out_dim=out_dim)
         self.rows = nn.Parameter(torch.empty(num_vertices, out_dim))
         nn.init.xavier_uniform_(self.rows)
 
@@ -49,8 +53,7 @@ class EmbeddingEncoder(nn.Module):
         """The learned rows; ``x`` must be None, or of width 0."""
         if x is not None and x.shape[1]:
             raise InputError(
-                f"a model with an embedding per vertex takes no features: features {list(x.shape)} (in "
-                "EmbeddingEncoder)",
+                f"a model with an embedding per vertex takes no features: features {list(x.shape)} (in EmbeddingEncoder)",
                 hint="Train with encoder = 'linear' or 'none' where the graph has features.",
             )
         return self.rows
@@ -94,8 +97,7 @@ class GNN(nn.Module):
     ) -> None:
         super().__init__()
         require_type(layers, Iterable, where="GNN.layers", hint="Pass a list of layers.")
-        require_counts(self, of="steps", hint="Leave steps out to walk the layers once.", steps=steps)
-        require_share(self, dropout=dropout)
+        require_arguments(self, steps=steps, dropout=dropout)
         self.encoder = encoder
         self.layers = nn.ModuleList(layers)
         self.decoder = decoder
@@ -175,3 +177,100 @@ class GNN(nn.Module):
 
     def _activated(self, x: Tensor) -> Tensor:
         return x if self.activation is None else self.activation(x)
+
+
+class Propagation(SagaLayer):
+    r"""One hop of propagation with symmetric degree weights, and a share of the rows that the propagation started from.
+
+    .. math:: z_u' = (1 - \alpha) \sum_{v \to u} \frac{1}{\sqrt{d_u d_v}} z_v + \alpha h_u
+
+    over the graph with self-loops. The layer is called with {"state": z, "start": h}, each [num_src, F]. With
+    :math:`\alpha = 0` the same as one hop of PyG's ``SGConv``, else as one of its ``APPNP``.
+
+    Args:
+        teleport: :math:`\alpha`, from 0 to 1.
+    Raises:
+        InputError: ``teleport`` is not from 0 to 1.
+    References:
+        Gasteiger et al., Predict then Propagate, ICLR 2019, Eq. 4.
+    """
+
+    accumulator = "sum"
+    edge_data = "gcn_weight"
+    prepare = staticmethod(GCN.prepare)
+
+    def __init__(self, teleport: float = 0.0) -> None:
+        super().__init__()
+        require_arguments(self, teleport=teleport)
+        self.teleport = teleport
+
+    def apply_edge(self, edge: Edge) -> Tensor:
+        return edge.src["state"] * edge.data.unsqueeze(-1)
+
+    def apply_vertex(self, vertex: Mapping[str, Tensor], accum: Tensor) -> Tensor:
+        return (1 - self.teleport) * accum + self.teleport * vertex["start"] if self.teleport else accum
+
+
+class Propagated(nn.Module):
+    """A model of rows, whose results are propagated over several hops.
+
+    ``model(hops, x)`` walks one topology per hop. ``x`` is [num_src, F] for the first topology, the result [num_dst, out_dim] for the
+    last one.
+
+    - SGC: a linear map, hops without teleport, and a bias. The map comes first, because it commutes with the propagation and
+      makes rows narrower.
+    - APPNP: a network of two maps, then hops with teleport.
+
+    Args:
+        encoder: a row-wise module of the features, which may be sparse.
+        head: a row-wise module after a ReLU and dropout; None where the encoder's rows are propagated.
+        hops: number of hops.
+        teleport: as of :class:`Propagation`.
+        dropout: probability of dropping an input of ``head``.
+        bias_dim: width of a bias that is added after the last hop; 0 for none.
+    References:
+        Wu et al., Simplifying Graph Convolutional Networks, ICML 2019, Eq. 8; Gasteiger et al., Predict then Propagate, ICLR
+        2019, Eq. 4, without dropout of the features and of edges.
+    Example:
+        >>> model = Propagated(nn.Linear(4, 3), None, hops=2, teleport=0.0)
+        >>> graph = Graph(
+        ...     topology=Topology.from_coo(src=torch.tensor([0, 1]), dst=torch.tensor([1, 2]), num_src=3),
+        ...     features=torch.ones(3, 4),
+        ... )
+        >>> graph = model.prepare(graph)
+        >>> model(graph.hops(2), graph.features).shape
+        torch.Size([3, 3])
+    """
+
+    takes_sparse_features: ClassVar[bool] = True
+    "The features of a graph may be ``torch.sparse_csr``: the encoder alone reads them."
+    prepare = staticmethod(GCN.prepare)
+
+    def __init__(
+        self,
+        encoder: nn.Module,
+        head: nn.Module | None,
+        *,
+        hops: int,
+        teleport: float,
+        dropout: float = 0.0,
+        bias_dim: int = 0,
+    ) -> None:
+        super().__init__()
+        self.encoder, self.head = encoder, head
+        self.bias = nn.Parameter(torch.zeros(bias_dim)) if bias_dim else None
+        self.propagation = Propagation(teleport)
+        self.num_hops, self.dropout = hops, dropout
+
+    def forward(self, hops: Sequence[Topology], x: Tensor | None) -> Tensor:
+        rows = self.encoder(x)
+        if self.head is not None:
+            rows = torch.relu(rows)
+            rows = self.head(dropout(rows, self.dropout) if self.training and self.dropout else rows)
+        state = start = rows
+        for topology in hops:
+            if len(start) > topology.num_src:
+                # A sampled hop has its destinations, and so the next hop's sources, first.
+                start = start[: topology.num_src]
+            state = self.propagation(topology, {"state": state, "start": start})
+        return state if self.bias is None else state + self.bias

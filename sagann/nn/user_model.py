@@ -63,8 +63,7 @@ def load_class(path: Path, class_name: str) -> type[nn.Module]:
     }
     if class_name not in modules:
         raise InputError(
-            f"no such model in the file: '{class_name}'; modules there: {', '.join(modules) or 'none'} (in "
-            f"'{path}')",
+            f"no such model in the file: '{class_name}'; modules there: {', '.join(modules) or 'none'} (in '{path}')",
             hint="Name a class derived from sagann.SagaLayer or torch.nn.Module.",
         )
     return modules[class_name]
@@ -145,8 +144,7 @@ def module_from_class(
         signature.bind(**given)
     except TypeError as error:
         raise InputError(
-            f"the model wants arguments that are not offered: {error}; offered: {', '.join(offered)} (in class "
-            f"{cls.__name__})",
+            f"the model wants arguments that are not offered: {error}; offered: {', '.join(offered)} (in class {cls.__name__})",
             hint="Give them by --model-option NAME=VALUE or model_options, give them a default, or use the names offered.",
         ) from error
     return cls(**given)

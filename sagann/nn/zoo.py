@@ -20,16 +20,13 @@ from sagann.constructor_options import check_options
 from sagann.did_you_mean import did_you_mean
 from sagann.errors import InputError, require_type, shown
 from sagann.graph import Graph, for_task
-from sagann.graph.task import answers_of, without_others
-from sagann.interop.pyg_call import is_written_for_pyg
+from sagann.graph.graph import answers_of, without_others
 from sagann.nn.attention import GAT, GATv2, TransformerConv
-from sagann.nn.layers import GCN, GIN, SAGE, CommNet, GatedGCN, MaxPoolGCN, ResidualGCN
-from sagann.nn.model_call import own_score
-from sagann.nn.neighbourhoods import PNA, EdgeConv
+from sagann.nn.layers import GCN, GIN, PNA, SAGE, CommNet, EdgeConv, GatedGCN, MaxPoolGCN, ResidualGCN
+from sagann.nn.model_call import is_written_for_pyg, own_score
 from sagann.nn.on_vertices import GraphModel, LinkModel, decoder_of, pooled_by, reads_graphs
-from sagann.nn.propagation import Propagated
 from sagann.nn.relations import GGNN, GINE, RGCN
-from sagann.nn.stack import GNN, EmbeddingEncoder, LinearEncoder
+from sagann.nn.stack import GNN, EmbeddingEncoder, LinearEncoder, Propagated
 from sagann.nn.user_model import layer_from_class, load_class, module_from_class
 from sagann.options import options_of, refuse
 from sagann.saga import SagaLayer
@@ -276,8 +273,7 @@ def _encoder(config: ModelConfig, graph: Graph) -> tuple[nn.Module | None, int]:
         return LinearEncoder(graph.num_features, config.hidden), config.hidden
     if graph.num_features:
         raise InputError(
-            f"an embedding per vertex leaves the features unused: {graph.num_features} features (in graph "
-            f"'{graph.name}')",
+            f"an embedding per vertex leaves the features unused: {graph.num_features} features (in graph '{graph.name}')",
             hint="Use encoder = 'linear' or 'none', or drop the features.",
         )
     return EmbeddingEncoder(graph.num_vertices, config.hidden), config.hidden

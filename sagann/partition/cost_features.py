@@ -28,9 +28,8 @@ import numpy as np
 from numba import prange
 
 from sagann.graph.counting_sort import ITEMS_PER_THREAD, Array
-from sagann.graph.threads import pytorch_threads
 from sagann.graph.topology import Topology
-from sagann.jit import compiled
+from sagann.jit import compiled, pytorch_threads
 
 FEATURES = ("vertices", "edges", "runs", "id accesses", "row accesses")
 "Names of the features of a part, in the order of :meth:`CostFeatures.of_part`."

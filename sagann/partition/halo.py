@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 from sagann.graph.large_arrays import SLAB_EDGES, empty_array
+from sagann.graph.rows import id_dtype
 from sagann.graph.topology import Topology
-from sagann.graph.widths import id_dtype
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

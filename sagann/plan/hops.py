@@ -12,9 +12,9 @@ from dataclasses import dataclass, field, replace
 from torch import Tensor
 
 from sagann.compiler.model_program import ModelProgram
-from sagann.graph.constant import version_of
+from sagann.graph.feature_store import version_of
+from sagann.graph.rows import id_dtype, local_id_dtype
 from sagann.graph.topology import Topology
-from sagann.graph.widths import id_dtype, local_id_dtype
 from sagann.kernels.edge.work import Grain, most_items, most_slots, most_splits
 from sagann.kernels.packed import packed_bytes
 from sagann.plan.part_intervals import PartIntervals

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import zip_longest
 
 from sagann.compiler.model_program import Gather, ModelProgram
-from sagann.graph.widths import id_dtype
+from sagann.graph.rows import id_dtype
 from sagann.kernels.edge.kinds import kind_of, reduced_results
 from sagann.kernels.edge.work import HOST_GRAIN, most_items, most_slots, most_splits
 from sagann.kernels.memory import SMALLEST_BYTES, allocated_bytes

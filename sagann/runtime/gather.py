@@ -20,7 +20,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -28,9 +28,8 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from sagann.compiler.program import EdgeWork, LayerProgram
 from sagann.compiler.vjp import BackwardPass
-from sagann.graph.remote import Remote, RowsUnderWay
+from sagann.graph.rows import id_dtype
 from sagann.graph.topology import Topology, for_training_as_well
-from sagann.graph.widths import id_dtype
 from sagann.kernels.accumulators import Counts, Gathering
 from sagann.kernels.dialects import Dialect
 from sagann.kernels.edge.function import EdgeFunction
@@ -40,6 +39,9 @@ from sagann.kernels.edge.walk import num_groups
 from sagann.kernels.first_order import Saved, first_order_only
 from sagann.kernels.naive import concat_slots
 from sagann.kernels.seeds import drawn_seed
+
+if TYPE_CHECKING:
+    from sagann.graph.remote import Remote, RowsUnderWay
 
 SCATTERED_FROM = 10
 "From so many in-edges per destination on, to move an extremum's gradient feature by feature costs less than to read every edge."

@@ -53,8 +53,7 @@ def _check_message(accumulator: object, max_degree: int | None, where: str) -> N
                     "through the graph could be neither fused nor streamed. Put your own function in apply_edge."
                 )
             raise LayerError(
-                f"unknown accumulator: {shown}, expected one of {', '.join(ACCUMULATORS)}, or a tuple of "
-                f"several (in {where})",
+                f"unknown accumulator: {shown}, expected one of {', '.join(ACCUMULATORS)}, or a tuple of several (in {where})",
                 hint=hint,
             )
     form = gathering(names)
@@ -69,8 +68,7 @@ def _check_message(accumulator: object, max_degree: int | None, where: str) -> N
         )
     if form.is_sized and (not isinstance(max_degree, int) or max_degree < 1):
         raise LayerError(
-            f"the {accumulator} accumulator needs a stated width: max_degree = {max_degree!r}, expected a "
-            f"positive int (in {where})",
+            f"the {accumulator} accumulator needs a stated width: max_degree = {max_degree!r}, expected a positive int (in {where})",
             hint="Set max_degree to the largest in-degree.",
         )
 
@@ -125,8 +123,7 @@ def _values_of_message(accumulator: Names, output: object, num_edges: int, where
     rows = _edge_rows(output, num_edges, where)
     if not form.is_one and rows.ndim < 2:
         raise LayerError(
-            f"several accumulators need rows of features: {_form(rows)}, expected [{num_edges}, ..., F] (in "
-            f"{where})",
+            f"several accumulators need rows of features: {_form(rows)}, expected [{num_edges}, ..., F] (in {where})",
             hint="Return a tensor with a dimension of features, along which the results are concatenated.",
         )
     return [rows]
@@ -136,8 +133,7 @@ def _edge_rows(output: object, num_edges: int, where: str) -> Tensor:
     if isinstance(output, Tensor) and output.ndim >= 1 and output.shape[0] == num_edges:
         return output
     raise LayerError(
-        f"apply_edge must return one row per edge: {_form(output)}, expected a tensor [{num_edges}, ...] (in "
-        f"{where})",
+        f"apply_edge must return one row per edge: {_form(output)}, expected a tensor [{num_edges}, ...] (in {where})",
         hint="Return a tensor whose dimension 0 is the edges; (score, value) pairs need accumulator = 'softmax'.",
     )
 
@@ -152,8 +148,7 @@ def _score_and_value(output: object, num_edges: int, where: str) -> tuple[Tensor
         output = f"({_form(score)}, {_form(value)})"
     raise LayerError(
         f"apply_edge must return (score, value) for the softmax accumulator: {_form(output)}, expected score "
-        f"[{num_edges}] with value [{num_edges}, F], or score [{num_edges}, H] with value [{num_edges}, H, D] "
-        f"(in {where})",
+        f"[{num_edges}] with value [{num_edges}, F], or score [{num_edges}, H] with value [{num_edges}, H, D] (in {where})",
         hint="Return a tuple of two tensors of these shapes.",
     )
 

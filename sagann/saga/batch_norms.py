@@ -89,7 +89,6 @@ def batch_size_without_rest(model: nn.Module, num_rows: int, batch_size: int) ->
 def too_few_rows(where: str) -> LayerError:
     """What is said where a BatchNorm has one row to compute means of."""
     return LayerError(
-        "a BatchNorm that is trained needs two rows at least: one row, of an edge, a vertex or a graph (in "
-        f"{where})",
+        f"a BatchNorm that is trained needs two rows at least: one row, of an edge, a vertex or a graph (in {where})",
         hint="Take larger mini-batches, or use LayerNorm.",
     )

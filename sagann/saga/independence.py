@@ -9,6 +9,7 @@ References:
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -18,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from sagann.errors import LayerError, SagannError, WidthError, in_one_line
+from sagann.errors import LayerError, SagannError, in_one_line
 from sagann.kernels.accumulators import gathering
 from sagann.saga.accumulator import values_of
 from sagann.saga.batch_norms import with_running_means
@@ -38,12 +39,27 @@ from sagann.saga.row_runs import (
 )
 from sagann.saga.shared_lock import MODELS
 from sagann.saga.side_effects import taken_back
-from sagann.saga.signatures import check_signatures
 from sagann.saga.users_lines import line_of_error, users_line
-from sagann.saga.widths import Widths
 
 if TYPE_CHECKING:
     from sagann.saga.layer import SagaLayer
+
+
+_EXPECTED = {
+    "apply_edge": (
+        "def apply_edge(self, edge)",
+        1,
+        "edge.src has the rows of the sources (x_j of PyG), edge.dst those of the destinations (x_i), and edge.data the edge data "
+        "that the class attribute edge_data names",
+    ),
+    "apply_vertex": (
+        "def apply_vertex(self, vertex, accum)",
+        2,
+        "vertex has the rows before the layer, and accum what was gathered",
+    ),
+    "prepare": ("@staticmethod def prepare(graph)", 1, "it is called on the class, and returns the prepared graph"),
+}
+"""Of each function: its definition, how many arguments the system passes, and what they are."""
 
 
 class IndependenceCheck:
@@ -78,8 +94,7 @@ def _check_layer(layer: SagaLayer, x: Mapping[str, Tensor], data: Mapping[str, T
     for parameter, tensor in layer.named_parameters():
         if is_lazy(tensor):
             raise LayerError(
-                f"a SAGA layer must have its parameters: '{parameter}' gets its shape when the layer first "
-                f"runs (in {name})",
+                f"a SAGA layer must have its parameters: '{parameter}' gets its shape when the layer first runs (in {name})",
                 hint="State the widths.",
             )
     generator = torch.Generator().manual_seed(0)
@@ -102,8 +117,7 @@ def _check_layer(layer: SagaLayer, x: Mapping[str, Tensor], data: Mapping[str, T
     for value in values:
         if not value.is_floating_point():
             raise LayerError(
-                f"apply_edge must return floating numbers: {value.dtype}, of which no sum has a gradient (in "
-                f"{where})",
+                f"apply_edge must return floating numbers: {value.dtype}, of which no sum has a gradient (in {where})",
                 hint="Convert what it returns: message.to(edge.src.dtype), or the vertex features where they are integers.",
             )
     form = gathering(layer.accumulator, layer.max_degree or 0)
@@ -125,10 +139,29 @@ def _check_layer(layer: SagaLayer, x: Mapping[str, Tensor], data: Mapping[str, T
     if not isinstance(output, Tensor) or output.ndim < 1 or output.shape[0] != NUM_ROWS:
         form_of = f"a tensor {list(output.shape)}" if isinstance(output, Tensor) else f"a {type(output).__name__}"
         raise LayerError(
-            f"apply_vertex must return one row per vertex: {form_of} for {NUM_ROWS} vertices (in "
-            f"{name}.apply_vertex)",
+            f"apply_vertex must return one row per vertex: {form_of} for {NUM_ROWS} vertices (in {name}.apply_vertex)",
             hint="Return a tensor whose dimension 0 is the vertices.",
         )
+
+
+def check_signatures(layer: SagaLayer, *names: str) -> None:
+    """Refuse a layer of which one of these functions cannot be called with the arguments that the system passes."""
+    for name in names:
+        definition, num_arguments, meaning = _EXPECTED[name]
+        function = getattr(type(layer) if name == "prepare" else layer, name)
+        try:
+            signature = inspect.signature(function)
+        except (TypeError, ValueError):
+            # A built-in function does not say what it takes.
+            continue
+        try:
+            signature.bind(*[None] * num_arguments)
+        except TypeError as error:
+            raise LayerError(
+                f"{name} takes other arguments than it is given: {name}{signature}, expected {definition}: {error} "
+                f"(in layer {type(layer).__name__})",
+                hint=f"Write it as {definition}: {meaning}.",
+            ) from None
 
 
 def _labelled(what: str, rows: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -194,19 +227,15 @@ class _Recorder(TorchDispatchMode):
     def run(self, function: Callable[..., Any], name: str) -> Any:
         """Call ``function`` on the inputs, and take back what it sets or appends to, so that every run finds the same."""
         try:
-            with taken_back(self._layer), Widths(name, self._layer, NUM_ROWS), self:
+            with taken_back(self._layer), self:
                 return function(*self._inputs.values())
-        except WidthError as error:
-            # Without the frames of PyTorch and of this check.
-            raise error.with_traceback(None) from None
         except Exception as error:
             at_vertices = name.endswith("apply_vertex")
             # An edge's own data are real rows: errors about them are the user's.
             if isinstance(error, LayerError) or (isinstance(error, SagannError) and not at_vertices):
                 raise
             raise LayerError(
-                f"{name} failed on made-up rows, which it must take as any others: {in_one_line(error)} (in "
-                f"{line_of_error(error)})",
+                f"{name} failed on made-up rows, which it must take as any others: {in_one_line(error)} (in {line_of_error(error)})",
                 hint=self._advice(error),
             ) from error
 

@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from sagann.errors import InputError, LayerError, WidthError, require_type
+from sagann.errors import InputError, LayerError, require_type
 from sagann.graph.graph import Graph
 from sagann.graph.rows import csr_tensor
 from sagann.graph.topology import Topology
@@ -26,9 +26,8 @@ from sagann.parent_process import require_own_threads
 from sagann.saga.accumulator import Accumulators, check_accumulator
 from sagann.saga.edge import Edge, named
 from sagann.saga.engine import EdgeData, VertexRows, current_engine
-from sagann.saga.independence import IndependenceCheck
+from sagann.saga.independence import IndependenceCheck, check_signatures
 from sagann.saga.row_runs import sampled_rows
-from sagann.saga.signatures import check_signatures
 
 _PYG_NAMES = {"message": "apply_edge", "message_and_aggregate": "apply_edge", "update": "apply_vertex"}
 """PyG's names of a layer's functions, and the names here."""
@@ -46,7 +45,6 @@ class SagaLayer(nn.Module):
         LayerError: a function has PyG's name, so nothing would run it, or takes other arguments than it is given; an accumulator
             is unknown; a function mixes rows or branches on their values (the message names operator and line); a result has
             the wrong form; or the arrays of the topology were changed in place.
-        WidthError: an operation of a function is given rows of another width than it takes.
         InputError: x does not fit the topology, or the topology lacks the edge data that the layer reads.
 
     Example:
@@ -113,11 +111,7 @@ class SagaLayer(nn.Module):
         for name, each in rows.items():
             check_input(topology, each, f"{where}, rows '{name}'" if name else where)
         topology.require_unwritten()
-        try:
-            return current_engine().run(self, topology, rows, self._read_edge_data(topology, where))
-        except WidthError as error:
-            # Says all; the frames of the engine would hide it.
-            raise error.with_traceback(None) from None
+        return current_engine().run(self, topology, rows, self._read_edge_data(topology, where))
 
     def maps_features(self, topology: Topology, features: Tensor) -> bool:
         """Whether only linear maps read the layer's input, so that sparse features can stay sparse.
@@ -164,8 +158,7 @@ class SagaLayer(nn.Module):
             if name not in topology.edge_data:
                 present = ", ".join(sorted(topology.edge_data)) or "none"
                 raise InputError(
-                    f"the topology lacks the edge data that the layer reads: '{name}' is missing; present: "
-                    f"{present} (in {where})",
+                    f"the topology lacks the edge data that the layer reads: '{name}' is missing; present: {present} (in {where})",
                     hint=f"Leave out the prefix: edge_data = '{plain}'."
                     if (plain := name.removeprefix("edge_")) in topology.edge_data
                     else "Call graph = model.prepare(graph) first where the layer has a prepare, as GCN; else attach it with "
@@ -189,8 +182,7 @@ def count_hops(model: nn.Module) -> int:
         return sum(isinstance(module, SagaLayer) for module in model.modules())
     if isinstance(num_hops, bool) or not isinstance(num_hops, int) or num_hops < 0:
         raise InputError(
-            f"a model's num_hops is no count: {num_hops!r}, expected an integer of at least 0 (in "
-            f"{type(model).__name__}.num_hops)",
+            f"a model's num_hops is no count: {num_hops!r}, expected an integer of at least 0 (in {type(model).__name__}.num_hops)",
             hint="Set it to the number of layers that walk the graph, or leave it out.",
         )
     return num_hops
@@ -200,8 +192,7 @@ def _check_names_of_rows(x: Mapping[str, Tensor], where: str) -> None:
     if x and all(isinstance(name, str) and name.isidentifier() for name in x):
         return
     raise InputError(
-        f"vertex rows need names: {', '.join(map(repr, x)) or 'no tensor'}, expected valid names of Python "
-        f"variables (in {where})",
+        f"vertex rows need names: {', '.join(map(repr, x)) or 'no tensor'}, expected valid names of Python variables (in {where})",
         hint="Pass tensors by name: layer(topology, {'x': x, 'pos': pos}).",
     )
 
@@ -210,8 +201,7 @@ def _check_names(layer: type[SagaLayer]) -> None:
     for name, here in _PYG_NAMES.items():
         if callable(getattr(layer, name, None)) and getattr(layer, here) is getattr(SagaLayer, here):
             raise LayerError(
-                f"the layer has a function of PyG's, which nothing runs: '{name}', and no '{here}' (in layer "
-                f"{layer.__name__})",
+                f"the layer has a function of PyG's, which nothing runs: '{name}', and no '{here}' (in layer {layer.__name__})",
                 hint=f"Write it as {here}: apply_edge(edge), with edge.src for x_j and edge.dst for x_i; "
                 "apply_vertex(vertex, accum). If it is for something else, give it another name.",
             )

@@ -10,10 +10,10 @@ from torch import Tensor
 from sagann.errors import InputError, require_type
 from sagann.graph import SPLIT_NAMES, Graph
 from sagann.graph.checks import first_true
+from sagann.graph.graph import LEARNED, SPLIT_OF_EDGES, VALIDATED
 from sagann.graph.measured_links import MeasuredLinks
 from sagann.graph.split import generator_of, refused
 from sagann.graph.split_edges import edge_split
-from sagann.graph.task import LEARNED, SPLIT_OF_EDGES, VALIDATED
 from sagann.graph.topology import Topology
 from sagann.graph.transform import keep_edges
 from sagann.ranges import require_integer

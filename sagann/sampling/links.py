@@ -24,8 +24,8 @@ from sagann.errors import InputError, require_choice
 from sagann.graph.checks import require_ids
 from sagann.graph.random_numbers import GOLDEN, below, key_of, mix, stream_of
 from sagann.graph.row_sort import rows_ascend, sort_rows
+from sagann.graph.rows import id_dtype
 from sagann.graph.topology import Topology
-from sagann.graph.widths import id_dtype
 from sagann.jit import compiled
 from sagann.ranges import require_integer
 from sagann.sampling.arguments import LINKS, MEASURED_LINKS, require_square

@@ -22,8 +22,8 @@ from torch import Tensor
 from sagann.errors import InputError
 from sagann.graph.checks import require_ids, slices, wrong_form
 from sagann.graph.random_numbers import key_of
+from sagann.graph.rows import id_dtype
 from sagann.graph.topology import Topology
-from sagann.graph.widths import id_dtype
 from sagann.sampling import numbering, picks
 from sagann.sampling.arguments import (
     NEIGHBOURS,

@@ -14,7 +14,6 @@ from sagann.registry import import_lazily
 if TYPE_CHECKING:
     from sagann.storage.dataset import (
         check_dataset as check_dataset,
-        dataset_info as dataset_info,
         open_graph as open_graph,
         save_graph as save_graph,
     )
@@ -30,7 +29,7 @@ __all__ = [
     *import_lazily(
         __name__,
         {
-            "dataset": "check_dataset dataset_info open_graph save_graph",
+            "dataset": "check_dataset open_graph save_graph",
             "edge_list": "import_edge_list",
             "load": "load_graph",
             "npz_graph": "import_npz read_npz",

@@ -1,4 +1,4 @@
-"""Graphs on disk: save a graph, open it by memory map, check it, or read its description alone.
+"""Graphs on disk: save a graph, open it by memory map, or check it.
 
 A dataset is a folder with a manifest and one raw file for each array; docs/data.md describes it byte by byte.
 Opening reads the manifest and the headers of the arrays, so a graph of any size opens at once.
@@ -118,30 +118,6 @@ def check_dataset(path: str | os.PathLike[str]) -> None:
     graph = open_graph(path)
     check_files(graph)
     validate_graph(graph)
-
-
-def dataset_info(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Read the manifest alone: names, counts, dtypes, shapes and bytes, as plain values.
-
-    Returns:
-        the fields of the manifest, and num_vertices, num_edges and num_graphs; ``arrays`` maps each name to dtype, shape and file_bytes.
-    Raises:
-        DatasetError: the folder is missing, not a dataset, or its manifest is damaged.
-    """
-    manifest = read_manifest(_folder(path))
-    num_rows = {name: spec.shape[0] for name, spec in manifest.arrays.items()}
-    return {
-        **manifest.stated,
-        "edges": manifest.edges,
-        "source": manifest.source,
-        "num_vertices": num_rows["indptr"] - 1,
-        "num_edges": num_rows["indices"],
-        "num_graphs": num_rows.get("graph_ptr", 2) - 1,
-        "arrays": {
-            name: {"dtype": spec.dtype, "shape": spec.shape, "file_bytes": spec.file_bytes}
-            for name, spec in manifest.arrays.items()
-        },
-    }
 
 
 def _folder(path: str | os.PathLike[str]) -> Path:

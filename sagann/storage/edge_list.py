@@ -11,28 +11,37 @@ import numpy as np
 
 from sagann.errors import DatasetError, listed
 from sagann.graph.checks import numbered
-from sagann.import_config import EdgeListFormat, ImportOptions
-from sagann.storage.edge_source import EdgeChunk, Edges
-from sagann.storage.import_source import ImportSource
+from sagann.import_config import EDGE_LISTS, EdgeListFormat, ImportOptions
+from sagann.storage.import_source import EdgeChunk, Edges, ImportSource
 from sagann.storage.importer import import_dataset
-from sagann.storage.rows import checked_edge_data
+from sagann.storage.rows import (
+    RowChunk,
+    Rows,
+    as_features,
+    as_labels,
+    as_targets,
+    checked_edge_data,
+    chunk_rows,
+    open_rows,
+)
 from sagann.storage.tables import (
-    CSV_SUFFIXES,
-    PARQUET_SUFFIXES,
+    LABEL,
     Table,
     column_name,
     end_columns,
     named_column,
     open_table,
     quoted,
+    require_named,
 )
-from sagann.storage.vertex_files import open_array
 
 PathLike: TypeAlias = str | os.PathLike[str]
 
 _STORED = {"weight": "float32", "type": "int32"}
 "How edge data of a table is stored."
-_SUFFIXES = {None: CSV_SUFFIXES + PARQUET_SUFFIXES, "csv": CSV_SUFFIXES, "parquet": PARQUET_SUFFIXES}
+
+_FORMS = {"features": ("float32", as_features), "labels": (LABEL, as_labels), "targets": ("float64", as_targets)}
+"By the name of an array: the dtype as which columns of a table are read, and what checks its form."
 
 
 def import_edge_list(
@@ -94,15 +103,16 @@ def import_edge_list(
 
 def _edge_files(source: PathLike | Sequence[PathLike], *, kind: str | None = None) -> list[Path]:
     """List the files of an edge list; of a folder, the files of ``kind``, or of every known kind."""
+    endings = tuple(ending for each in EDGE_LISTS if kind in (None, each) for ending in EDGE_LISTS[each])
     if not isinstance(source, (str, os.PathLike)):
         paths = [Path(path) for path in source]
     elif Path(source).is_dir():
-        paths = sorted(path for path in Path(source).iterdir() if path.name.endswith(_SUFFIXES[kind]))
+        paths = sorted(path for path in Path(source).iterdir() if path.name.endswith(endings))
     else:
         paths = [Path(source)]
     if not paths:
         raise DatasetError(
-            f"no edge files found: no file that ends in {', '.join(_SUFFIXES[kind])} (in {source})",
+            f"no edge files found: no file that ends in {', '.join(endings)} (in {source})",
             hint="Name the edge files instead of the folder.",
         )
     return paths
@@ -131,8 +141,7 @@ def _refuse_vertex_files(files: Sequence[Path], given: Mapping[str, PathLike | N
         same = [path for path in files if file is not None and os.path.realpath(path) == os.path.realpath(file)]
         if same:
             raise DatasetError(
-                f"a file of vertex {what} stands among those of edges: its rows would be read as edges (in "
-                f"{same[0]})",
+                f"a file of vertex {what} stands among those of edges: its rows would be read as edges (in {same[0]})",
                 hint="Move the file to another folder, or name each edge file.",
             )
 
@@ -175,8 +184,7 @@ class _Tables:
                 num_edges += len(chunk.src)
         if num_edges == 0 and not may_be_empty:
             raise DatasetError(
-                f"edge list has no edges: no row after the names {', '.join(self.tables[0].names[:5])!r:.80} "
-                f"(in {self.tables[0].path})",
+                f"edge list has no edges: no row after the names {', '.join(self.tables[0].names[:5])!r:.80} (in {self.tables[0].path})",
                 hint="Check how the file was made, and that it is plain text in UTF-8; for a graph without edges state "
                 "num_vertices (--num-vertices).",
             )
@@ -211,11 +219,67 @@ class _Tables:
 def table_edges(table: Table, columns: Sequence[str], data: Sequence[str] = ()) -> Iterator[EdgeChunk]:
     """The edges of a table: columns of sources, destinations, and edge data of the names ``data``, some of 'weight' and 'type'."""
     dtypes = ["int64", "int64", *("float32" if name == "weight" else "int64" for name in data)]
-    for batch in table.batches(columns, dtypes):
-        src, dst, *rows = batch.columns
-        where = numbered(str(table.path), "row", batch.first_row)
+    for first_row, (src, dst, *rows) in table.batches(columns, dtypes):
+        where = numbered(str(table.path), "row", first_row)
         found = {
             name: checked_edge_data(values, name, _STORED[name], where=where)
             for name, values in zip(data, rows, strict=True)
         }
-        yield EdgeChunk(src=src, dst=dst, data=found, file=str(table.path), first_row=batch.first_row)
+        yield EdgeChunk(src=src, dst=dst, data=found, file=str(table.path), first_row=first_row)
+
+
+def table_rows(table: Table, dtype: str, *, is_matrix: bool = False) -> Rows:
+    """The columns of a table without that of ids, read as ``dtype``; of a single column, a vector unless ``is_matrix``."""
+    ids = named_column(table, "id")
+    names = [name for name in table.names if name != ids]
+    is_matrix = is_matrix or len(names) > 1
+
+    def chunks() -> Iterator[RowChunk]:
+        columns, dtypes = list(names), [dtype] * len(names)
+        if ids is not None:
+            columns, dtypes = [*columns, ids], [*dtypes, "int64"]
+        # A batch of many columns is cut into chunks of bounded size.
+        step = chunk_rows((len(names),))
+        for first_row, batch in table.batches(columns, dtypes):
+            for begin in range(0, len(batch[0]), step):
+                parts = [column[begin : begin + step] for column in batch]
+                known = None if ids is None else parts.pop()
+                rows = np.stack(parts, axis=1) if is_matrix else parts[0]
+                yield RowChunk(rows=rows, first_row=first_row + begin, ids=known)
+
+    return Rows(
+        file=str(table.path),
+        dtype=np.dtype("float64" if dtype == LABEL else dtype),
+        shape=(-1, len(names)) if is_matrix else (-1,),
+        chunks=chunks,
+        names=tuple(names) if table.has_names else (),
+    )
+
+
+def table_array(table: Table, name: str) -> Rows:
+    """The columns of a table but its ids, as the array ``name``: features, labels (one column, or C of 0 and 1), or targets."""
+    dtype, form = _FORMS[name]
+    return form(table_rows(table, dtype, is_matrix=name == "features"))
+
+
+def open_array(path: PathLike, name: str, *, separator: str | None = None) -> Rows:
+    """Open an ``.npy`` file or a table as the array ``name``: features [N, F], labels [N] or [N, C], or targets [N] or [N, T]."""
+    if Path(path).suffix == ".npy":
+        return _FORMS[name][1](open_rows(path))
+    return table_array(
+        open_table(path, separator=separator) if name == "labels" else _table_of_numbers(path, separator), name
+    )
+
+
+def _table_of_numbers(path: PathLike, separator: str | None) -> Table:
+    """Open a table of numbers; refuse columns without a name, and a first row that may be a row or names."""
+    table = open_table(path, separator=separator)
+    for name in table.names:
+        require_named(table, name)
+    if table.may_be_numbered:
+        raise DatasetError(
+            f"the first row may be data or names: 0, 1, ..., {len(table.names) - 1} (in {path}, row 1)",
+            hint="If the row numbers the columns, take it out of the file (pandas: to_csv(..., header=False)); if it has "
+            "the numbers of the first vertex, give the columns names.",
+        )
+    return table

@@ -1,4 +1,4 @@
-"""A dataset folder that appears whole or not at all.
+"""Files and dataset folders that appear whole or not at all: they are written under another name, synced to the disk, then renamed.
 
 A dataset NAME is written into ``.NAME.partial/new`` beside its place, and renamed when it is complete. A dataset that it replaces is first
 renamed to ``.NAME.partial/old``, and removed last. Whoever writes holds a lock, which the system releases when the process dies; then the next
@@ -17,8 +17,9 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from sagann.errors import DatasetError
-from sagann.storage.durable import sync_folder
 
+TEMPORARY_PREFIX = ".tmp-"
+"Prefix of the name of an unfinished file."
 MANIFEST_FILE = "manifest.json"
 "The file that makes a folder a dataset; it is written last."
 FORMAT = "sagann-graph"
@@ -132,3 +133,31 @@ def _check_target(path: Path, *, overwrite: bool) -> None:
             f"a {MANIFEST_FILE} of sagann (in {path})",
             hint="Choose another name; sagann replaces its own datasets only.",
         )
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write a file atomically: if the process dies, a reader sees the old file or the new one."""
+    aside = path.with_name(f"{TEMPORARY_PREFIX}{path.name}")
+    try:
+        # Where a link stands there, what it leads to is not written to.
+        aside.unlink(missing_ok=True)
+        with aside.open("xb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(aside, path)
+    except OSError as error:
+        # The system does not name an open file in its errors.
+        error.filename = error.filename or str(aside)
+        aside.unlink(missing_ok=True)
+        raise
+    sync_folder(path.parent)
+
+
+def sync_folder(path: Path) -> None:
+    """Wait until the names in a folder are on the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

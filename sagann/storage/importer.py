@@ -12,9 +12,8 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -27,15 +26,11 @@ from sagann.graph.checks import UNITS, Where, check_ids, check_labels, numbered
 from sagann.graph.graph import NAMES
 from sagann.import_config import ImportOptions
 from sagann.storage.dataset import graph_of_arrays, manifest_of, map_arrays
-from sagann.storage.edge_source import EdgeChunk
 from sagann.storage.folder import new_folder
-from sagann.storage.import_source import READING, WRITING, ImportSource, naming
+from sagann.storage.import_source import READING, WRITING, EdgeChunk, ImportSource, naming
 from sagann.storage.manifest import STATED, write_manifest
 from sagann.storage.npy import NpyWriter
 from sagann.storage.rows import Array, Rows, in_order_of_ids
-
-if TYPE_CHECKING:
-    from sagann.storage.edge_spool import EdgeSpool
 
 # Fields with names of what another field counts.
 _COUNTS = {"feature_names": "num_features", "class_names": "num_classes", "edge_type_names": "num_edge_types"}
@@ -49,24 +44,34 @@ _VERTEX_BYTES = 16
 
 
 def import_dataset(source: ImportSource, out: str | os.PathLike[str], options: ImportOptions) -> None:
-    """Stream a source into a dataset folder, in bounded memory and atomically.
-
-    Raises:
-        DatasetError: a value of the source is wrong, or the disk is too small. The message about a value names its file
-            and row; if only the whole graph shows the error, the message names the vertex or edge. No file is left
-            behind.
-    """
+    """Stream a source into a dataset folder, in bounded memory and atomically."""
     # Imported here, so that a caller that only opens a dataset does not wait until Numba compiles or loads its kernels.
-    from sagann.storage.external_sort import ExternalSort
+    from sagann.storage.edge_sort import EdgeSpool, ExternalSort
 
-    mirrors = options.symmetrise or source.undirected_once
+    mirrors, edges = options.symmetrise or source.undirected_once, source.edges
+    # An estimate: ids that need 8 bytes are rare, so each id counts 4 bytes.
+    record_bytes, copies = 8 + sum(column.itemsize for column in edges.columns.values()), 2 if mirrors else 1
     with new_folder(out, overwrite=options.overwrite) as folder:
 
         def open_array(name: str, dtype: str, row_shape: tuple[int, ...] = ()) -> NpyWriter:
             return NpyWriter(folder / f"{name}.npy", dtype, row_shape)
 
         reader = _Reader(source, options, open_array)
-        spool, num_vertices = _spool(folder, reader, options, mirrors=mirrors)
+        _check_space(folder, (edges.num_edges or 0) * record_bytes * (1 + copies))
+        spool = EdgeSpool(
+            folder,
+            columns=edges.columns,
+            drop_self_loops=options.drop_self_loops,
+            mirrors=mirrors,
+            block_edges=max(1024, min(2**22, options.memory_bytes // (8 * record_bytes))),
+        )
+        for chunk in reader.edges():
+            spool.add(chunk)
+            # Self-loops that are dropped were read as well, and their vertices and types exist.
+            options.progress(reader.num_read, edges.num_edges, "edges", READING)
+        num_vertices = reader.count_vertices(str(folder.parent))
+        spool.finish(num_vertices)
+        _check_space(folder, 8 * num_vertices + spool.run.num_edges * copies * record_bytes)
         sort = ExternalSort(
             spool,
             num_vertices=num_vertices,
@@ -77,25 +82,22 @@ def import_dataset(source: ImportSource, out: str | os.PathLike[str], options: I
         )
         written = {**reader.written, **sort.run()}
         stated = reader.stated()
-        tensors = map_arrays(folder, written)
+        with naming(source):
+            graph = graph_of_arrays(map_arrays(folder, written), stated)
+            for names, count in _COUNTS.items():
+                # A graph drops names that do not fit.
+                if getattr(graph, names) != stated[names]:
+                    raise DatasetError(
+                        f"names do not fit: {len(stated[names])} {names}, but {count} is {getattr(graph, count)} (in graph '{graph.name}')",
+                        hint="Give as many names, or none.",
+                    )
+            validate_graph(graph)
         treatment = {
             "symmetrised": mirrors,
             "coalesced": options.coalesce or mirrors,
             "self_loops_dropped": options.drop_self_loops,
         }
-        with naming(source):
-            graph = graph_of_arrays(tensors, stated)
-            for names, count in _COUNTS.items():
-                # A graph drops names that do not fit.
-                if getattr(graph, names) != stated[names]:
-                    raise DatasetError(
-                        f"names do not fit: {len(stated[names])} {names}, but {count} is "
-                        f"{getattr(graph, count)} (in graph '{graph.name}')",
-                        hint="Give as many names, or none.",
-                    )
-            validate_graph(graph)
-        manifest = manifest_of(graph, written)
-        write_manifest(folder, replace(manifest, edges=treatment, source=source.description))
+        write_manifest(folder, replace(manifest_of(graph, written), edges=treatment, source=source.description))
 
 
 def graph_of(source: ImportSource) -> Graph:
@@ -194,66 +196,26 @@ class _Reader:
         num_more, stage = int(name == "features_indptr"), f"{WRITING}{name.removesuffix('_indptr')}"
         if name.endswith("labels"):
             num_classes = self._stated.get(f"num_{name.removesuffix('labels')}classes")
-            source = source.mapped(partial(_checked_labels, num_classes))
+
+            def checked(labels: Array, where: Where) -> Array:
+                check_labels(labels, num_classes, where=where, error=DatasetError)
+                return labels
+
+            source = source.mapped(checked)
         with self._open(name, source.store_as, source.row_shape) as writer:
             for rows in in_order_of_ids(source.chunks(), source.file):
                 writer.append(rows)
                 self._options.progress(writer.num_rows - num_more, total, units, stage)
             self.written[name] = writer.finish()
-        if unit == "graph":
-            self._agree_on_graphs(writer.num_rows, source.file)
-        elif unit == "vertex":
-            self._agree(writer.num_rows - num_more, source.file)
-
-    def _agree(self, num_rows: int, file: str) -> None:
-        if self._num_vertices is None:
-            self._num_vertices, self._rows_of = num_rows, file
-        elif num_rows != self._num_vertices:
+        if unit == "vertex" and self._num_vertices is None:
+            self._num_vertices, self._rows_of = writer.num_rows - num_more, source.file
+        known = self._num_graphs if unit == "graph" else self._num_vertices
+        if unit != "entry" and writer.num_rows - num_more != known:
+            says = f"{(unit == 'vertex' and self._rows_of) or f'num_{units}'} says {known}"
             raise DatasetError(
-                f"number of vertices is not clear: {num_rows} rows, but {self._rows_of or 'num_vertices'} says "
-                f"{self._num_vertices} (in {file})",
-                hint="Provide one row for each vertex, or state the right number of vertices.",
+                f"number of {units} is not clear: {writer.num_rows - num_more} rows, but {says} (in {source.file})",
+                hint="Provide one row for each vertex, and for each graph of graph_ptr, or state the right number of vertices.",
             )
-
-    def _agree_on_graphs(self, num_rows: int, file: str) -> None:
-        if num_rows != self._num_graphs:
-            says = "there is no graph_ptr" if self._num_graphs is None else f"graph_ptr says {self._num_graphs}"
-            raise DatasetError(
-                f"number of graphs is not clear: {num_rows} rows, but {says} (in {file})",
-                hint="Provide graph_ptr [num_graphs + 1], and one row for each graph.",
-            )
-
-
-def _checked_labels(num_classes: int | None, labels: Array, where: Where) -> Array:
-    check_labels(labels, num_classes, where=where, error=DatasetError)
-    return labels
-
-
-def _spool(folder: Path, reader: _Reader, options: ImportOptions, *, mirrors: bool) -> tuple[EdgeSpool, int]:
-    """Spool the edges; return the spool and the number of vertices."""
-    from sagann.storage.edge_spool import EdgeSpool
-
-    columns, num_edges = reader.source.edges.columns, reader.source.edges.num_edges
-    # An estimate: ids that need 8 bytes are rare, so each id counts 4 bytes.
-    record_bytes = 8 + sum(column.itemsize for column in columns.values())
-    copies = 2 if mirrors else 1
-    if num_edges is not None:
-        _check_space(folder, num_edges * record_bytes * (1 + copies))
-    spool = EdgeSpool(
-        folder,
-        columns=columns,
-        drop_self_loops=options.drop_self_loops,
-        mirrors=mirrors,
-        block_edges=max(1024, min(2**22, options.memory_bytes // (8 * record_bytes))),
-    )
-    for chunk in reader.edges():
-        spool.add(chunk)
-        # Self-loops that are dropped were read as well, and their vertices and types exist.
-        options.progress(reader.num_read, num_edges, "edges", READING)
-    num_vertices = reader.count_vertices(str(folder.parent))
-    spool.finish(num_vertices)
-    _check_space(folder, 8 * num_vertices + spool.num_edges * copies * record_bytes)
-    return spool, num_vertices
 
 
 class _MemoryArray(AbstractContextManager["_MemoryArray"]):

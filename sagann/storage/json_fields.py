@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from sagann.errors import shown
 from sagann.ranges import RANGES
 
+T = TypeVar("T")
 
-def as_text(value: Any) -> str:
-    """A text."""
-    return _of(value, str, "text")
+
+def _is(kind: type[T], expected: str) -> Callable[[Any], T]:
+    def checked(value: Any) -> T:
+        # Not isinstance: a bool is no count.
+        if type(value) is not kind:
+            raise _unexpected(value, expected)
+        return value
+
+    return checked
+
+
+as_text, as_flag = _is(str, "text"), _is(bool, "true or false")
+as_list, as_mapping = _is(list, "a list"), _is(dict, "an object")
 
 
 def as_integer(value: Any, name: str, *, of: str | None = None) -> int:
@@ -36,16 +48,6 @@ def is_finite(value: Any) -> bool:
     return is_number and -sys.float_info.max <= value <= sys.float_info.max
 
 
-def as_flag(value: Any) -> bool:
-    """True or false."""
-    return _of(value, bool, "true or false")
-
-
-def as_list(value: Any) -> list[Any]:
-    """A list."""
-    return _of(value, list, "a list")
-
-
 def as_texts(value: Any) -> tuple[str, ...]:
     """A list of texts that can be written in UTF-8."""
     texts = tuple(as_text(item) for item in as_list(value))
@@ -61,18 +63,6 @@ def is_unicode(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
-
-
-def as_mapping(value: Any) -> dict[str, Any]:
-    """An object."""
-    return _of(value, dict, "an object")
-
-
-def _of(value: Any, kind: type, expected: str) -> Any:
-    # Not isinstance: a bool is no count.
-    if type(value) is not kind:
-        raise _unexpected(value, expected)
-    return value
 
 
 def _unexpected(value: Any, expected: str) -> TypeError:

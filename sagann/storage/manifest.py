@@ -15,8 +15,7 @@ from typing import Any
 
 from sagann.errors import DatasetError
 from sagann.graph.graph import NAMES
-from sagann.storage.durable import write_whole
-from sagann.storage.folder import FORMAT, MANIFEST_FILE
+from sagann.storage.folder import FORMAT, MANIFEST_FILE, write_whole
 from sagann.storage.npy import ArraySpec, crc32
 
 VERSION = 2
@@ -66,8 +65,7 @@ def read_manifest(folder: Path) -> Manifest:
         raise _refused(path, f"it does not say format '{FORMAT}'")
     if (version := body.pop("version", None)) != VERSION:
         raise DatasetError(
-            f"dataset has another version of the format: version {version!r:.40}, this sagann reads "
-            f"version {VERSION} (in {path})",
+            f"dataset has another version of the format: version {version!r:.40}, this sagann reads version {VERSION} (in {path})",
             hint="Install the sagann that wrote it, or import the dataset again.",
         )
     if body.pop("manifest_crc32", None) != self_checksum({"format": FORMAT, "version": VERSION, **body}):

@@ -11,13 +11,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from sagann.graph.constant import version_of
-from sagann.graph.feature_store import Features, FeatureStore, feature_store
+from sagann.graph.feature_store import Features, FeatureStore, feature_store, version_of
 from sagann.graph.large_arrays import empty_array
 from sagann.graph.rows import flat_bytes
-from sagann.storage.file_cache import is_cached
 from sagann.storage.npy import ArrayMap, map_of
-from sagann.storage.positioned import read_bytes
+from sagann.storage.positioned import is_cached, read_bytes
 from sagann.storage.scattered import read_rows
 
 

@@ -89,12 +89,7 @@ def dtype_name(dtype: torch.dtype) -> str:
 
 
 def npy_header(dtype: str, shape: tuple[int, ...]) -> bytes:
-    """Build the header of an ``.npy`` file (version 1.0), 128 bytes for every shape that occurs.
-
-    Example:
-        >>> len(npy_header("int64", (10,)))
-        128
-    """
+    """Build the header of an ``.npy`` file (version 1.0), 128 bytes for every shape that occurs."""
     extent = ", ".join(str(size) for size in shape) + ("," if len(shape) == 1 else "")
     text = f"{{'descr': '{_STORED_AS[dtype]}', 'fortran_order': False, 'shape': ({extent}), }}"
     body = text.encode("ascii").ljust(117) + b"\n"
@@ -205,11 +200,7 @@ class ArrayMap:
         return self.spec.file_bytes - self.end + address
 
     def compare(self, part: int) -> None:
-        """Compare the checksum of a part of the file.
-
-        Raises:
-            DatasetError: the part is damaged.
-        """
+        """Compare the checksum of a part of the file."""
         first = part * CHECKSUM_BYTES
         stop = min(first + CHECKSUM_BYTES, self.spec.data_bytes)
         memory, found = memoryview(bytearray(_READ_BYTES)), 0
@@ -248,7 +239,11 @@ def map_npy(path: Path, spec: ArraySpec, *, verify: bool = True) -> Tensor:
         with path.open("rb") as file:
             found, size_bytes = file.read(len(header)), os.fstat(file.fileno()).st_size
             if found != header or size_bytes != spec.file_bytes:
-                raise _unlike_manifest(path, spec, size_bytes, same_header=found == header)
+                raise DatasetError(
+                    f"array file is not the one that was written: {size_bytes} bytes, expected {spec.file_bytes} with "
+                    f"{spec.dtype} {list(spec.shape)} (in {path})",
+                    hint="Import the dataset again.",
+                )
             if spec.data_bytes == 0:
                 stored = np.empty(spec.shape, dtype=_STORED_AS[spec.dtype])
             else:
@@ -265,13 +260,3 @@ def map_npy(path: Path, spec: ArraySpec, *, verify: bool = True) -> Tensor:
         ) from error
     tensor = torch.from_numpy(stored)
     return tensor.view(torch.bfloat16) if spec.dtype == "bfloat16" else tensor
-
-
-def _unlike_manifest(path: Path, spec: ArraySpec, size_bytes: int, *, same_header: bool) -> DatasetError:
-    if size_bytes < spec.file_bytes:
-        what, value = "array file is truncated", f"{size_bytes} bytes, expected {spec.file_bytes}"
-    elif same_header:
-        what, value = "array file is too long", f"{size_bytes} bytes, expected {spec.file_bytes}"
-    else:
-        what, value = "array file is not the one that was written", f"its header is not {spec.dtype} {spec.shape}"
-    return DatasetError(f"{what}: {value} (in {path})", hint="Import the dataset again.")

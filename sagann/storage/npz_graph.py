@@ -1,4 +1,4 @@
-"""Graphs in one ``.npz`` file, with an optional description ``NAME.json`` beside it.
+"""Archives of NumPy arrays (``.npz``), never unpickled and read in slabs; graphs in one of them, with an optional description ``NAME.json`` beside it.
 
 The arrays are those of a common exchange format: ``edge_index`` [2, E]; features dense (``features``) or CSR
 (``features_indptr``, ``features_indices``, ``features_data``, ``features_shape``); ``labels`` [N] or [N, C]; ``targets`` [N] or [N, T];
@@ -17,8 +17,12 @@ their rows are not contiguous. An ``edge_index`` in Fortran order streams too.
 from __future__ import annotations
 
 import json
+import math
 import os
+import zipfile
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -30,13 +34,14 @@ from sagann.graph import SPLIT_NAMES, Graph
 from sagann.graph.checks import wrong_form
 from sagann.import_config import ImportOptions
 from sagann.ranges import RANGES
-from sagann.storage.edge_source import CHUNK_EDGES, EdgeChunk, Edges, with_data
-from sagann.storage.import_source import ImportSource
+from sagann.storage.import_source import CHUNK_EDGES, EdgeChunk, Edges, ImportSource, with_data
 from sagann.storage.importer import graph_of, import_dataset
 from sagann.storage.json_fields import as_flag, as_integer, as_mapping, as_text, as_texts
-from sagann.storage.npz import NpzArchive
+from sagann.storage.regular_file import reading
 from sagann.storage.rows import (
+    CHUNK_BYTES,
     Array,
+    RowChunk,
     Rows,
     as_edge_data,
     as_features,
@@ -69,6 +74,123 @@ _ARRAYS: Mapping[str, tuple[str, Callable[[Rows], Rows]]] = {
 _READ = {"edge_index", *(f"edge_{name}" for name in _EDGE_DATA), *_SPARSE, *_ARRAYS}
 "The arrays that are read, where they are there."
 _HINT = "Save the arrays in the form that docs/data.md describes."
+
+_DAMAGED = "The file is damaged, truncated, or not an .npz archive; fetch or make it again."
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NpzMember:
+    """One array of an archive, as its header describes it."""
+
+    file: str
+    "Name inside the archive, with '.npy'."
+    dtype: np.dtype[Any]
+    "Data type, never object."
+    shape: tuple[int, ...]
+    "Shape of the array."
+    data_offset: int
+    "Number of bytes in the header."
+    fortran: bool = False
+    "Whether the array is stored in Fortran order: the last axis is the slowest one in the file."
+
+
+class NpzArchive(AbstractContextManager["NpzArchive"]):
+    """A pickle-free ``.npz`` file, open for reading."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        with reading(self.path, what="archive", hint=_DAMAGED), ExitStack() as files_open:
+            # A ZipFile that opens its file itself keeps it open for readers of rows that stopped midway.
+            self._zip = zipfile.ZipFile(files_open.enter_context(self.path.open("rb")))
+            files = [info.filename for info in self._zip.infolist() if info.filename.endswith(".npy")]
+            self.members: Mapping[str, NpzMember] = {
+                file.removesuffix(".npy"): self._member(file) for file in files
+            }
+            self._files_open = files_open.pop_all()
+
+    def read(self, name: str) -> Array:
+        """Read one whole array, and compare its checksum."""
+        with self._opened(name) as stream:
+            array = np.lib.format.read_array(stream, allow_pickle=False)
+            self._require_end(stream)
+        return np.ascontiguousarray(array)
+
+    def rows(self, name: str) -> Rows:
+        """An array as rows; one in Fortran order is read whole, because its rows are not contiguous."""
+        member = self.members[name]
+
+        def chunks() -> Iterator[RowChunk]:
+            first = 0
+            for rows in [self.read(name)] if member.fortran else self.slabs(name, CHUNK_BYTES):
+                yield RowChunk(rows=rows, first_row=first)
+                first += len(rows)
+
+        return Rows(file=f"{self.path}, {name}", dtype=member.dtype, shape=member.shape, chunks=chunks)
+
+    def slabs(
+        self, name: str, slab_bytes: int, *, first: int = 0, stop: int | None = None, flat: bool = False
+    ) -> Iterator[Array]:
+        """Read stored rows ``first`` to ``stop``, or elements if ``flat``, in slabs of about ``slab_bytes``.
+
+        Several arrays of one archive may be read at the same time. Rows of an array in Fortran order are stored along its last axis.
+        """
+        member = self.members[name]
+        shape = member.shape[::-1] if member.fortran else member.shape
+        row_shape = () if flat else shape[1:]
+        row_bytes = member.dtype.itemsize * math.prod(row_shape)
+        num_rows = math.prod(shape) if flat else shape[0]
+        stop = num_rows if stop is None else stop
+        # Rows without bytes are one slab, however many there are.
+        step = max(1, slab_bytes // row_bytes if row_bytes else num_rows)
+        with self._opened(name) as stream:
+            # In a compressed member seeking reads and drops.
+            stream.seek(member.data_offset + first * row_bytes)
+            for start in range(first, stop, step):
+                rows = np.empty((min(step, stop - start), *row_shape), member.dtype)
+                left = rows.reshape(-1).view(np.uint8).data if rows.size else memoryview(b"")
+                while left:
+                    if not (count := stream.readinto(left)):
+                        raise EOFError("it ends early")
+                    left = left[count:]
+                yield rows
+            if stop == num_rows:
+                self._require_end(stream)
+
+    def __exit__(self, *_: object) -> None:
+        self._files_open.close()
+
+    @contextmanager
+    def _opened(self, name: str) -> Iterator[Any]:
+        with (
+            reading(self.path, what=f"array '{name}'", hint=_DAMAGED),
+            self._zip.open(self.members[name].file) as stream,
+        ):
+            yield stream
+
+    def _require_end(self, stream: Any) -> None:
+        # At the end of an array zipfile compares its checksum.
+        if stream.read(1):
+            raise ValueError("data follows its last row")
+
+    def _member(self, file: str) -> NpzMember:
+        with self._zip.open(file) as stream:
+            # The headers of later versions differ in the encoding of names of fields alone, which no array here has.
+            is_first = np.lib.format.read_magic(stream) == (1, 0)
+            read = np.lib.format.read_array_header_1_0 if is_first else np.lib.format.read_array_header_2_0
+            shape, fortran, dtype = read(stream)
+            if dtype.hasobject:
+                raise DatasetError(
+                    f"archive holds pickled objects: array '{file.removesuffix('.npy')}' has dtype {dtype} (in {self.path})",
+                    hint="Unpickling a file may run any code, so sagann never does; save plain numeric arrays instead.",
+                )
+            offset = stream.tell()
+            if offset + dtype.itemsize * math.prod(shape) != self._zip.getinfo(file).file_size:
+                raise ValueError(f"'{file}' has another size than its header says")
+            # Without rows it takes no bytes, however wide: NumPy refuses widths that no array has.
+            np.empty((0, *shape), dtype)
+        return NpzMember(
+            file=file, dtype=dtype, shape=shape, data_offset=offset, fortran=fortran and len(shape) > 1
+        )
 
 
 def read_npz(path: str | os.PathLike[str]) -> Graph:
@@ -113,11 +235,7 @@ def import_npz(
 
 
 def arrays_left_out(source: str | os.PathLike[str]) -> list[str]:
-    """The arrays of an archive that an import does not read, each with its type and shape.
-
-    Raises:
-        DatasetError: the archive is missing or damaged.
-    """
+    """The arrays of an archive that an import does not read, each with its type and shape."""
     with NpzArchive(source) as archive:
         others = [(name, member) for name, member in sorted(archive.members.items()) if name not in _READ]
         return [f"{printable(name):.80} ({member.dtype!s:.40} {list(member.shape)})" for name, member in others]
@@ -240,8 +358,7 @@ def _sparse_features(archive: NpzArchive) -> tuple[dict[str, Rows], int]:
     if num_rows != offsets.shape[0] - 1 or num_columns not in RANGES["num_features"]:
         raise DatasetError(
             f"offsets and shape of sparse features differ: features_shape is {[num_rows, num_columns]}, but there are "
-            f"offsets for {offsets.shape[0] - 1} rows; the number of columns is {RANGES['num_features']} (in "
-            f"{archive.path}, features)",
+            f"offsets for {offsets.shape[0] - 1} rows; the number of columns is {RANGES['num_features']} (in {archive.path}, features)",
             hint=_HINT,
         )
     return sparse_arrays(offsets, columns, values, num_columns=num_columns), num_columns

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from sagann.errors import MissingDependencyError
-from sagann.storage.durable import write_whole
+from sagann.storage.folder import write_whole
 
 
 def can_draw() -> bool:

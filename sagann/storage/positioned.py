@@ -1,4 +1,4 @@
-"""Positioned reads and writes: bytes of a file, from or into memory of the caller's choice, from any thread."""
+"""Positioned reads and writes: bytes of a file, from or into memory of the caller's choice, from any thread; and whether they are cached."""
 
 from __future__ import annotations
 
@@ -9,14 +9,13 @@ from sagann.errors import DatasetError
 
 MOST_BYTES = 1 << 30
 "Largest number of bytes that one system call reads or writes."
+# One byte is read for every _STEP_BYTES; of a long range, only about _MOST_PARTS bytes.
+_STEP_BYTES = 1 << 20
+_MOST_PARTS = 32
 
 
 def read_bytes(file: int, left: memoryview, offset: int) -> None:
-    """Fill memory with the bytes of an open file from a position on.
-
-    Raises:
-        DatasetError: the file ends too early.
-    """
+    """Fill memory with the bytes of an open file from a position on."""
     while left:
         read = os.preadv(file, [left[:MOST_BYTES]], offset)
         if read == 0:
@@ -35,3 +34,20 @@ def write_bytes(file: int, left: memoryview, offset: int) -> None:
     while left:
         written = os.pwrite(file, left[:MOST_BYTES], offset)
         left, offset = left[written:], offset + written
+
+
+def is_cached(file: int, offset: int, num_bytes: int) -> bool:
+    """Whether a part of a file is in the page cache, judged by a sample of its bytes.
+
+    False if the part cannot be read, or if the system or the file system cannot tell (only Linux can).
+    """
+    if not hasattr(os, "RWF_NOWAIT"):
+        return False
+    last = offset + num_bytes - 1
+    step = max(_STEP_BYTES, num_bytes // _MOST_PARTS)
+    try:
+        return all(
+            os.preadv(file, [bytearray(1)], at, os.RWF_NOWAIT) == 1 for at in (*range(offset, last, step), last)
+        )
+    except OSError:
+        return False

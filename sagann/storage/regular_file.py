@@ -35,8 +35,7 @@ def require_file(path: str | os.PathLike[str]) -> None:
     """Refuse a folder, or a pipe, which can be read only once; a missing file is left to the function that opens it."""
     if os.path.exists(path) and not os.path.isfile(path):
         raise DatasetError(
-            f"not a file: {'a folder' if os.path.isdir(path) else 'a pipe or a device'}, a file is needed (in "
-            f"{path})",
+            f"not a file: {'a folder' if os.path.isdir(path) else 'a pipe or a device'}, a file is needed (in {path})",
             hint="Name a file; save the output of a pipe to a file first.",
         )
 

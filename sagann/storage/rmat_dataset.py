@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TypeAlias
 
 import numpy as np
@@ -11,8 +12,7 @@ import numpy as np
 from sagann.graph import SPLIT_NAMES, Quadrants, rmat_chunks
 from sagann.import_config import ImportOptions
 from sagann.ranges import require_integer
-from sagann.storage.edge_source import EdgeChunk, Edges
-from sagann.storage.import_source import ImportSource
+from sagann.storage.import_source import EdgeChunk, Edges, ImportSource
 from sagann.storage.importer import import_dataset
 from sagann.storage.rows import Array, RowChunk, Rows
 
@@ -60,33 +60,29 @@ def write_rmat(
     for name, count in counts.items():
         require_integer(count, name, where="write_rmat")
 
-    def rows(purpose: int, dtype: str, draw: _Draw, row_shape: tuple[int, ...] = ()) -> Rows:
+    arrays: dict[str, Rows] = {}
+
+    def add(name: str, purpose: int, dtype: str, draw: _Draw, *row_shape: int) -> None:
         def chunks() -> Iterator[RowChunk]:
             for first in range(0, num_vertices, _DRAWN_ROWS):
                 numbers = np.random.default_rng([seed, purpose, first // _DRAWN_ROWS])
                 yield RowChunk(rows=draw(numbers, min(_DRAWN_ROWS, num_vertices - first)), first_row=first)
 
         shape = (num_vertices, *row_shape)
-        return Rows(file="R-MAT", dtype=np.dtype(dtype), shape=shape, chunks=chunks, store_as=dtype)
-
-    def split(low: float, high: float) -> Rows:
-        def draw(numbers: np.random.Generator, count: int) -> Array:
-            position = numbers.random(count)
-            return (position >= low) & (position < high)
-
-        return rows(_SPLITS, "bool", draw)
+        arrays[name] = Rows(file="R-MAT", dtype=np.dtype(dtype), shape=shape, chunks=chunks, store_as=dtype)
 
     def features(numbers: np.random.Generator, count: int) -> Array:
         return numbers.standard_normal((count, num_features), dtype=np.float32)
 
-    def labels(numbers: np.random.Generator, count: int) -> Array:
-        return numbers.integers(num_classes, size=count)
+    def split(part: int, numbers: np.random.Generator, count: int) -> Array:
+        return np.digitize(numbers.random(count), (0.6, 0.8)) == part
 
-    shares = zip(SPLIT_NAMES, ((0, 0.6), (0.6, 0.8), (0.8, 1)), strict=True)
-    arrays = {"features": rows(_FEATURES, "float32", features, (num_features,))} if num_features else {}
+    if num_features:
+        add("features", _FEATURES, "float32", features, num_features)
     if num_classes:
-        arrays["labels"] = rows(_LABELS, "int64", labels)
-        arrays |= {f"split_{name}": split(low, high) for name, (low, high) in shares}
+        add("labels", _LABELS, "int64", lambda numbers, count: numbers.integers(num_classes, size=count))
+        for part, name in enumerate(SPLIT_NAMES):
+            add(f"split_{name}", _SPLITS, "bool", partial(split, part))
     source = ImportSource(
         name=f"rmat-{num_vertices}-{num_edges}",
         description=f"R-MAT, seed {seed}",

@@ -31,7 +31,7 @@ from sagann.graph.checks import (
     unknown_target,
     wrong_form,
 )
-from sagann.graph.widths import id_dtype
+from sagann.graph.rows import id_dtype
 from sagann.storage.npy import dtype_name
 from sagann.storage.regular_file import reading
 
@@ -147,7 +147,8 @@ def as_edge_data(rows: Rows, name: str, num_types: int | None = None) -> Rows:
     if not rows.shape or rows.dtype.kind not in "fiub":
         raise _refused(rows, "numbers [E, ...]")
     kept = rows.dtype.name if rows.dtype.name in ("int32", "int64", *FLOATS) else "float32"
-    store_as = rows.store_as or ("int64" if is_type else kept)
+    is_wide = rows.dtype.name in ("uint32", "uint64")
+    store_as = rows.store_as or ("int64" if is_type or is_wide else kept)
 
     def checked(values: Array, where: Where) -> Array:
         return checked_edge_data(values, name, store_as, num_types, where=where)

@@ -17,7 +17,6 @@ from torch import Tensor
 from sagann.graph.rows import as_bytes
 from sagann.jit import compiled
 from sagann.storage.positioned import read_bytes
-from sagann.storage.row_copies import copy_row
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
@@ -30,6 +29,7 @@ AHEAD = 64
 _WILL_NEED = 3  # POSIX_FADV_WILLNEED
 
 _pread: Any = types.ExternalFunction("pread", types.intp(types.intc, types.intp, types.uintp, types.int64))
+_memcpy: Any = types.ExternalFunction("memcpy", types.intp(types.intp, types.intp, types.uintp))
 _advise: Any = types.ExternalFunction("posix_fadvise", types.intc(types.intc, types.int64, types.int64, types.intc))
 
 
@@ -69,9 +69,6 @@ def read_scattered(file: int, offset: int, ids: Array, target: Array, places: Ar
         ids: int64 [n], the rows to read, in any order; rows may repeat.
         target: uint8 [m, bytes of a row], contiguous.
         places: int64 [n]: row of ``target`` that receives each row.
-    Raises:
-        DatasetError: the file ends too early.
-        OSError: the system cannot read the file.
     """
     row_bytes = target.shape[1]
     if not len(ids) or not row_bytes:
@@ -89,6 +86,17 @@ def read_scattered(file: int, offset: int, ids: Array, target: Array, places: Ar
             begin, end = int(ids[ends[done - 1] if done else 0]), int(ids[ends[done] - 1]) + 1
             read_bytes(file, piece[: (end - begin) * row_bytes].data, offset + begin * row_bytes)
     return Reads(num_reads=num_reads, num_bytes=num_rows * row_bytes)
+
+
+@compiled(inline="always")
+def copy_row(source: Array, row: int, target: Array, place: int) -> None:
+    """Copy row ``row`` of bytes from ``source`` to row ``place`` of ``target``; both are contiguous uint8 [rows, bytes of a row].
+
+    Only the width of ``target`` counts, so ``source`` may be flat. The rows must not overlap, and no position is checked.
+    """
+    row_bytes = np.int64(target.shape[1])
+    into = np.int64(target.ctypes.data) + np.int64(place) * row_bytes
+    _memcpy(into, np.int64(source.ctypes.data) + np.int64(row) * row_bytes, row_bytes)
 
 
 @compiled()

@@ -13,7 +13,6 @@ import re
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -24,6 +23,7 @@ import pyarrow.parquet as pq
 
 from sagann.did_you_mean import did_you_mean
 from sagann.errors import DatasetError
+from sagann.import_config import EDGE_LISTS
 from sagann.storage.json_fields import is_unicode
 from sagann.storage.regular_file import reading
 
@@ -34,8 +34,6 @@ BATCH_ROWS = 2**19
 "Most rows of a batch."
 LABEL = "label"
 "Dtype of a column of labels: integers, also as 1.0, and NaN where a value is missing; read as float64."
-CSV_SUFFIXES = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".txt", ".txt.gz")
-PARQUET_SUFFIXES = (".parquet", ".pq")
 _TAB_SUFFIXES = (".tsv", ".tsv.gz")
 _BLOCK_BYTES = 2**22
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|[+-]?(nan|inf|infinity)", re.IGNORECASE | re.ASCII)
@@ -53,16 +51,6 @@ _NAMES = {
 "Names of columns that say what a column holds, in any case."
 _NO_ENDS = ("id", "index", "weight", "type", "time", "timestamp", "ts", "date")
 "Names of columns that are not taken for ends of edges."
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Batch:
-    """Some rows of a table."""
-
-    columns: tuple[Array, ...]
-    "One array [n] for each requested column."
-    first_row: int
-    "Row number of the first row."
 
 
 class Table(ABC):
@@ -88,8 +76,8 @@ class Table(ABC):
     def _record_batches(self, dtypes: Mapping[str, str]) -> Iterator[Any]:
         """Stream Arrow's record batches with the columns of ``dtypes``."""
 
-    def batches(self, columns: Sequence[str], dtypes: Sequence[str]) -> Iterator[Batch]:
-        """Stream columns as "int64", "float32", "float64" or LABEL; an error names the first row with another value."""
+    def batches(self, columns: Sequence[str], dtypes: Sequence[str]) -> Iterator[tuple[int, list[Array]]]:
+        """Stream columns as "int64", "float32", "float64" or LABEL, after the number of their first row; an error names the first row with another value."""
         wanted = list(zip(columns, dtypes, strict=True))
         # A column may be requested twice, as ids and as weights.
         integers = {name for name, dtype in wanted if dtype == "int64"}
@@ -98,8 +86,7 @@ class Table(ABC):
             for batch in self._record_batches(
                 {name: "int64" if name in integers else dtype for name, dtype in wanted}
             ):
-                arrays = tuple(self._array(batch.column(name), name, dtype, first_row) for name, dtype in wanted)
-                yield Batch(columns=arrays, first_row=first_row)
+                yield first_row, [self._array(batch.column(name), name, dtype, first_row) for name, dtype in wanted]
                 first_row += batch.num_rows
 
     def _array(self, column: Any, name: str, dtype: str, first_row: int) -> Array:
@@ -128,10 +115,6 @@ class CsvTable(Table):
 
     def __init__(self, path: str | os.PathLike[str], *, separator: str = ",", header: bool | None = None) -> None:
         self.path, self._separator = Path(path), separator
-        if len(separator) != 1:
-            raise DatasetError(
-                f"separator is not one character: {separator!r} (in {path})", hint="Pass ',' or '\\t'."
-            )
         with reading(self.path, pa.ArrowException):
             first, begin, end, row = self._first_row()
         places = [str(place) for place in range(len(first))]
@@ -252,8 +235,7 @@ class ParquetTable(Table):
         super().__init__(Path(path), names, has_names=True, first_row=0)
         if not names:
             raise DatasetError(
-                f"table has no columns: {self._num_rows} rows, and "
-                f"{', '.join(self._schema.names) or 'nothing'} in them (in {path})",
+                f"table has no columns: {self._num_rows} rows, and {', '.join(self._schema.names) or 'nothing'} in them (in {path})",
                 hint="Write the values as columns with names.",
             )
 
@@ -286,7 +268,7 @@ def open_table(
 
     Without a ``separator``, fields are separated by tabs in a '.tsv' file, by commas in any other CSV file.
     """
-    if kind == "parquet" or (kind is None and Path(path).suffix in PARQUET_SUFFIXES):
+    if kind == "parquet" or (kind is None and Path(path).suffix in EDGE_LISTS["parquet"]):
         return ParquetTable(path)
     if separator is None:
         separator = "\t" if Path(path).name.endswith(_TAB_SUFFIXES) else ","
@@ -327,8 +309,7 @@ def end_columns(table: Table, given: Sequence[Column | None] = (None, None)) -> 
 
 def _unclear(table: Table, problem: str) -> DatasetError:
     return DatasetError(
-        f"it is not clear what the columns are: {problem}; there are "
-        f"{', '.join(map(quoted, table.names[:20]))} (in {table.path})",
+        f"it is not clear what the columns are: {problem}; there are {', '.join(map(quoted, table.names[:20]))} (in {table.path})",
         hint="Rename the columns; of an edge list, src and dst (--src and --dst) name them.",
     )
 
@@ -341,8 +322,7 @@ def column_name(table: Table, column: Column) -> str:
     if 0 <= position < len(table.names):
         return require_named(table, table.names[position])
     raise DatasetError(
-        f"column not found: no column {column!r}; there are {', '.join(map(quoted, table.names[:20]))} (in "
-        f"{table.path})",
+        f"column not found: no column {column!r}; there are {', '.join(map(quoted, table.names[:20]))} (in {table.path})",
         hint=f"{did_you_mean(column, table.names)}Choose a column by name or by position from 0; check the separator.",
     )
 

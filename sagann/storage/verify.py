@@ -16,8 +16,7 @@ import torch
 from torch import Tensor
 
 from sagann.graph import Graph, validate_graph
-from sagann.graph.constant import version_of
-from sagann.graph.feature_store import Features, feature_store, read_pieces
+from sagann.graph.feature_store import Features, feature_store, read_pieces, version_of
 from sagann.graph.graph import named_arrays
 from sagann.graph.rows import flat_bytes
 from sagann.parent_process import require_own_threads
@@ -25,22 +24,13 @@ from sagann.storage.npy import PartChecksums, map_of
 
 
 def check_graph(graph: Graph) -> None:
-    """Check every value of a graph (:func:`sagann.graph.validate_graph`), and the files that it was opened from.
-
-    Raises:
-        DatasetError: a file is damaged; the message names the file and the damaged part.
-        InputError: a value is wrong; the message names the first offending vertex or edge.
-    """
+    """Check every value of a graph (:func:`sagann.graph.validate_graph`), and the files that it was opened from."""
     require_own_threads()
     check_files(graph, meanwhile=lambda: validate_graph(graph))
 
 
 def check_files(graph: Graph, *, meanwhile: Callable[[], None] = lambda: None) -> None:
-    """Compare the checksums of the files that a graph was opened from, unless they were compared before; do something else ``meanwhile``.
-
-    Raises:
-        DatasetError: a file is damaged; the message names the file and the damaged part.
-    """
+    """Compare the checksums of the files that a graph was opened from, unless they were compared before; do something else ``meanwhile``."""
     found = dict.fromkeys(map_of(array) for _, array in named_arrays(graph) if isinstance(array, Tensor))
     maps = [each for each in found if each is not None and each.verify and not each.is_checked]
     # The values take the other cores.

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from sagann.errors import CheckpointError
-from sagann.storage.durable import TEMPORARY_PREFIX, write_whole
+from sagann.storage.folder import TEMPORARY_PREFIX, write_whole
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 from sagann.errors import CheckpointError
 from sagann.interop.torch_file import load_plain
-from sagann.storage.durable import TEMPORARY_PREFIX, write_whole
+from sagann.storage.folder import TEMPORARY_PREFIX, write_whole
 from sagann.train.atomic import disk_errors, remove_leftovers
 from sagann.train.plain_state import pack
 

@@ -12,7 +12,7 @@ from sagann.errors import InputError, listed, shown
 from sagann.graph import Graph, MeasuredLinks, Topology
 from sagann.graph.answers import ALL_TASKS, PREFIXES, kind_of, unit_of
 from sagann.graph.checks import Unit
-from sagann.graph.task import TO_HOLD_OUT, answers_of, for_task, task_of
+from sagann.graph.graph import TO_HOLD_OUT, answers_of, for_task, task_of
 from sagann.options import check_fields, integers, one_of
 from sagann.storage.json_fields import as_texts
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from sagann.errors import InputError, LayerError, require_type
 from sagann.graph import SPLIT_NAMES, Graph
-from sagann.graph.task import without_others
+from sagann.graph.graph import without_others
 from sagann.nn.model_call import class_of
 from sagann.runtime.team import SOLO, Team
 from sagann.storage.verify import check_graph

@@ -13,8 +13,8 @@ from sagann import interop
 from sagann.byte_size import parse_bytes
 from sagann.config import class_in_file
 from sagann.errors import CheckpointError, InputError, require_type, shown
-from sagann.interop.pyg_call import is_written_for_pyg
 from sagann.nn import ModelConfig, build_model
+from sagann.nn.model_call import is_written_for_pyg
 from sagann.nn.user_model import require_named
 from sagann.runtime.team import SOLO
 from sagann.train.agreement import device_together

@@ -33,7 +33,7 @@ import torch
 from torch import Tensor
 
 from sagann.errors import CheckpointError, InputError, in_one_line, shown
-from sagann.storage.durable import TEMPORARY_PREFIX, sync_folder
+from sagann.storage.folder import TEMPORARY_PREFIX, sync_folder
 from sagann.train.atomic import digest, disk_errors, new_digest, remove_leftovers, write_json
 from sagann.train.checkpoint import CheckpointFolder
 from sagann.train.plain_state import pack, unpack

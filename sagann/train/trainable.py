@@ -15,9 +15,9 @@ from sagann.config import TrainConfig
 from sagann.errors import InputError, LayerError, first_line
 from sagann.graph import Graph
 from sagann.graph.answers import SPLITTERS
-from sagann.graph.task import answers_of
-from sagann.interop.pyg_call import is_written_for_pyg
+from sagann.graph.graph import answers_of
 from sagann.nn import ModelConfig, build_model
+from sagann.nn.model_call import is_written_for_pyg
 from sagann.saga.layer import count_hops
 from sagann.saga.row_runs import tolerance_of
 from sagann.train.metrics import present_splits

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from sagann.config import TrainConfig
 from sagann.errors import CheckpointError, MissingDependencyError, require_type
 from sagann.graph import Graph, for_task
-from sagann.graph.task import left_out, task_of
+from sagann.graph.graph import left_out, task_of
 from sagann.graph.validate import validate_labels
 from sagann.nn import ModelConfig
 from sagann.registry import default

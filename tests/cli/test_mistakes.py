@@ -79,7 +79,7 @@ MISTAKES = [
     ("data import roads.csv new --dst 99", "99"),
     ("data import roads.csv new --weight from --num-vertices 1", "roads.csv"),
     ("data import roads.csv new --split-scheme time", "option is for another format: --split-scheme"),
-    ("data import roads.csv new --separator ab", "separator is not one character"),
+    ("data import roads.csv new --separator ab", "must be a 1-character string"),
     ("data import roads.csv new --num-vertices -4", "num_vertices is refused: -4, expected an integer from 0"),
     ("data import roads.csv no/new", "no"),
     ("data import roads.csv roads.csv", "roads.csv"),

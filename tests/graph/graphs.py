@@ -52,7 +52,7 @@ def make_graph(edges, n, **data):
 
 def edges_of(graph_or_topology, *names):
     """Every edge as (src, dst, *data) in CSC order."""
-    topology = getattr(graph_or_topology, "topology", graph_or_topology)
+    topology = graph_or_topology if isinstance(graph_or_topology, Topology) else graph_or_topology.topology
     columns = [topology.indices.tolist()]
     columns.append([v for v, d in enumerate(topology.indptr.diff().tolist()) for _ in range(d)])
     columns += [topology.edge_data[name].flatten().tolist() for name in names]

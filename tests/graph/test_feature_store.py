@@ -17,13 +17,13 @@ from sagann.graph import (
     subgraph,
     validate_graph,
 )
-from sagann.graph.constant import is_constant
 from sagann.graph.feature_store import (
     Features,
     FeatureStore,
     SparseRows,
     TensorRows,
     feature_store,
+    is_constant,
     read_rows,
     read_slice,
     tensor_of,

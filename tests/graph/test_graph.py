@@ -5,14 +5,25 @@ from __future__ import annotations
 import copy
 import pickle
 from dataclasses import replace
+from functools import partial
 
+import numpy as np
 import pytest
 import torch
 
 from sagann.errors import InputError
-from sagann.graph import Graph, Topology, for_task, subgraph, validate_graph
-from sagann.graph.task import left_out, tasks_of, without_others
-from tests.graph.graphs import make_graph, sparse
+from sagann.graph import (
+    Graph,
+    Topology,
+    add_self_loops,
+    for_task,
+    normalise,
+    random_split,
+    subgraph,
+    validate_graph,
+)
+from sagann.graph.graph import left_out, tasks_of, without_others
+from tests.graph.graphs import make_graph
 
 
 def example(**changes):
@@ -26,16 +37,6 @@ def example(**changes):
     return Graph(**{**fields, **changes})
 
 
-def test_sizes():
-    graph = example()
-    assert (graph.num_vertices, graph.num_edges, graph.num_features, graph.num_graphs) == (3, 2, 5, 1)
-    assert not graph.multi_label
-    assert example(labels=torch.zeros(3, 2, dtype=torch.uint8)).multi_label
-    assert example(features=None).num_features == 0
-    assert example(features=sparse(torch.eye(3))).num_features == 3
-    assert example(graph_ptr=torch.tensor([0, 1, 1, 3])).num_graphs == 3
-
-
 def test_whole_graphs_have_labels_targets_and_splits():
     graph = example(
         graph_ptr=torch.tensor([0, 2, 3]),
@@ -43,7 +44,7 @@ def test_whole_graphs_have_labels_targets_and_splits():
         num_graph_classes=2,
         graph_targets=torch.zeros(2, 3),
     )
-    assert graph.num_graph_targets == 3
+    assert graph.graphs.num_targets == 3
     assert repr(graph) == (
         "Graph(num_vertices=3, num_edges=2, num_features=5, num_classes=2, num_graphs=2, num_graph_classes=2, num_graph_targets=3)"
     )
@@ -53,7 +54,7 @@ def test_whole_graphs_have_labels_targets_and_splits():
     assert moved.graph_splits["val"].device.type == "meta"
     assert pickle.loads(pickle.dumps(split)).graph_splits["val"].tolist() == [True, False]
     column = example(graph_ptr=torch.tensor([0, 3]), graph_targets=torch.ones(1, 1))
-    assert (column.graph_targets.shape, column.num_graph_targets, example().num_graph_targets) == ((1,), 1, 0)
+    assert (column.graph_targets.shape, column.graphs.num_targets, example().graphs.num_targets) == ((1,), 1, 0)
     with pytest.raises(
         InputError, match=r"graph_targets and graphs differ in number: 3 rows, 2 graphs .*one row per graph"
     ):
@@ -84,12 +85,6 @@ def test_targets_are_one_or_several_numbers_per_vertex():
         example(targets=torch.zeros(2))
     with pytest.raises(InputError, match=r"a list, expected Tensor or None \(in Graph.targets\)"):
         example(targets=[1.0, 2.0, 3.0])
-
-
-def test_to_moves_everything():
-    moved = example(features=sparse(torch.eye(3)), graph_ptr=torch.tensor([0, 1, 3])).to("meta")
-    tensors = [moved.topology.indices, moved.features, moved.labels, moved.graph_ptr, *moved.splits.values()]
-    assert {tensor.device.type for tensor in tensors} == {"meta"}
 
 
 @pytest.mark.parametrize("again", [copy.deepcopy, lambda graph: pickle.loads(pickle.dumps(graph))])
@@ -133,6 +128,30 @@ def test_counts_out_of_range_are_refused(name: str, count: int) -> None:
         InputError, match=rf"{name} is out of range: {count}, expected an integer from 0 .*Graph.{name}"
     ):
         Graph(topology=topology, **{name: count})
+
+
+def test_counts_may_be_integers_of_numpy():
+    ends = torch.tensor([0, 1])
+    topology = Topology.from_coo(
+        src=ends, dst=ends, num_src=np.int64(3), edge_data={"type": torch.tensor([0, 1], dtype=torch.uint8)}
+    )
+    graph = Graph(
+        topology=topology, num_edge_types=np.int64(4), labels=torch.zeros(3).long(), num_classes=np.int32(2)
+    )
+    counts = (topology.num_src, graph.num_edge_types, graph.num_classes)
+    assert counts == (3, 4, 2)
+    assert {type(count) for count in counts} == {int}
+
+
+@pytest.mark.parametrize(
+    "read",
+    [add_self_loops, validate_graph, for_task, partial(random_split, seed=0), partial(normalise, how="row")],
+)
+def test_a_topology_in_the_place_of_a_graph_is_refused_with_the_remedy(read):
+    topology = make_graph([(0, 1)], 2).topology
+    with pytest.raises(InputError, match=r"a Topology, expected a Graph.*Pass sagann.Graph\(topology=topology\)"):
+        read(topology)
+    assert not hasattr(topology, "other")
 
 
 def test_labels_and_types_say_how_many_there_are():

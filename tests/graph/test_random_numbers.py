@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from sagann.errors import InputError
-from sagann.graph import Topology, edge_split, random_split
+from sagann.graph import Topology, edge_split, random_split, rmat_edges, sbm_graph
 from sagann.graph.random_numbers import GOLDEN, mix, normals, uniforms
-from sagann.graph.threads import pytorch_threads
+from sagann.jit import pytorch_threads
 from sagann.partition import vertex_order
 from sagann.sampling import LinkSampler, NeighborSampler, hold_out_links
 from tests.graphs import labelled_graph
@@ -37,11 +37,24 @@ def test_normals_are_standard_normal():
     assert abs((sample[:, 1:] * sample[:, :-1]).mean()) < 5 / size**0.5
 
 
-@pytest.mark.parametrize(
-    "draw", [lambda seed: normals(7, 3, seed=seed, purpose=0), lambda seed: uniforms(21, seed=seed, purpose=0)]
-)
-def test_seed_decides_and_threads_do_not(draw):
-    threads = numba.get_num_threads()
+def block_model(seed):
+    graph = sbm_graph(
+        4000, num_classes=4, average_degree=8, homophily=0.7, num_features=3, feature_noise=0.5, seed=seed
+    )
+    return torch.cat([graph.topology.indices, graph.labels, graph.features.flatten()])
+
+
+DRAWS = {
+    "normals": lambda seed: normals(7, 3, seed=seed, purpose=0),
+    "uniforms": lambda seed: uniforms(21, seed=seed, purpose=0),
+    "R-MAT": lambda seed: torch.stack(rmat_edges(1000, 5000, seed=seed)),
+    "block model": block_model,
+}
+
+
+@pytest.mark.parametrize("name", DRAWS)
+def test_seed_decides_and_threads_do_not(name):
+    draw, threads = DRAWS[name], numba.get_num_threads()
     first = draw(5)
     try:
         numba.set_num_threads(1)

@@ -1,34 +1,16 @@
 """Generated graphs: R-MAT and the block model."""
 
-import time
-
-import numba
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
 
 from sagann.errors import InputError
-from sagann.graph import Graph, add_self_loops, normalise
 from sagann.graph.random_numbers import key_of
 from sagann.graph.rmat import Quadrants, permute, rmat_edges, rmat_graph
-from sagann.graph.rows import csr_tensor
 from sagann.graph.sbm import demo_graph, sbm_graph
 from sagann.graph.transform import coalesce, remove_self_loops, symmetrise
 from sagann.graph.validate import validate_graph
 from tests.graph.graphs import edges_of
-
-
-def test_threads_do_not_matter_and_the_seed_does():
-    first = rmat_edges(1000, 5000, seed=0)
-    threads = numba.get_num_threads()
-    try:
-        numba.set_num_threads(1)
-        single = rmat_edges(1000, 5000, seed=0)
-    finally:
-        numba.set_num_threads(threads)
-    assert torch.equal(torch.stack(first), torch.stack(single))
-    assert not torch.equal(torch.stack(first), torch.stack(rmat_edges(1000, 5000, seed=1)))
 
 
 @pytest.mark.parametrize("num_vertices", [1, 5, 1025])
@@ -153,21 +135,6 @@ def test_classes_are_balanced_and_features_lie_around_their_centres():
     assert len(exact.features.unique(dim=0)) == 4
 
 
-def test_the_seed_decides_and_threads_do_not():
-    first = make()
-    threads = numba.get_num_threads()
-    try:
-        numba.set_num_threads(1)
-        single = make()
-    finally:
-        numba.set_num_threads(threads)
-    for other in (single, make()):
-        assert torch.equal(other.topology.indices, first.topology.indices)
-        assert torch.equal(other.features, first.features)
-        assert torch.equal(other.labels, first.labels)
-    assert not torch.equal(make(seed=4).labels, first.labels)
-
-
 def test_tiny_and_dense_graphs():
     assert make(0, average_degree=0.0).num_vertices == 0
     assert make(1, average_degree=0.0).num_edges == 0
@@ -193,56 +160,9 @@ def test_parameters_out_of_range_are_refused(changes, value, name):
         make(**changes)
 
 
-def test_the_demo_looks_like_pubmed_and_takes_less_than_a_second():
-    demo_graph()
-    threads = numba.get_num_threads(), torch.get_num_threads()
-    try:
-        # The processor time of a single thread: other work on the machine does not count.
-        numba.set_num_threads(1)
-        torch.set_num_threads(1)
-        start = time.thread_time()
-        graph = demo_graph()
-        assert time.thread_time() - start < 1
-    finally:
-        numba.set_num_threads(threads[0])
-        torch.set_num_threads(threads[1])
+def test_the_demo_looks_like_pubmed():
+    graph = demo_graph()
     validate_graph(graph)
     assert (graph.num_vertices, graph.num_edges) == (19_717, 88_726)
     assert (graph.num_features, graph.num_classes, graph.name) == (500, 3, "demo")
     assert {name: int(mask.sum()) for name, mask in graph.splits.items()} == {"train": 60, "val": 500, "test": 1000}
-
-
-@pytest.mark.slow
-@pytest.mark.thorough
-def test_a_gcn_clearly_beats_the_same_network_without_edges():
-    graph = demo_graph()
-    with_edges = normalise(add_self_loops(graph), "symmetric").topology
-    matrix = csr_tensor(
-        with_edges.indptr, with_edges.indices.long(), with_edges.edge_data["weight"], num_columns=graph.num_vertices
-    )
-    gcn = sum(accuracy_of(graph, lambda x: matrix @ x, seed) for seed in range(2)) / 2
-    mlp = sum(accuracy_of(graph, lambda x: x, seed) for seed in range(2)) / 2
-    assert 0.77 < gcn < 0.87
-    assert 0.62 < mlp < 0.73
-    assert gcn > mlp + 0.08
-
-
-def accuracy_of(graph: Graph, propagate, seed: int) -> float:
-    """Test accuracy at the best validation accuracy of two layers of 16 units in plain PyTorch."""
-    torch.manual_seed(seed)
-    first, second = torch.nn.Linear(graph.num_features, 16), torch.nn.Linear(16, graph.num_classes)
-    optimizer = torch.optim.Adam([*first.parameters(), *second.parameters()], lr=0.02, weight_decay=5e-4)
-    best = (0.0, 0.0)
-    for epoch in range(60):
-        hidden = F.dropout(torch.relu(propagate(first(graph.features))), 0.5)
-        scores = propagate(second(hidden))
-        train = graph.splits["train"]
-        optimizer.zero_grad()
-        F.cross_entropy(scores[train], graph.labels[train]).backward()
-        optimizer.step()
-        if epoch % 5 == 4:
-            with torch.no_grad():
-                right = propagate(second(torch.relu(propagate(first(graph.features))))).argmax(1) == graph.labels
-            val, test = (float(right[graph.splits[name]].float().mean()) for name in ("val", "test"))
-            best = (val, test) if val > best[0] else best
-    return best[1]

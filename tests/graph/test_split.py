@@ -155,12 +155,6 @@ def test_planetoid_split_takes_the_numbers_asked_for():
     assert len(split.labels[split.splits["val"]].unique()) == 3
 
 
-def test_splits_stand_where_the_labels_stand():
-    # Several labels per vertex need no look at their values, so a device without memory will do.
-    split = random_split(labelled(torch.zeros(10, 2, dtype=torch.uint8)).to("meta"), seed=0)
-    assert {mask.device.type for mask in split.splits.values()} == {"meta"}
-
-
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 def test_splits_on_the_gpu_are_those_of_the_cpu():

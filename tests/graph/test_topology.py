@@ -205,12 +205,6 @@ def test_every_broken_invariant_is_named(make, message, monkeypatch):
         make()
 
 
-def test_checks_can_be_put_off():
-    topology = csc([0, 2, 1, 3], [0, 1, 2], validate=False)
-    with pytest.raises(InputError, match="CSC offsets decrease"):
-        topology.validate()
-
-
 def test_from_edge_index_is_from_coo_of_its_rows():
     edge_index, weight = torch.tensor([[3, 0, 2], [1, 1, 2]]), torch.arange(3.0)
     found = Topology.from_edge_index(edge_index, edge_data={"weight": weight})

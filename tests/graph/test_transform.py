@@ -11,8 +11,15 @@ from torch import Tensor
 
 from sagann.errors import InputError
 from sagann.graph import Graph, Topology
-from sagann.graph.normalise import normalise, normalise_features
-from sagann.graph.transform import add_inverse_edges, add_self_loops, coalesce, remove_self_loops, symmetrise
+from sagann.graph.transform import (
+    add_inverse_edges,
+    add_self_loops,
+    coalesce,
+    normalise,
+    normalise_features,
+    remove_self_loops,
+    symmetrise,
+)
 from tests.graph.graphs import edges_of, graphs, make_graph
 
 

@@ -184,10 +184,6 @@ def assert_as_in_pyg(
     return ours
 
 
-def joining() -> nn.Module:
-    return pyg.GraphSAGE(WIDTH, WIDTH, 2, CLASSES, jk="cat")
-
-
 def gcn() -> nn.Module:
     return Two(pyg.GCNConv(WIDTH, WIDTH), pyg.GCNConv(WIDTH, CLASSES), dropout=0.5)
 

@@ -148,28 +148,16 @@ def test_several_of_a_name_are_told_apart(tmp_path: Path) -> None:
     assert load_dataset("cora", root=tmp_path).num_vertices == 700
 
 
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("pubmed", r"Fetch it once with PyG: torch_geometric\.datasets\.Planetoid\('ROOT', 'PubMed'\)\.$"),
-        ("Reddit", r"torch_geometric\.datasets\.Reddit\('ROOT/Reddit'\)\.$"),
-        ("ogbn-arxiv", r"ogb\.nodeproppred\.NodePropPredDataset\('ogbn-arxiv', root='ROOT'\)\.$"),
-        (
-            "ogbn_smal",
-            r"Did you mean 'ogbn_small'\? Fetch it with PyG or OGB, or make it with 'sagann data import'",
-        ),
-    ],
-)
-def test_a_dataset_that_is_not_there(
-    name: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_dataset_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     ogb_folder(tmp_path / "ROOT")
-    with pytest.raises(DatasetError, match=message) as caught:
-        load_dataset(name, root="ROOT")
-    assert "dataset not found: looked in 'ROOT', where there are 'ogbn_small'" in str(caught.value)
+    expected = (
+        r"looked in 'ROOT', where there are 'ogbn_small' .* Did you mean 'ogbn_small'\? Fetch it .*root='ROOT'\)"
+    )
+    with pytest.raises(DatasetError, match=expected):
+        load_dataset("ogbn_smal", root="ROOT")
     with pytest.raises(DatasetError, match=r"looked in 'data', 'dataset', 'datasets', where there is none"):
-        load_dataset(name)
+        load_dataset("ogbn_smal")
 
 
 def test_a_dataset_of_many_graphs_is_one_graph_in_parts(tmp_path: Path) -> None:
@@ -185,11 +173,6 @@ def test_a_dataset_of_many_graphs_is_one_graph_in_parts(tmp_path: Path) -> None:
 
 
 def test_folders_without_one_graph(tmp_path: Path) -> None:
-    (tmp_path / "Cora" / "raw").mkdir(parents=True)
-    with pytest.raises(
-        DatasetError, match=r"PyG has not processed the dataset yet: .*Planetoid\('.*', 'Cora'\)\.$"
-    ):
-        load_dataset("cora", root=tmp_path, download=False)
     (tmp_path / "mine" / "raw").mkdir(parents=True)
     with pytest.raises(DatasetError, match=r"no graph in .*processed .*Open it once with PyG"):
         load_dataset("mine", root=tmp_path)
@@ -215,9 +198,3 @@ def test_a_folder_that_may_not_be_looked_into_has_no_dataset(
 
     monkeypatch.setattr(Path, "is_dir", refused)
     assert load_dataset("mine", root=tmp_path).num_vertices == citations().num_vertices
-
-
-@pytest.mark.parametrize("root", ["\0", Path("a\0b")])
-def test_a_root_that_no_folder_can_have_is_refused(root: str | Path) -> None:
-    with pytest.raises(InputError, match=r"a folder cannot have this name.*in load_dataset.root"):
-        load_dataset("cora", root=root)

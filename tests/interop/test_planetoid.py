@@ -6,7 +6,6 @@ import hashlib
 import pickle
 import threading
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -18,7 +17,6 @@ import torch
 
 from sagann.errors import DatasetError, InputError
 from sagann.interop import load_dataset, planetoid
-from sagann.storage import load_graph
 from tests.interop.test_named import citations, planetoid as processed_by_pyg, write_raw
 from tests.storage.conftest import assert_same_arrays
 
@@ -148,14 +146,3 @@ def test_an_array_as_python_2_has_written_it() -> None:
         b"(S'i4'\np9\nI0\nI1\ntp10\nRp11\n(I3\nS'<'\np12\nNNNI-1\nI-1\nI0\ntp13\nbI00\nS'\\x01\\x00\\x00\\x00\\xff\\x00\\x00\\x00\\x03\\x00\\x00\\x00'\np14\ntp15\nb."
     )
     assert planetoid._unpickled(content).tolist() == [1, 255, 3]
-
-
-def test_the_shared_cora_comes_out_of_its_raw_files(
-    tmp_path: Path, data_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    graph = load_graph(str(data_folder / "cora.npz"))
-    write_raw(tmp_path / "Cora" / "raw", graph)
-    publish(tmp_path / "Cora" / "raw", monkeypatch)
-    found = load_dataset("cora", root=tmp_path)
-    assert_same_arrays(found, replace(graph, features=graph.features.to_dense()))
-    assert (found.num_edges, found.num_classes) == (10556, 7)

@@ -173,11 +173,6 @@ class Positioned(nn.Module):
         return self.conv(x + self.table(torch.arange(len(x))), edge_index)
 
 
-def test_positions_are_refused_in_loops_of_ones_own() -> None:
-    with pytest.raises(LayerError, match="or on the numbers of vertices"):
-        from_pyg_model(Positioned(), small()).require_sampled()
-
-
 class Between(nn.Module):
     def __init__(self, between: Callable[[Tensor], Tensor]) -> None:
         super().__init__()

@@ -323,3 +323,12 @@ def test_features_of_any_dtype_are_read(dtype: torch.dtype, tmp_path: Path) -> N
     x = torch.tensor([[0, 3], [2, 2], [5, 1]]).to(dtype)
     found = read(tmp_path / "a.pt", {"edge_index": torch.tensor([[0, 1], [1, 2]]), "x": x}).features
     assert torch.equal(found.double(), x.double())
+
+
+def test_unsigned_edge_data_keep_their_digits(tmp_path: Path) -> None:
+    fields = {"edge_index": torch.tensor([[0, 1], [1, 2]])}
+    for dtype, number in ((torch.uint32, 2**32 - 1), (torch.uint64, 2**40 + 1)):
+        graph = read(tmp_path / "a.pt", fields | {"edge_id": torch.tensor([number, 3], dtype=dtype)})
+        assert graph.topology.edge_data["id"].tolist() == [number, 3]
+    with pytest.raises(DatasetError, match=r"edge data 'id' is out of range: 18446744073709551615, beyond int64"):
+        read(tmp_path / "a.pt", fields | {"edge_id": torch.tensor([2**64 - 1, 3], dtype=torch.uint64)})

@@ -336,10 +336,6 @@ def test_categories_that_the_model_looks_up() -> None:
     assert_as_in_pyg(seeded(Lookup).double(), replace(graph, features=categories))
 
 
-def test_a_layer_alone_is_a_model() -> None:
-    assert_as_in_pyg(seeded(lambda: pyg.GCNConv(WIDTH, WIDTH)).double(), pyg_graph("weight"))
-
-
 def test_edge_data_that_the_model_computes_with() -> None:
     assert_same(lambda: pyg.GINEConv(mlp()), Encoded, "attr")
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch_geometric import nn as pyg
 from torch_geometric.data import Data
 
-from sagann.errors import InputError, LayerError
+from sagann.errors import LayerError
 from sagann.graph import Graph
 from sagann.interop import from_pyg_model
 from sagann.plan import equal_vertices
@@ -27,11 +27,9 @@ from tests.interop.pyg_models import (
     Attributed,
     Encoded,
     Plain,
-    Weighted,
     assert_as_in_pyg,
     gat,
     gcn,
-    joining,
     logits_of,
     mlp,
     pyg_graph,
@@ -113,23 +111,6 @@ def test_attributes_that_the_model_sets_are_its_own() -> None:
     assert model.last is out
 
 
-def test_training_is_pyg_training() -> None:
-    """Without random numbers, two epochs give the weights that a loop of PyG's gives."""
-    graph = pyg_graph("weight")
-    model = seeded(lambda: Weighted(pyg.GCNConv(WIDTH, CLASSES))).double()
-    twin = copy.deepcopy(model)
-    trainer_of(model, graph, epochs=2, optimizer="Adam", lr=0.1, weight_decay=0.0, weights="last").fit()
-    optimizer = torch.optim.Adam(twin.parameters(), lr=0.1)
-    edges, weights, train = edge_index(graph.topology), graph.topology.edge_data["weight"], graph.splits["train"]
-    for _ in range(2):
-        optimizer.zero_grad()
-        out = twin(graph.features, edges, weights)
-        nn.functional.cross_entropy(out[train], graph.labels[train]).backward()
-        optimizer.step()
-    for name, value in model.state_dict().items():
-        assert_close(value, twin.state_dict()[name])
-
-
 class Degrees(pyg.MessagePassing):
     """A message that reads nothing."""
 
@@ -184,14 +165,6 @@ def test_layers_side_by_side_walk_the_same_hop() -> None:
     trainer = trainer_of(model, graph, sample=(5, 5), batch_size=7)
     trainer.fit()
     assert_close(logits_of(trainer, graph), rows_in_pyg(model, graph))
-
-
-def test_mini_batches_of_a_model_that_joins_levels_are_refused_before_training() -> None:
-    model = seeded(joining)
-    with pytest.raises(LayerError, match=r"cannot walk mini-batches.*Train it on the whole graph"):
-        trainer_of(model, small(), sample=(5, 5), batch_size=7)
-    with pytest.raises(InputError, match="3 fanouts, the model walks 2 hops"):
-        trainer_of(seeded(sage), small(), sample=(5, 5, 5), batch_size=7)
 
 
 # Random numbers

@@ -97,9 +97,7 @@ def test_residual_gcn_learns_a_shortcut_where_widths_differ_or_when_asked() -> N
     [
         ({"model": "gnc"}, "unknown model: 'gnc', expected one of commnet, gcn,"),
         ({"layers": 0}, "layers is refused: 0, expected an integer from 1 to 1000"),
-        ({"layers": 1001}, "layers is refused: 1001, expected an integer from 1 to 1000"),
         ({"dropout": 1.0}, "dropout is refused: 1.0, expected a number from 0 to less than 1"),
-        ({"dropout": float("nan")}, "dropout is refused: nan"),
         ({"encoder": "magic"}, "encoder is refused: 'magic', expected one of auto"),
         ({"model": "gat", "hidden": 30}, "heads do not divide the width: hidden 30, heads 8"),
         ({"model": "gat", "model_options": {"heads": 2}}, "has an option of its own: 'heads'"),
@@ -110,14 +108,8 @@ def test_residual_gcn_learns_a_shortcut_where_widths_differ_or_when_asked() -> N
         ),
         ({"model": "transformer", "model_options": {"negative_slope": 0.1}}, "transformer has no such option"),
         ({"model": "sgc", "model_options": {"teleport": 0.1}}, "sgc has no such option: .* it takes none"),
-        ({"teleport": 0.1}, "ModelConfig has no such option: 'teleport' .* Did you mean 'model_options'"),
         ({"hidden": "wide"}, "hidden is refused: 'wide', expected"),
-        ({"norm": "group"}, "norm is refused: 'group', expected one of batch, layer"),
-        ({"batch_norm": True}, "ModelConfig has no such option: 'batch_norm' .* Did you mean 'norm'"),
-        ({"model": 3}, "model is refused: 3"),
         ({"model": "SAGEConv"}, "Did you mean 'sage'"),
-        ({"encoder": None}, "encoder is refused: None"),
-        ({"hidden": 2.5}, "hidden is refused: 2.5, expected"),
     ],
 )
 def test_bad_settings_are_refused(settings: dict[str, object], message: str) -> None:

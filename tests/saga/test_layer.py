@@ -1,9 +1,12 @@
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
 
+import sagann
 from sagann.errors import InputError, LayerError
-from sagann.graph import Topology
+from sagann.graph import Graph, Topology
 from sagann.nn import SAGE
 from sagann.saga import Edge, SagaLayer
 from sagann.saga.layer import count_hops
@@ -217,3 +220,112 @@ def test_a_number_of_hops_that_is_no_count_is_refused(num_hops: object) -> None:
     model.num_hops = num_hops
     with pytest.raises(InputError, match=r"num_hops is no count: .* \(in Linear.num_hops\)"):
         count_hops(model)
+
+
+class PygEdge(SagaLayer):
+    def apply_edge(self, x_i: Tensor, x_j: Tensor) -> Tensor:
+        return x_j
+
+
+class NoSelf(SagaLayer):
+    def apply_edge(edge) -> Tensor:  # noqa: N805 - the mistake that is tested
+        return edge.src
+
+
+class KeywordOnly(SagaLayer):
+    def apply_edge(self, edge: Edge, *, scale: float) -> Tensor:
+        return edge.src * scale
+
+
+class PygVertex(SagaLayer):
+    def apply_vertex(self, accum: Tensor) -> Tensor:
+        return accum
+
+
+class BoundPrepare(SagaLayer):
+    def prepare(self, graph: Graph) -> Graph:
+        return graph
+
+
+WRONG: dict[type[SagaLayer], str] = {
+    PygEdge: r"apply_edge takes other .*: apply_edge\(x_i.*x_j.*\).*, expected def apply_edge\(self, edge\): "
+    r"missing a required argument: 'x_j' \(in layer PygEdge\)\. Write it as def apply_edge\(self, edge\): edge\.src .*x_j",
+    NoSelf: r"apply_edge\(\).*, expected def apply_edge\(self, edge\): too many",
+    KeywordOnly: r"expected def apply_edge\(self, edge\): missing a required .*argument: 'scale'",
+    PygVertex: r"expected def apply_vertex\(self, vertex, accum\): too many .*\(in layer PygVertex\).* accum what was gathered",
+    BoundPrepare: r"expected @staticmethod def prepare\(graph\): missing a required argument: 'graph'",
+}
+
+
+@pytest.mark.parametrize("layer", WRONG, ids=lambda layer: layer.__name__)
+def test_a_wrong_signature_is_refused_with_the_right_one(layer: type[SagaLayer]) -> None:
+    with pytest.raises(LayerError, match=WRONG[layer]) as refused:
+        layer()
+    assert refused.value.__cause__ is None
+    assert refused.value.__suppress_context__
+
+
+def test_signatures_that_can_be_called_pass() -> None:
+    class Default(SagaLayer):
+        def apply_edge(self, edge: Edge, scale: float = 2.0) -> Tensor:
+            return edge.src * scale
+
+        @staticmethod
+        def apply_vertex(*rows: Any) -> Tensor:
+            return rows[1]
+
+    topology = Topology.from_coo(src=torch.tensor([0]), dst=torch.tensor([1]), num_src=2)
+    assert torch.equal(Default()(topology, torch.ones(2, 1)), torch.tensor([[0.0], [2.0]]))
+
+
+def test_a_function_that_is_set_later_is_refused_when_the_layer_runs() -> None:
+    layer = SagaLayer()
+    layer.apply_edge = lambda x_i, x_j: x_j
+    topology = Topology.from_coo(src=torch.tensor([0]), dst=torch.tensor([1]), num_src=2)
+    with pytest.raises(LayerError, match=r"expected def apply_edge\(self, edge\)"):
+        layer(topology, torch.ones(2, 1))
+
+
+def test_a_layer_with_its_own_forward_has_its_own_functions() -> None:
+    class Own(SagaLayer):
+        def apply_edge(self, x_i: Tensor, x_j: Tensor) -> Tensor:
+            return x_i + x_j
+
+        def forward(self, topology: Topology, x: Any) -> Tensor:
+            return self.apply_edge(x, x)
+
+    topology = Topology.from_coo(src=torch.tensor([0]), dst=torch.tensor([1]), num_src=2)
+    assert torch.equal(Own()(topology, torch.ones(2, 1)), torch.full((2, 1), 2.0))
+
+
+TOPOLOGY = Topology.from_coo(src=torch.tensor([0, 1]), dst=torch.tensor([2, 2]), num_src=3)
+
+
+class Narrow(SagaLayer):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(64, 8)
+
+    def apply_edge(self, edge: Edge) -> Tensor:
+        return self.linear(edge.src)
+
+
+def test_a_misfit_names_widths_and_line() -> None:
+    expected = r"Narrow\.apply_edge failed .*\(7x32 and 64x8\) \(in test_layer\.py:.*self\.linear.*edge\.src torch\.float32 \[rows, 32\]"
+    with pytest.raises(LayerError, match=expected) as refused:
+        Narrow()(TOPOLOGY, torch.ones(3, 32))
+    assert isinstance(refused.value.__cause__, RuntimeError)
+
+
+def test_a_misfit_in_a_whole_model_names_widths() -> None:
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.encoder = nn.Linear(64, 8)
+            self.layer = SagaLayer()
+
+        def forward(self, hops: Any, x: Tensor) -> Tensor:
+            return self.layer(hops[0], self.encoder(x))
+
+    with pytest.raises(LayerError, match=r"cannot be captured: .*64 features got 32 \(in Model"):
+        sagann.stream(Model(), Graph(topology=TOPOLOGY, features=torch.ones(3, 32)), budget_bytes=1 << 20)

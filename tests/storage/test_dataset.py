@@ -15,7 +15,7 @@ import torch
 
 from sagann.errors import DatasetError, InputError
 from sagann.graph import Graph, Topology
-from sagann.storage import check_dataset, dataset_info, load_graph, open_graph, save_graph
+from sagann.storage import check_dataset, load_graph, open_graph, save_graph
 from tests.storage.conftest import assert_same_graph, make_graph
 
 
@@ -57,30 +57,12 @@ def test_a_saved_graph_opens_equal(tmp_path: Path, name: str) -> None:
     check_dataset(tmp_path / "g")
 
 
-def test_arrays_are_plain_npy_files(tmp_path: Path) -> None:
-    graph = make_graph()
-    save_graph(graph, tmp_path / "g")
-    assert np.array_equal(np.load(tmp_path / "g" / "features.npy"), graph.features.numpy())
-    assert np.array_equal(np.load(tmp_path / "g" / "indices.npy"), graph.topology.indices.numpy())
-
-
 def test_writing_to_an_opened_graph_does_not_change_the_files(tmp_path: Path) -> None:
     save_graph(make_graph(), tmp_path / "g")
     opened = open_graph(tmp_path / "g")
     opened.features.fill_(7)
     check_dataset(tmp_path / "g")
     assert_same_graph(open_graph(tmp_path / "g"), make_graph())
-
-
-def test_info_reads_the_manifest_only(tmp_path: Path) -> None:
-    save_graph(make_graph(features="csr"), tmp_path / "g")
-    for array in (tmp_path / "g").glob("*.npy"):
-        array.unlink()
-    info = dataset_info(tmp_path / "g")
-    assert (info["num_vertices"], info["num_edges"], info["num_graphs"], info["num_features"]) == (7, 9, 2, 4)
-    assert info["arrays"]["indptr"] == {"dtype": "int64", "shape": (8,), "file_bytes": 128 + 64}
-    assert info["graph_names"] == ("first", "zweiter \u00fc")
-    assert info["edges"] == {"symmetrised": False, "coalesced": False, "self_loops_dropped": False}
 
 
 def test_existing_dataset_is_kept_unless_overwriting_was_asked_for(tmp_path: Path) -> None:
@@ -92,12 +74,6 @@ def test_existing_dataset_is_kept_unless_overwriting_was_asked_for(tmp_path: Pat
     save_graph(second, tmp_path / "g", overwrite=True)
     assert_same_graph(open_graph(tmp_path / "g"), second)
     assert [entry.name for entry in tmp_path.iterdir()] == ["g"]
-
-
-def test_a_dataset_can_be_replaced_by_what_was_opened_from_it(tmp_path: Path) -> None:
-    save_graph(make_graph(), tmp_path / "g")
-    save_graph(open_graph(tmp_path / "g"), tmp_path / "g", overwrite=True)
-    assert_same_graph(open_graph(tmp_path / "g"), make_graph())
 
 
 @pytest.mark.parametrize("name", ["", "chapter1.txt", "manifest.json"])
@@ -136,21 +112,11 @@ def test_truncated_and_missing_arrays_are_refused(tmp_path: Path) -> None:
     save_graph(make_graph(), tmp_path / "g")
     path = tmp_path / "g" / "features.npy"
     path.write_bytes(path.read_bytes()[:-1])
-    with pytest.raises(DatasetError, match=r"array file is truncated: 239 bytes, expected 240 \(in .*features.npy"):
+    with pytest.raises(DatasetError, match=r"not the one that was written: 239 bytes, expected 240 .*features.npy"):
         open_graph(tmp_path / "g")
     path.unlink()
     with pytest.raises(DatasetError, match=r"array file cannot be read: No such file.*features.npy"):
         open_graph(tmp_path / "g")
-
-
-def test_damaged_data_are_found_by_the_check(tmp_path: Path) -> None:
-    save_graph(make_graph(), tmp_path / "g")
-    file = tmp_path / "g" / "features.npy"
-    data = bytearray(file.read_bytes())
-    data[-3] ^= 4
-    file.write_bytes(data)
-    with pytest.raises(DatasetError, match=r"array file is damaged: CRC-32 .*from byte 0 \(in .*features.npy\)"):
-        check_dataset(tmp_path / "g")
 
 
 def test_values_are_checked_even_when_the_checksums_agree(tmp_path: Path) -> None:
@@ -192,9 +158,3 @@ def test_other_files_are_refused_with_the_remedy(tmp_path: Path) -> None:
     (tmp_path / "edges.csv").write_text("0,1\n")
     with pytest.raises(DatasetError, match=r"its name ends in '\.csv'.*sagann data import"):
         load_graph(tmp_path / "edges.csv")
-
-
-def test_embedded_graph_opens() -> None:
-    graph = load_graph("demo")
-    assert graph.num_vertices > 1000
-    assert graph.num_classes > 1

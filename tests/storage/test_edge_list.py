@@ -172,12 +172,6 @@ def test_labels_that_are_none_are_named(tmp_path: Path, text: str, message: str)
         imported(csv_file(tmp_path, "0,1\n1,2\n"), tmp_path, labels=csv_file(tmp_path, text, "y.csv"))
 
 
-def test_a_bad_row_of_features_is_answered_with_options_of_edge_lists_for_them_alone(tmp_path: Path) -> None:
-    with pytest.raises(DatasetError, match=r"x\.csv, row 3\)") as caught:
-        imported(csv_file(tmp_path, "0,1\n"), tmp_path, features=csv_file(tmp_path, "a,b\n1,2\nx,3\n", "x.csv"))
-    assert "--" not in caught.value.hint.partition("Of an edge list, ")[0]
-
-
 def test_gzip_and_several_files_and_folders(tmp_path: Path) -> None:
     folder = tmp_path / "shards"
     folder.mkdir()
@@ -363,20 +357,6 @@ def test_bad_vertex_arrays_are_named(tmp_path: Path, file: str, content: Any, me
             num_classes=3 if "3 classes" in message else None,
             **{file: tmp_path / "x.npy"},
         )
-
-
-def test_vertex_arrays_of_different_lengths_are_refused(tmp_path: Path) -> None:
-    np.save(tmp_path / "x.npy", np.zeros((3, 2)))
-    np.save(tmp_path / "y.npy", np.zeros(4, dtype=int))
-    with pytest.raises(
-        DatasetError, match=r"number of vertices is not clear: 4 rows, but .*x\.npy says 3 \(in .*y\.npy"
-    ):
-        imported(csv_file(tmp_path, "0,1\n"), tmp_path, features=tmp_path / "x.npy", labels=tmp_path / "y.npy")
-
-
-def test_memory_that_is_too_small_is_refused() -> None:
-    with pytest.raises(ValueError, match="memory_bytes is refused: 1000, expected an integer from 1048576"):
-        ImportOptions(memory_bytes=1000)
 
 
 @pytest.mark.parametrize("first", ["O,1", "-,5", ",5"])

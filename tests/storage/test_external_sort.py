@@ -17,10 +17,9 @@ from sagann.graph import Graph, Topology
 from sagann.graph.rmat import rmat_graph
 from sagann.graph.transform import coalesce, remove_self_loops, symmetrise
 from sagann.import_config import LEAST_MEMORY_BYTES
-from sagann.storage import ImportOptions, check_dataset, dataset_info, open_graph, write_rmat
-from sagann.storage.edge_source import Dtype, EdgeChunk
-from sagann.storage.edge_spool import EdgeSpool
-from sagann.storage.import_source import ImportSource
+from sagann.storage import ImportOptions, check_dataset, open_graph, write_rmat
+from sagann.storage.edge_sort import EdgeSpool
+from sagann.storage.import_source import Dtype, EdgeChunk, ImportSource
 from sagann.storage.importer import import_dataset
 from tests.storage.conftest import assert_same_graph
 
@@ -159,16 +158,6 @@ def test_number_of_vertices_is_the_largest_id_unless_stated(tmp_path: Path) -> N
     looped = ArrayEdges(src=np.array([0, 9]), dst=np.array([1, 9]), data={"type": np.array([0, 4])}, chunk_edges=1)
     graph = import_arrays(tmp_path / "g", looped, overwrite=True, drop_self_loops=True)
     assert (graph.num_vertices, graph.num_edges, graph.num_edge_types) == (10, 1, 5)
-
-
-def test_treatment_of_edges_is_recorded(tmp_path: Path) -> None:
-    edges = ArrayEdges(src=np.array([0, 1]), dst=np.array([1, 1]), data={})
-    import_arrays(tmp_path / "g", edges, symmetrise=True, drop_self_loops=True)
-    assert dataset_info(tmp_path / "g")["edges"] == {
-        "symmetrised": True,
-        "coalesced": True,
-        "self_loops_dropped": True,
-    }
 
 
 def test_hashed_ids_are_refused_before_they_fill_the_disk(tmp_path: Path) -> None:

@@ -14,9 +14,9 @@ from hypothesis import given, settings, strategies as st
 
 from sagann.errors import DatasetError, MissingDependencyError
 from sagann.storage import picture, scattered
-from sagann.storage.file_cache import is_cached
 from sagann.storage.mapped import mapped_rows
 from sagann.storage.npy import map_npy, write_npy
+from sagann.storage.positioned import is_cached
 from sagann.storage.scattered import GAP_BYTES, read_scattered
 
 ROWS = torch.arange(3000, dtype=torch.float32).reshape(1000, 3)

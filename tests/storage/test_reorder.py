@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from sagann.errors import DatasetError, InputError
-from sagann.graph import original_order, relabel
+from sagann.graph import relabel
 from sagann.graph.rows import csr_tensor, offsets_of
 from sagann.storage import check_dataset, open_graph, save_graph
 from sagann.storage.manifest import read_manifest
@@ -61,22 +61,6 @@ def test_answers_of_graphs_follow_their_graphs(tmp_path: Path) -> None:
     assert_same_graph(found, relabel(graph, order))
     assert found.graph_names == ("c", "a", "b")
     assert found.graph_splits["train"].tolist() == [False, True, False]
-
-
-def test_original_ids_are_those_before_any_renumbering(tmp_path: Path) -> None:
-    graph = labelled_graph()
-    n = graph.num_vertices
-    first, second = (torch.randperm(n, generator=torch.Generator().manual_seed(seed)) for seed in (1, 2))
-    save_reordered(graph, first, tmp_path / "once")
-    save_reordered(open_graph(tmp_path / "once"), second, tmp_path / "twice")
-    once, twice = open_graph(tmp_path / "once"), open_graph(tmp_path / "twice")
-    assert once.original_ids is not None
-    assert twice.original_ids is not None
-    assert torch.equal(once.original_ids, first)
-    assert torch.equal(twice.original_ids, first[second])
-    check_dataset(tmp_path / "twice")
-    save_reordered(twice, original_order(twice), tmp_path / "back")
-    assert_same_graph(open_graph(tmp_path / "back"), replace(graph, original_ids=torch.arange(n)))
 
 
 def test_what_is_no_order_leaves_nothing(tmp_path: Path) -> None:

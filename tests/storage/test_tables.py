@@ -6,7 +6,6 @@ import gzip
 import os
 from collections.abc import Callable
 from pathlib import Path
-from unittest.mock import Mock
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -14,9 +13,9 @@ import pytest
 
 from sagann.errors import DatasetError
 from sagann.storage import read_npz, tables
+from sagann.storage.edge_list import open_array
 from sagann.storage.rows import open_rows
 from sagann.storage.tables import CsvTable, ParquetTable, column_name, open_table
-from sagann.storage.vertex_files import open_array
 
 
 def written(folder: Path, text: str, *, packed: bool = False) -> Path:
@@ -28,7 +27,7 @@ def written(folder: Path, text: str, *, packed: bool = False) -> Path:
 
 
 def rows(table: CsvTable) -> list[tuple[int, int]]:
-    columns = [batch.columns for batch in table.batches(table.names, ["int64", "int64"])]
+    columns = [columns for _, columns in table.batches(table.names, ["int64", "int64"])]
     return [pair for src, dst in columns for pair in zip(src.tolist(), dst.tolist(), strict=True)]
 
 
@@ -79,11 +78,11 @@ def test_an_empty_line_in_a_single_column_is_refused(tmp_path: Path, text: str, 
 @pytest.mark.parametrize("dtype", ["int64", "float32"])
 def test_empty_lines_around_a_single_column_are_none(tmp_path: Path, dtype: str) -> None:
     table = CsvTable(written(tmp_path, "\n\nlabel\n3\n 4\n\n\n"))
-    (batch,) = table.batches(table.names, [dtype])
-    assert batch.columns[0].tolist() == [3, 4]
+    ((_, columns),) = table.batches(table.names, [dtype])
+    assert columns[0].tolist() == [3, 4]
     table = CsvTable(written(tmp_path, "# labels\n\n0\n1\n"))
-    (batch,) = table.batches(table.names, [dtype])
-    assert batch.columns[0].tolist() == [0, 1]
+    ((_, columns),) = table.batches(table.names, [dtype])
+    assert columns[0].tolist() == [0, 1]
     # As pandas writes a missing value: it is a row of its own, also at the end.
     table = CsvTable(written(tmp_path, 'label\n3\n""\n'))
     with pytest.raises(DatasetError, match=r"column 'label' has no value .*row 3\)"):
@@ -100,8 +99,8 @@ def test_later_rows_are_read_as_strictly_as_the_first(tmp_path: Path, field: str
 
 def test_spaces_quotes_and_other_columns_do_no_harm(tmp_path: Path) -> None:
     table = CsvTable(written(tmp_path, 'src, dst,name\n0, 1,fox\n" 1" ,-2,"a, b"\n'))
-    (batch,) = table.batches(["src", "dst"], ["int64", "int64"])
-    assert [column.tolist() for column in batch.columns] == [[0, 1], [1, -2]]
+    ((_, columns),) = table.batches(["src", "dst"], ["int64", "int64"])
+    assert [column.tolist() for column in columns] == [[0, 1], [1, -2]]
 
 
 def test_names_of_columns_are_in_utf_8(tmp_path: Path) -> None:
@@ -115,8 +114,8 @@ def test_names_of_columns_are_in_utf_8(tmp_path: Path) -> None:
 
 def test_a_blank_label_is_unknown_and_a_blank_number_is_refused(tmp_path: Path) -> None:
     table = CsvTable(written(tmp_path, "id,label\n0, 1\n1, \n2,\n"))
-    (batch,) = table.batches(table.names, ["int64", tables.LABEL])
-    assert str(batch.columns[1].tolist()) == "[1.0, nan, nan]"
+    ((_, columns),) = table.batches(table.names, ["int64", tables.LABEL])
+    assert str(columns[1].tolist()) == "[1.0, nan, nan]"
     with pytest.raises(DatasetError, match=r"column 'label' has no value .*row 3\)"):
         list(table.batches(table.names, ["int64", "float32"]))
 
@@ -151,14 +150,6 @@ def test_labels_of_rows_in_pandas_are_no_column(tmp_path: Path) -> None:
     pq.write_table(pa.table(columns).drop_columns("a"), path)
     with pytest.raises(DatasetError, match=r"table has no columns: 2 rows, and __index_level_0__ in them"):
         ParquetTable(path)
-
-
-def test_what_arrow_alone_raises_names_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pq.write_table(pa.table({"a": [1]}), tmp_path / "x.parquet")
-    for error in (pa.lib.ArrowCapacityError, pa.lib.ArrowSerializationError):
-        monkeypatch.setattr(pq.ParquetFile, "iter_batches", Mock(side_effect=error("of Arrow")))
-        with pytest.raises(DatasetError, match=r"file cannot be read: of Arrow .*x\.parquet"):
-            list(ParquetTable(tmp_path / "x.parquet").batches(["a"], ["int64"]))
 
 
 def test_a_line_without_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sagann.graph.rows import id_dtype
 from sagann.graph.topology import Topology
-from sagann.graph.widths import id_dtype
 from sagann.kernels.edge.function import BINARY, REDUCTIONS, UNARY, EdgeFunction, Op, Output
 from sagann.kernels.edge.pass_edges import Edges, PassEdges
 from sagann.kernels.edge.random import random_rows

@@ -19,8 +19,8 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor
 
+from sagann.graph.rows import id_dtype
 from sagann.graph.topology import Topology
-from sagann.graph.widths import id_dtype
 from sagann.kernels.edge.function import EdgeFunction
 from sagann.kernels.edge.kinds import placed, reduced_outputs, reduced_results, results_of
 from sagann.kernels.edge.pass_edges import Edges

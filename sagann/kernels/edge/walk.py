@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from sagann.graph.rows import id_dtype
 from sagann.graph.topology import Topology
-from sagann.graph.widths import id_dtype
 from sagann.kernels.edge.function import EdgeFunction, Input
 from sagann.kernels.edge.kinds import Result
 from sagann.kernels.edge.pass_edges import Edges, PassEdges

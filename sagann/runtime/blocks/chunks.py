@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sagann.graph.rows import id_dtype, local_id_dtype
 from sagann.graph.topology import Topology
-from sagann.graph.widths import id_dtype, local_id_dtype
 from sagann.kernels.edge.pass_edges import Edges, PassEdges
 from sagann.kernels.packed import Region
 from sagann.plan.grid import MOST_EDGES, MOST_EDGES_BY_SOURCE, ChunkGrid

@@ -27,8 +27,7 @@ from sagann.graph.rows import flat_bytes
 from sagann.kernels.memory import SMALLEST_BYTES
 from sagann.kernels.packed import Layout, Region
 from sagann.plan.steps import Block
-from sagann.storage.file_cache import is_cached
-from sagann.storage.positioned import read_bytes, write_bytes
+from sagann.storage.positioned import is_cached, read_bytes, write_bytes
 from sagann.storage.scattered import read_rows
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from sagann.plan.timeline import LANES, Timeline
-from sagann.storage.durable import write_whole
+from sagann.storage.folder import write_whole
 from sagann.storage.picture import new_figure, write_figure
 
 _COLOURS = {

@@ -17,7 +17,7 @@ from weakref import ref
 import torch
 from torch import Tensor, nn
 
-from sagann.graph.constant import version_of
+from sagann.graph.feature_store import version_of
 from sagann.saga.layer import SagaLayer
 
 Key = tuple[object, ...]

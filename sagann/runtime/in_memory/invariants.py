@@ -19,7 +19,7 @@ from weakref import WeakKeyDictionary
 from torch import Tensor
 
 from sagann.compiler.program import LayerProgram
-from sagann.graph.constant import is_constant, version_of
+from sagann.graph.feature_store import is_constant, version_of
 from sagann.graph.topology import Topology
 from sagann.kernels.feature_rows import FeatureRows
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from torch import Tensor
 
 from sagann.compiler.model_program import ModelProgram
-from sagann.graph.constant import version_of
+from sagann.graph.feature_store import version_of
 from sagann.graph.topology import Topology
 from sagann.plan.beside import Beside
 from sagann.plan.grid import CUT_BYTES

@@ -6,8 +6,7 @@ import torch
 from torch import Tensor
 
 from sagann.errors import InputError, require_type
-from sagann.graph.constant import is_constant, version_of
-from sagann.graph.feature_store import Features, FeatureStore
+from sagann.graph.feature_store import Features, FeatureStore, is_constant, version_of
 from sagann.graph.rows import is_sparse
 from sagann.runtime.places import require_on_host
 

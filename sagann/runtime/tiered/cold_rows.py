@@ -12,8 +12,8 @@ from sagann.errors import DatasetError
 from sagann.graph.feature_store import Features, FeatureStore, feature_store, read_rows
 from sagann.graph.large_arrays import made_by
 from sagann.graph.rows import as_bytes
-from sagann.storage.file_cache import is_cached
 from sagann.storage.mapped import MappedRows, positioned
+from sagann.storage.positioned import is_cached
 from sagann.storage.scattered import Array, Reads, read_scattered
 
 

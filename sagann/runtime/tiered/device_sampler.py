@@ -26,9 +26,8 @@ from torch import Tensor
 from sagann.errors import InputError, MissingDependencyError
 from sagann.graph.checks import require_distinct
 from sagann.graph.random_numbers import key_of
-from sagann.graph.rows import offsets_of
+from sagann.graph.rows import id_dtype, offsets_of
 from sagann.graph.topology import Topology, for_training_as_well
-from sagann.graph.widths import id_dtype
 from sagann.runtime.tiered.device_topology import DeviceTopology
 from sagann.sampling import MiniBatch
 from sagann.sampling.arguments import (

@@ -39,7 +39,7 @@ from sagann.runtime.tiered.cold_rows import cold_rows
 from sagann.runtime.tiered.counters import TierCounts, Traffic
 from sagann.runtime.tiered.hot_size import HotSize, hot_rows
 from sagann.storage.mapped import positioned
-from sagann.storage.row_copies import copy_row
+from sagann.storage.scattered import copy_row
 from sagann.tiering import CACHES, Cache
 from sagann.tiering.look_ahead import Announced, Array, id_type
 

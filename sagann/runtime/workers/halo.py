@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from sagann.graph.constant import is_constant
+from sagann.graph.feature_store import is_constant
 from sagann.graph.topology import Topology, for_training_as_well
 from sagann.graph.transform import keep_edges
 from sagann.kernels.first_order import Saved, first_order_only

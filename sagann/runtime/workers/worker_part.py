@@ -15,8 +15,7 @@ from torch import Tensor
 
 from sagann.errors import InputError
 from sagann.graph import Graph, Topology
-from sagann.graph.constant import declare_constant
-from sagann.graph.feature_store import Features, feature_store, read_slice
+from sagann.graph.feature_store import Features, declare_constant, feature_store, read_slice
 from sagann.graph.large_arrays import empty_array
 from sagann.graph.rows import csr_slice, is_sparse, mapped_rows
 from sagann.kernels.row_dropout import rows_of

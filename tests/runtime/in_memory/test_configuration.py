@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from sagann.compiler import LayerProgram
 from sagann.graph import Topology
-from sagann.graph.constant import declare_constant
+from sagann.graph.feature_store import declare_constant
 from sagann.runtime.in_memory.engine import CompiledEngine
 from sagann.saga import Edge, SagaLayer
 from sagann.saga.engine import NaiveEngine, using_engine

@@ -23,7 +23,7 @@ from sagann.compiler import CompilerOptions
 from sagann.compiler.explain import explain
 from sagann.errors import InputError, LayerError, MissingDependencyError
 from sagann.graph import Graph, Topology
-from sagann.graph.constant import declare_constant
+from sagann.graph.feature_store import declare_constant
 from sagann.kernels import dense
 from sagann.kernels.dialects import dialect_for
 from sagann.kernels.edge import cpu, naive

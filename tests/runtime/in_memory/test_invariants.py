@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from sagann.graph import Topology
-from sagann.graph.constant import declare_constant
+from sagann.graph.feature_store import declare_constant
 from sagann.kernels.edge import naive
 from sagann.runtime.in_memory.engine import CompiledEngine
 from sagann.runtime.in_memory.invariants import Invariants, Owner

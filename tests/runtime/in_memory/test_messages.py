@@ -13,7 +13,7 @@ import sagann
 from sagann.compiler import CompilerOptions
 from sagann.errors import InputError, LayerError
 from sagann.graph import Topology
-from sagann.graph.constant import declare_constant
+from sagann.graph.feature_store import declare_constant
 from sagann.plan.intervals import equal_vertices
 from sagann.runtime.in_memory.engine import CompiledEngine
 from sagann.runtime.streaming.streamed import StreamedModel

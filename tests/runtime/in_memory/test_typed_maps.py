@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from sagann.compiler import CompilerOptions
 from sagann.errors import InputError
 from sagann.graph import Topology
-from sagann.graph.constant import declare_constant
+from sagann.graph.feature_store import declare_constant
 from sagann.kernels.typed_linear import typed_linear
 from sagann.runtime.in_memory import engine as engine_module
 from sagann.runtime.in_memory.engine import CompiledEngine
