@@ -20,8 +20,7 @@ from sagann.plan.machine import Machine
 from sagann.plan.residency import place
 from sagann.plan.simulate import StepSeconds, Tier, copy_rates, simulate
 from sagann.plan.steps import Block, Move, Plan, Step
-from sagann.plan.strips import chunk_ends
-from sagann.plan.sweeps import PassKey, Traversal
+from sagann.plan.sweeps import PassKey, Traversal, chunk_ends
 from sagann.plan.work import StepWork
 
 

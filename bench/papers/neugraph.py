@@ -33,15 +33,14 @@ from sagann.compiler.model_program import ModelProgram
 from sagann.graph import Graph, Topology, relabel, sbm_graph
 from sagann.nn import MODELS, ModelConfig, build_model
 from sagann.partition import VERTEX_ORDERS, vertex_order
-from sagann.plan.beside import FILES, MEMORY
 from sagann.plan.epoch import Planned, plan_epoch
 from sagann.plan.fit import cutter, fitted_intervals, hop_sizes
 from sagann.plan.gradients import Gradients
+from sagann.plan.intervals import PartIntervals
 from sagann.plan.machine import Machine
-from sagann.plan.part_intervals import PartIntervals
 from sagann.plan.residency import BudgetError
 from sagann.plan.selection import NEVER, Selection
-from sagann.plan.steps import UNLIMITED
+from sagann.plan.steps import FILES, MEMORY, UNLIMITED
 from sagann.plan.sweeps import Traversal
 from sagann.runtime.forecasting.forecast import forecast
 from sagann.runtime.forecasting.probe import measured_selection, probe
@@ -157,7 +156,7 @@ def planned(
             count = max(len(fit(budget_bytes, walks=ORDERS[order]).bounds) for order in orders) - 1
             found = {}
             for name, way in ways.items():
-                part = PartIntervals.of_graph(cutter(program, hops[0], "bytes")(way.finer * count))
+                part = PartIntervals.of_graph(cutter(program, hops[0])(way.finer * count))
                 found[name] = plan(
                     hop_sizes(program, hops, part, way.selection),
                     part,

@@ -24,7 +24,6 @@ from sagann.partition import (
     count_cost_features,
     vertex_ranges,
 )
-from sagann.plan.beside import FILES
 from sagann.plan.epoch import PlacementPolicy, Planned, plan_epoch, replaced
 from sagann.plan.exchanges import Exchanges
 from sagann.plan.gradients import Gradients
@@ -32,8 +31,7 @@ from sagann.plan.hops import HopSize, gathered_hops, topology_of
 from sagann.plan.machine import Machine
 from sagann.plan.residency import BudgetError, place
 from sagann.plan.simulate import simulate
-from sagann.plan.spec import verify
-from sagann.plan.steps import Step, StepKind
+from sagann.plan.steps import FILES, Step, StepKind
 from sagann.plan.timeline import Timeline
 from sagann.plan.work import StepWork
 
@@ -202,7 +200,6 @@ def simulated(
         budget_bytes=device_bytes,
         parameter_bytes=job.parameter_bytes,
     )
-    verify(found.plan)
     works = [StepWork(each.schedule) for each in workers]
     step_s = {step: works[rank].of(origin).seconds(machine) for step, (rank, origin) in found.origins.items()}
     timeline = simulate(found.plan, step_s.__getitem__, with_rings(machine))
