@@ -22,18 +22,16 @@ from bench.papers.rivals import place_recent, place_uncached
 from sagann.compiler.model_program import ModelProgram
 from sagann.graph import Graph, Topology
 from sagann.nn import MODELS, ModelConfig, build_model
-from sagann.plan.beside import FILES
 from sagann.plan.dynamic_program import place_by_program
 from sagann.plan.epoch import PlacementPolicy, Planned, plan_epoch, replaced
 from sagann.plan.gaps import gaps_of, prices_of
 from sagann.plan.gradients import Gradients
 from sagann.plan.hops import EdgesOfType, HopSize, gathered_hops, topology_of
-from sagann.plan.intervals import equal_vertices
+from sagann.plan.intervals import PartIntervals, equal_vertices
 from sagann.plan.machine import Machine
-from sagann.plan.part_intervals import PartIntervals
 from sagann.plan.residency import BudgetError, place
 from sagann.plan.simulate import simulate
-from sagann.plan.steps import UNLIMITED, Plan, Step
+from sagann.plan.steps import FILES, UNLIMITED, Plan, Step
 from sagann.plan.work import StepWork
 from sagann.runtime.streaming.capturing import captured
 from sagann.saga.layer import count_hops

@@ -9,8 +9,7 @@ from torch import nn
 
 from sagann.compiler.model_program import ModelProgram
 from sagann.graph import Graph
-from sagann.plan.intervals import equal_vertices
-from sagann.plan.part_intervals import PartIntervals
+from sagann.plan.intervals import PartIntervals, equal_vertices
 from sagann.runtime.streaming.capturing import captured
 from sagann.runtime.workers import HaloBlocks, WorkerPart, worker_part
 from tests.runtime.workers.threads import in_threads

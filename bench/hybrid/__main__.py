@@ -23,7 +23,7 @@ from bench.hybrid.runs import Run
 from bench.pages import best_of, command_line, head, parser_of, ranged, row
 from bench.timing import median_ratio
 from sagann.hybrid.assignment import HOST
-from sagann.hybrid.host_cores import on_cores
+from sagann.hybrid.devices import on_cores
 from sagann.nn import ModelConfig, build_model
 from sagann.runtime.processor import processor_name
 from sagann.train import TrainConfig

@@ -25,10 +25,9 @@ from bench.standalone.stored import read_stored
 from bench.timing import finish
 from sagann import MiniBatches
 from sagann.graph import Graph
-from sagann.nn import build_model
-from sagann.runtime.device.cuda_devices import Devices
+from sagann.nn import ModelConfig, build_model
 from sagann.runtime.loading import MiniBatch
-from sagann.runtime.loading.sampling_place import SampleOn
+from sagann.runtime.loading.minibatches import SampleOn
 from sagann.runtime.places import device_named
 from sagann.runtime.tiered import CudaDevices, DeviceFeatures, DeviceTopology
 from sagann.tiering import hottest, score_vertices
@@ -99,7 +98,8 @@ class Training(SampledTraining):
         return dict(seconds)
 
 
-def devices_of(device: torch.device) -> Devices:
+def devices_of(device: torch.device) -> CudaDevices:
+    """What a feature store asks of the device."""
     if device.type != "cuda":
         raise UnsupportedError("rows and edges lie on a CUDA device alone")
     return CudaDevices([device])

@@ -39,10 +39,10 @@ from sagann.compiler.model_program import ModelProgram
 from sagann.graph import Graph, Topology, relabel, sbm_graph
 from sagann.nn import MODELS, ModelConfig, build_model
 from sagann.partition import VERTEX_ORDERS, vertex_order
-from sagann.plan.beside import FILES, MEMORY
 from sagann.plan.epoch import Planned, plan_epoch
 from sagann.plan.fit import cutter, fitted_intervals, hop_sizes
 from sagann.plan.gradients import Gradients
+from sagann.plan.intervals import PartIntervals
 from sagann.plan.machine import Machine
 from sagann.plan.part_intervals import PartIntervals
 from sagann.plan.residency import BudgetError, place
@@ -52,6 +52,10 @@ from sagann.plan.steps import UNLIMITED, Block, Move, Plan, Step
 from sagann.plan.strips import chunk_ends
 from sagann.plan.sweeps import PassKey, Traversal
 from sagann.plan.work import StepWork
+from sagann.plan.residency import BudgetError
+from sagann.plan.selection import NEVER, Selection
+from sagann.plan.steps import FILES, MEMORY, UNLIMITED
+from sagann.plan.sweeps import Traversal
 from sagann.runtime.forecasting.forecast import forecast
 from sagann.runtime.forecasting.probe import measured_selection, probe
 from sagann.runtime.processor import processor_name
@@ -144,7 +148,7 @@ def planned(
             count = max(len(fit(budget_bytes, walks=ORDERS[order]).bounds) for order in orders) - 1
             found = {}
             for name, way in ways.items():
-                part = PartIntervals.of_graph(cutter(program, hops[0], "bytes")(way.finer * count))
+                part = PartIntervals.of_graph(cutter(program, hops[0])(way.finer * count))
                 found[name] = plan(
                     hop_sizes(program, hops, part, way.selection),
                     part,

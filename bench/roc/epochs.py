@@ -24,7 +24,6 @@ from sagann.partition import (
     count_cost_features,
     vertex_ranges,
 )
-from sagann.plan.beside import FILES
 from sagann.plan.epoch import PlacementPolicy, Planned, plan_epoch, replaced
 from sagann.plan.exchanges import Exchanges
 from sagann.plan.gradients import Gradients
@@ -32,8 +31,7 @@ from sagann.plan.hops import HopSize, gathered_hops, topology_of
 from sagann.plan.machine import Machine
 from sagann.plan.residency import BudgetError, place
 from sagann.plan.simulate import simulate
-from sagann.plan.spec import verify
-from sagann.plan.steps import Step, StepKind
+from sagann.plan.steps import FILES, Step, StepKind
 from sagann.plan.timeline import Timeline
 from sagann.plan.work import StepWork
 

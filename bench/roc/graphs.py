@@ -21,8 +21,7 @@ from sagann.graph import Topology, rmat_edges
 from sagann.graph.chunk_counts import chunk_counts
 from sagann.graph.rmat import Quadrants
 from sagann.partition import part_of
-from sagann.plan.intervals import equal_vertices
-from sagann.plan.part_intervals import PartIntervals
+from sagann.plan.intervals import PartIntervals, equal_vertices
 
 QUADRANTS = Quadrants(a=0.38, b=0.24, c=0.24, d=0.14)
 """Degree law. With Graph500's quadrants a vertex of Reddit's shape would have more neighbours than there are vertices; with these, a tenth

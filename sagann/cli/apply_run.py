@@ -211,7 +211,7 @@ def use_run(opening: Opening, given: Given, shared: Shared, use: Callable[[Train
     _require_divisible(run_dir)
     # Imported here: most commands have one worker.
     from sagann.cli.launch import joined, launch_workers
-    from sagann.runtime.workers.devices import device_of_worker, left_alone, name_for_workers
+    from sagann.runtime.workers.carriers import device_of_worker, left_alone, name_for_workers
 
     if is_worker():
         with joined(shared, given, timeout_s=timeout_s, balance=balance) as workers:

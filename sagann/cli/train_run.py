@@ -145,7 +145,7 @@ def _train(
 def _device_of_worker(settings: RunConfig, *, local_rank: int, num_local: int) -> torch.device:
     """The device of a worker. What several workers cannot train is refused before anything is read."""
     # Imported here: most runs have one worker.
-    from sagann.runtime.workers.devices import device_of_worker, name_for_workers
+    from sagann.runtime.workers.carriers import device_of_worker, name_for_workers
 
     require_divisible(settings.train, balance=settings.balance)
     name = name_for_workers(settings.train.device, num_local=num_local)

@@ -115,7 +115,6 @@ class Typed:
     "Whether the sum of a destination's pairs is divided by its in-degree."
     bytes_per_pair: int = 0
     "Bytes that the forward moves for a pair, besides the rows that its edges read."
-    row_bytes: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -162,7 +162,7 @@ def with_bytes(typed: Typed, module: fx.GraphModule, frontier: Iterable[fx.Node]
         others.append(gather_of(module))
     own = 3 * row + mapped if typed.order == "first" else 2 * row + 2 * mapped
     moved = own + 2 * sum(row_bytes(node) for node in others)
-    return replace(typed, bytes_per_pair=moved, row_bytes=row)
+    return replace(typed, bytes_per_pair=moved)
 
 
 def _leaving(module: fx.GraphModule) -> list[fx.Node]:

@@ -59,6 +59,3 @@ class Remote(Protocol):
 
     def complete(self, rows: Mapping[str, Tensor], *, keeps: bool = False) -> Mapping[str, Tensor]:
         """The rows of all sources [num_src, ...], from those of own vertices; differentiable once. ``keeps`` is that of :meth:`begin`."""
-
-    def all(self, holds: bool) -> bool:
-        """Whether something holds at all workers."""

@@ -1,15 +1,11 @@
 """Balance: move seeds between trainers, or threads between the processor's tasks; the two functions of Algorithm 1, and a joint optimum.
 
-``balance_work`` moves seeds between the processor and the accelerators, ``balance_thread`` threads from one task of the processor to
-another. Both go a part of the way to equal times, and do nothing where times differ by less than a band. The paper does not print how
-far they go.
+``balance_work`` and ``balance_thread`` go a part of the way to equal times, and do nothing where times differ by less than a band. The
+paper does not print how far they go.
 
-``balanced`` is ours: the seeds and threads with which the slowest stage is fastest, all at once. Its rule: all trainers end together, after T
-seconds. A trainer that needs a + b n seconds for n seeds has (T - a) / b of them, or none if a is T or more. What is left to find is how
-many threads train: the more, the smaller T is, and the longer the others sample and load. So the best number is where these two meet, which is
-found by bisection.
-
-All are pure: an assignment and times in, an assignment out.
+``balanced`` is ours: the seeds and threads with which the slowest stage is fastest. All trainers end together, after T seconds. A trainer
+that needs a + b n seconds for n seeds has (T - a) / b of them, or none if a is T or more. The more threads train, the smaller T is, and the
+longer the others sample and load. So the best number is where these two meet, which is found by bisection.
 
 References:
     Lin and Prasanna, HyScale-GNN, IPDPS 2023, Sec. IV-A and Algorithm 1.
@@ -31,14 +27,9 @@ FEWEST_SEEDS = 1
 
 
 def balance_work(assignment: Assignment, host_s: float, accelerator_s: float) -> Assignment:
-    """Move seeds between the processor and the accelerators, so that their seconds come closer.
+    """Move seeds between the processor and the accelerators, whose slowest takes ``accelerator_s``, so that their seconds come closer.
 
     The accelerators share their seeds equally.
-
-    Args:
-        assignment: the present one.
-        host_s: seconds of the processor's trainer.
-        accelerator_s: seconds of the slowest accelerator, with its copies.
     """
     if _is_close(host_s, accelerator_s):
         return assignment
@@ -51,14 +42,8 @@ def balance_work(assignment: Assignment, host_s: float, accelerator_s: float) ->
 
 
 def balance_thread(assignment: Assignment, giver: str, taker: str, giver_s: float, taker_s: float) -> Assignment:
-    """Move threads from one of the processor's tasks to another: at least one, unless the giver would then be as slow as the taker is.
-
-    Args:
-        assignment: the present one.
-        giver: 'sample', 'load' or 'train'.
-        taker: another of them.
-        giver_s: seconds of the giver.
-        taker_s: seconds of the taker.
+    """Move threads from one of 'sample', 'load' and 'train' to another: at least one, unless the giver would then be as slow as the taker
+    is.
     """
     if taker_s <= giver_s * (1 + BAND):
         return assignment
@@ -74,10 +59,7 @@ def balance_thread(assignment: Assignment, giver: str, taker: str, giver_s: floa
 def balanced(assignment: Assignment, rates: Rates, *, uses_host: bool = True) -> Assignment:
     """The assignment whose slowest stage is fastest, by the costs of the trainers. A trainer that would be the slowest stage with few seeds gets none.
 
-    Args:
-        assignment: the present one, for its totals and trainers.
-        rates: seconds of each stage for a seed, and costs of the trainers.
-        uses_host: whether the processor trains; otherwise it gets no seed, and one thread.
+    A processor that does not train (``uses_host``) gets no seed, and one thread.
     """
     total, num_threads = assignment.total, assignment.threads.total
     trainers = assignment.seeds if uses_host else assignment.accelerators

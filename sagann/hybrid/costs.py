@@ -1,23 +1,19 @@
 """Costs: what is known of the stages from measured iterations, so that policies can say what another assignment would take.
 
-Seconds for a seed of sampling and loading change little when seeds or threads are shared out anew, so they are averaged over iterations; stage
-times cannot be. A task of the processor has thread-seconds for a seed. The smoothing is a moving average, of which each measurement is
-``_WEIGHT``; a measurement beyond ``_CLIP`` times the average counts as that, so that a pause of one iteration moves nothing far.
+Seconds for a seed of sampling and loading are moving averages, of which each measurement is ``_WEIGHT``; a measurement beyond ``_CLIP``
+times the average counts as that, so that a pause of one iteration moves nothing far. A task of the processor has thread-seconds for a seed.
 
-A trainer's seconds have a fixed part and a part for each seed: a mini-batch costs something by itself, and half of the seeds reach more than
-half of the vertices, because a vertex that several seeds reach counts once. So a trainer with few seeds looks slower than it is. A straight line through the measured
-pairs of seeds and seconds knows both parts: least squares of relative errors, in which
+A trainer's seconds have a fixed part and a part for each seed: half of the seeds reach more than half of the vertices, because a vertex
+that several seeds reach counts once. A straight line through the measured pairs of seeds and seconds knows both parts: least squares of
+relative errors, in which earlier measurements weigh less and less (``_KEEPS``), a fixed part above 0 must be shown by the data
+(``_PRIOR``), and
 
-- earlier measurements weigh less and less (``_KEEPS``);
-- a fixed part above 0 must be shown by the data (``_PRIOR``): while all measured shares are nearly equal, the line goes through 0 and
-  has the seconds for a seed;
 - before each measurement, the earlier ones are moved towards it as a whole (``_LEVEL``), by the same factor. So a trainer that
   becomes half as fast is not taken for one whose fixed part has grown;
-- two measurements in a row that are far off in the same direction (``_CHANGE``) are no noise: the earlier ones are moved all the way at once;
-- a trainer without seeds is not measured. It is believed to become a little faster with each iteration (``_HOPE``), and is tried again;
-  the more often that was in vain, the later.
-
-A line through the present point says how far to move: trainers whose seconds are equal stay as they are, whatever the fixed parts are.
+- two measurements in a row that are far off in the same direction (``_CHANGE``) are no noise: the earlier ones are moved all the way at
+  once;
+- a trainer without seeds is believed to become a little faster with each iteration (``_HOPE``), and is tried again; the more often that
+  was in vain, the later.
 """
 
 from __future__ import annotations
@@ -205,12 +201,7 @@ class Rates:
         )
 
     def cost(self, name: str, threads: int) -> Cost | None:
-        """The cost of a trainer; None for one that was never measured.
-
-        Args:
-            name: of the trainer.
-            threads: those that train on the processor.
-        """
+        """The cost of a trainer, with so many threads that train on the processor; None for one that was never measured."""
         if name not in self.fits:
             return None
         cost = self.fits[name].cost()

@@ -18,8 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from sagann.errors import SagannError, TrainerError, first_line
-from sagann.hybrid.message import layout_of, layout_views
-from sagann.hybrid.trainer import Found, LossOf, Share, Trainer, differentiated
+from sagann.hybrid.trainer import Found, LossOf, Share, Trainer, differentiated, layout_of, layout_views
 from sagann.kernels.seeds import seeded
 from sagann.runtime.device.streams import Mark, Streams
 from sagann.runtime.loading.device_copies import DeviceCopies, Packed, Sent
@@ -36,14 +35,9 @@ class _Launched(NamedTuple):
 
 
 class CudaTrainer(Trainer):
-    """Trains on a device of this process.
+    """Trains on a device of this process: ``model`` and ``loss_of`` are a copy on the device, ``parameters`` those of the model on the
+    host.
 
-    Args:
-        name: of the trainer, in errors.
-        model: a copy of the model, on the device.
-        loss_of: the loss of that copy.
-        parameters: those of the model that is trained, on the host; in the order of the copy's.
-        streams: queues of the device.
     Raises:
         InputError: the system does not pin the memory of weights and gradients.
     """

@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import islice
+from pathlib import Path
 
 import torch
 
@@ -138,3 +141,30 @@ def _all_cuda(where: str) -> tuple[str, ...]:
             hint=f"Leave devices out, or give an accelerator in a process of its own some cores: {HOST}:2,{ACCELERATOR}:1.",
         )
     return tuple(f"{_CUDA}:{index}" for index in range(count))
+
+
+_THREADS = Path("/proc/self/task")
+"Where Linux lists the threads of this process."
+
+
+@contextmanager
+def on_cores(cores: Collection[int]) -> Iterator[None]:
+    """Inside the ``with`` block, all threads of this process, and those that start there, use these cores alone.
+
+    With no core, and where the system cannot say it, nothing changes.
+    """
+    if not cores or not _THREADS.is_dir():
+        yield
+        return
+    before = {}
+    for thread in map(int, os.listdir(_THREADS)):
+        # It may have ended.
+        with suppress(OSError):
+            before[thread] = os.sched_getaffinity(thread)
+            os.sched_setaffinity(thread, cores)
+    try:
+        yield
+    finally:
+        for thread in map(int, os.listdir(_THREADS)):
+            with suppress(OSError):
+                os.sched_setaffinity(thread, before.get(thread, before[os.getpid()]))

@@ -1,14 +1,11 @@
 """Forecast: seconds of an iteration of hybrid training on a machine of which only rates are known, equations 5 to 13 of HyScale-GNN.
 
 In a full pipeline an iteration takes as long as its slowest stage: sampling, loading, a copy, or propagation with synchronisation.
-The best split is searched: for threads, what each task needs at the pace of the trainers; for seeds, that all trainers end together. That
-is exact where seconds are in proportion to seeds, and is repeated because with shared vertices they are not.
+The best split is searched: for threads, what each task needs at the pace of the trainers; for seeds, that all trainers end together.
 
-The equations are printed with indices that do not agree with Table I: with them, the aggregation of the first layer would read rows of the
-width of its result. Here layer l reads rows of width f(l-1) along the edges into the vertices of layer l, and maps these vertices to
-width f(l). A layer that concatenates (GraphSAGE) maps rows of width 2 f(l-1).
-
-What the equations leave out is a part of :class:`Refinements`, by name; none of it is on in :data:`AS_PRINTED`.
+The equations are printed with indices that do not agree with Table I. Here layer l reads rows of width f(l-1) along the edges into the
+vertices of layer l, and maps these vertices to width f(l). A layer that concatenates (GraphSAGE) maps rows of width 2 f(l-1). What the
+equations leave out is a part of :class:`Refinements`, by name; none of it is on in :data:`AS_PRINTED`.
 
 References:
     Lin and Prasanna, HyScale-GNN, IPDPS 2023, Sec. V.
@@ -114,8 +111,8 @@ class Job:
     def times(self, assignment: Assignment) -> StageTimes:
         """Seconds of every stage: what a run would measure.
 
-        Where loading and the processor's trainer share memory, each runs at half its rate while the other is beside it. So both take
-        longer by the memory seconds of the shorter one.
+        Where loading and the processor's trainer share memory, each runs at half its rate while the other is beside it: both take longer by
+        the memory seconds of the shorter one.
         """
         machine, threads, counts = self.machine, assignment.threads, self.counts_of(assignment)
         loaded_bytes = sum(self.rows_bytes(each) for each in counts.values())
@@ -143,10 +140,7 @@ class Job:
         return self.rows_bytes(counts) + (EDGE_BYTES * counts.num_edges if self.refinements.copies_edges else 0.0)
 
     def propagation_s(self, counts: BatchCounts, name: str, threads: int) -> float:
-        """Seconds of the forward and backward of a mini-batch on a trainer (equation 10), which on the processor has so many threads.
-
-        A layer takes the sum of aggregation and map, or the longer of both on a device that pipelines them.
-        """
+        """Seconds of the forward and backward of a mini-batch on a trainer (equation 10), which on the processor has so many threads."""
         device = self.machine.device(name)
         part = min(1.0, threads / self.machine.num_cores) if name == HOST else 1.0
         launch_s = device.step_s if self.refinements.launches else 0.0
@@ -241,13 +235,10 @@ def predict(job: Job, assignment: Assignment) -> Prediction:
 
 
 def best_split(job: Job, *, total: int, accelerators: tuple[str, ...], uses_host: bool = True) -> Prediction:
-    """The prediction with the split of seeds and threads under which the slowest stage is fastest.
+    """The prediction with the split of seeds and threads under which the slowest stage is fastest; as many threads as the machine has
+    cores.
 
-    Args:
-        job: what is trained; as many threads are used as its machine has cores.
-        total: number of seeds of an iteration.
-        accelerators: names of the accelerators.
-        uses_host: whether the processor may train, too. It gets no seed where accelerators alone are faster.
+    The processor gets no seed where accelerators alone are faster, or where it may not train (``uses_host``).
     """
     require_accelerators(job.machine, accelerators)
     found = list[tuple[float, Assignment]]()

@@ -1,7 +1,7 @@
 """Manager: who gets how many seeds and threads from the next iteration on. It asks a policy after each iteration.
 
-Iterations are prepared ahead, so a decision reaches the trainers some iterations later; what was measured always counts for the
-assignment that the iteration was prepared with.
+Iterations are prepared ahead, so a decision reaches the trainers some iterations later; what was measured counts for the assignment that
+the iteration was prepared with.
 
 References:
     Lin and Prasanna, HyScale-GNN, IPDPS 2023, Sec. IV-A (dynamic resource management).
@@ -9,14 +9,75 @@ References:
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from sagann.hybrid.assignment import HOST, Assignment, StageTimes, Threads, split_by
 from sagann.hybrid.costs import Rates
 from sagann.hybrid.policies import Balance, next_balance
-from sagann.hybrid.work import TrainerWork
+
+
+@dataclass(kw_only=True, slots=True)
+class TrainerWork:
+    """The work of an epoch's mini-batches by several trainers; after a resume within the epoch, of those since then.
+
+    Counts and seconds are sums, by the name of the trainer.
+    """
+
+    names: tuple[str, ...]
+    "Names of the trainers."
+    seeds: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    "Seeds of each trainer."
+    train_s: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    "Seconds of each trainer's propagation, forward and backward."
+    idle_s: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    "Seconds for which each trainer waited for the others' gradients, from its launch on."
+    transfer_s: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    "Seconds of the copies to each trainer; 0 for the processor."
+    sample_s: float = 0.0
+    "Seconds of sampling: those of a thread over the number of threads."
+    load_s: float = 0.0
+    "Seconds of loading features, likewise."
+    num_moves: int = 0
+    "How often seeds or threads were moved."
+    why: str = ""
+    "The last decision about seeds and threads, in words."
+
+    def count(self, assignment: Assignment, times: StageTimes, seconds: float, why: str) -> None:
+        """Count one iteration more, which took so long from the launch of the trainers to the sum of their gradients."""
+        for name in self.names:
+            train_s = times.train.get(name, 0.0)
+            self.seeds[name] += assignment.seeds.get(name, 0)
+            self.train_s[name] += train_s
+            self.idle_s[name] += max(0.0, seconds - train_s)
+            self.transfer_s[name] += times.transfer.get(name, 0.0)
+        self.sample_s += times.sample
+        self.load_s += times.load
+        self.why = why
+
+    @property
+    def without_seeds(self) -> tuple[str, ...]:
+        """Names of the trainers that trained nothing."""
+        return tuple(name for name in self.names if not self.seeds[name])
+
+    def to_json(self) -> dict[str, Any]:
+        """The values as part of a line of metrics.jsonl: lists with an entry for each trainer."""
+        by_trainer = (self.seeds, self.train_s, self.idle_s, self.transfer_s)
+        seeds, train_s, idle_s, transfer_s = ([each[name] for name in self.names] for each in by_trainer)
+        return {
+            "trainers": list(self.names),
+            "trainer_seeds": seeds,
+            "trainer_s": train_s,
+            "trainer_idle_s": idle_s,
+            "transfer_s": transfer_s,
+            "sample_s": self.sample_s,
+            "load_s": self.load_s,
+            "trainer_moves": self.num_moves,
+            "trainer_why": self.why,
+        }
+
 
 WARM_UP = 3
 "Iterations that nothing is learned from: kernels are compiled, and files are read for the first time."
@@ -25,13 +86,9 @@ _LEAST_PART = 0.75
 
 
 class Manager:
-    """Shares out the seeds of each iteration, and the threads of the processor.
+    """Shares out the seeds of each iteration, and the threads of the processor, by a policy of :data:`sagann.hybrid.policies.POLICIES`.
 
-    Args:
-        policy: a name of :data:`sagann.hybrid.policies.POLICIES`.
-        cores: cores of each trainer, by name; that of the processor first. Seeds are in proportion to them at first.
-        batch_size: number of seeds of an iteration.
-        uses_host: whether the processor trains.
+    Seeds are in proportion to the cores of each trainer at first.
     """
 
     def __init__(self, policy: str, cores: dict[str, int], *, batch_size: int, uses_host: bool) -> None:

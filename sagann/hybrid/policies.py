@@ -1,17 +1,15 @@
-"""Policies: one decision for each iteration, from the measured seconds of its stages.
+"""Policies: one decision for each iteration, from the smoothed seconds of its stages (:class:`~sagann.hybrid.costs.Rates`), and why.
 
 - ``static``: nothing changes.
 - ``hyscale``: Algorithm 1. It finds the slowest stage and moves seeds or threads to it.
-- ``joint``: seeds and threads for which the slowest stage is expected to be the fastest, all at once (:func:`~sagann.hybrid.balance.balanced`),
+- ``joint``: seeds and threads for which the slowest stage is expected to be the fastest, all at once
+  (:func:`~sagann.hybrid.balance.balanced`),
   by what a mini-batch and each seed of it cost every trainer (:mod:`sagann.hybrid.costs`).
 
-A policy sees smoothed seconds (:class:`~sagann.hybrid.costs.Rates`). Every decision says in words what was moved and why. To add a policy, add a
-function with the arguments of :data:`Policy` to :data:`POLICIES`.
-
 Where we differ from the printed algorithm: its lines 23 and 31 take threads from the fastest stage, which may be an accelerator's and have
-none; the text takes them from the fastest task of the processor, and so do we. A task gives no thread if it would then be the slowest; the
-next one gives. If the function that the algorithm names can move nothing, the other one is tried: otherwise training that is even between
-processor and accelerators would never get the threads that sampling and loading do not need, nor give those that they need.
+none; the text takes them from the fastest task of the processor, and so do we. A task gives no thread if it would then be the slowest. If
+the function that the algorithm names can move nothing, the other one is tried: otherwise training that is even between processor and
+accelerators would never get the threads that sampling and loading do not need, nor give those that they need.
 """
 
 from __future__ import annotations
@@ -53,11 +51,7 @@ def next_balance(
 ) -> Balance:
     """One decision: what the next iteration's assignment is, given the measured seconds of this one.
 
-    Args:
-        policy: a name of :data:`POLICIES`.
-        balance: as the last iteration left it.
-        times: measured seconds of an iteration.
-        ran_with: the assignment of that iteration; None for ``balance.assignment``.
+    ``balance`` is as the last iteration left it; ``ran_with`` is the assignment of the measured iteration, by default that of ``balance``.
     """
     measured = Rates.of(ran_with or balance.assignment, times)
     rates = measured if balance.rates is None else balance.rates.after(measured)

@@ -1,7 +1,7 @@
 """ProcessTrainer: an accelerator as a process of its own, with its own cores and its own memory, which is reached at a stated rate.
 
 So two real and unequal trainers run on a machine without a GPU. The process is started by ``torch.multiprocessing``; mini-batches, weights and
-gradients lie in memory that both share (:mod:`sagann.hybrid.shared_memory`), which the system frees when both have ended, however they end.
+gradients lie in memory that both share (:mod:`sagann.hybrid.served`), which the system frees when both have ended, however they end.
 """
 
 from __future__ import annotations
@@ -21,10 +21,8 @@ import torch.multiprocessing
 from torch import Tensor
 
 from sagann.errors import InputError, TrainerError, first_line
-from sagann.hybrid.message import layout_of, layout_views, message_of
-from sagann.hybrid.served import Answer, Order, Replica, serve
-from sagann.hybrid.shared_memory import SharedPiece
-from sagann.hybrid.trainer import Found, Share, Trainer
+from sagann.hybrid.served import Answer, Order, Replica, SharedPiece, serve, taken_apart
+from sagann.hybrid.trainer import Found, Share, Trainer, layout_of, layout_views
 
 MOST_WAIT_S = 600.0
 "Seconds for which a trainer may compute an iteration, by default."
@@ -33,17 +31,11 @@ _AROUND_KEEPS = 0.9
 
 
 class ProcessTrainer(Trainer):
-    """Trains in a process of its own, which starts at once.
+    """Trains in a process of its own, which starts at once, on some cores or on all.
 
-    Args:
-        name: of the trainer, in errors.
-        replica: gives the model and its loss; must be picklable, as ``torch.multiprocessing`` asks.
-        parameters: those of the model that is trained, here; in the order of the replica's.
-        cores: numbers of the cores that the process may use; none for all.
-        bytes_per_s: rate at which mini-batches are copied to it; None for as fast as memory is.
-        most_wait_s: seconds after which a trainer that does not answer is gone.
-    Raises:
-        InputError: there is no room for what both share.
+    ``replica`` gives the model and its loss; it must be picklable, as ``torch.multiprocessing`` asks. Mini-batches are copied at
+    ``bytes_per_s``, or as fast as memory is. A trainer that does not answer within ``most_wait_s`` is gone. Where there is no room for what
+    both share, it is an InputError.
     """
 
     divides_blocks = True
@@ -100,14 +92,14 @@ class ProcessTrainer(Trainer):
 
     def send(self, share: Share) -> tuple[str, Order]:
         since_s = time.perf_counter()
-        message, arrays = message_of(share)
-        num_bytes = message.layout.num_bytes
-        number = self._piece(num_bytes)
-        for memory, array in zip(layout_views(message.layout, self._pieces[number].bytes), arrays, strict=True):
+        text, arrays = taken_apart(share)
+        layout = layout_of(arrays)
+        number = self._piece(layout.num_bytes)
+        for memory, array in zip(layout_views(layout, self._pieces[number].bytes), arrays, strict=True):
             memory.copy_(array)
         if self._bytes_per_s is not None:
-            time.sleep(max(0.0, num_bytes / self._bytes_per_s - (time.perf_counter() - since_s)))
-        return share.iteration, Order(message=message, piece=number, new_bytes=0)
+            time.sleep(max(0.0, layout.num_bytes / self._bytes_per_s - (time.perf_counter() - since_s)))
+        return share.iteration, Order(text=text, layout=layout, piece=number, new_bytes=0)
 
     def launch(self, sent: tuple[str, Order]) -> None:
         iteration, order = sent

@@ -1,8 +1,8 @@
 """SharedBatches: the iterations of an epoch, each divided among the trainers, sampled, loaded and transferred ahead of them.
 
-The seeds of an iteration, the edges that each vertex of a hop picks, and the seed of the trainers' random numbers are drawn before an iteration is
-shared out: they depend on the run's seed, the epoch and the batch alone. So the trainers together compute the loss of the whole
-mini-batch, whatever their shares are. A vertex that several trainers need is sampled, loaded and transferred for each of them.
+Seeds, picked edges and random numbers of an iteration depend on the run's seed, the epoch and the batch alone. So the trainers together
+compute the loss of the whole mini-batch, whatever their shares are. A vertex that several trainers need is sampled, loaded and transferred
+for each.
 
 References:
     Lin and Prasanna, HyScale-GNN, IPDPS 2023, Sec. IV-B (two-stage feature prefetch): loading and transfer are stages of their own.
@@ -89,15 +89,10 @@ def filling_ahead(threads: Threads) -> int:
 
 
 class SharedBatches:
-    """Divides the mini-batches of a graph among trainers.
+    """Divides the mini-batches of a graph among trainers, by name; that of the processor, if it trains, first.
 
-    Args:
-        minibatches: gives seeds, sampler and features.
-        manager: says who gets how many seeds.
-        trainers: by name; that of the processor, if it trains, first.
-        ahead: most iterations that are prepared before the trainers need them; 0 prepares each one when it is needed. None for as many as keep
-            all threads busy (:func:`filling_ahead`), but not more than the processor has cores, and at least 2.
-        trace: records every stage; None for none.
+    At most ``ahead`` iterations are prepared before the trainers need them; 0 prepares each one when it is needed. None stands for as many
+    as keep all threads busy (:func:`filling_ahead`), but not more than the processor has cores, and at least 2.
     """
 
     def __init__(

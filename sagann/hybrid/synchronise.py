@@ -1,8 +1,7 @@
-"""Synchronise: one loss of all trainers, whose gradient is the sum of theirs.
+"""Synchronise: one loss of all trainers, whose gradient is the sum of theirs, in the order of the trainers.
 
 Each trainer's loss is the mean over its seeds, times its part of all seeds. So the sum is the mean over the iteration's seeds, and its gradient
-that of one large batch. The paper averages the gradients, which is the same only where all shares are equal. The sum goes in the order of the
-trainers, so that the same shares give the same bits.
+that of one large batch. The paper averages the gradients, which is the same only where all shares are equal.
 
 References:
     Lin and Prasanna, HyScale-GNN, IPDPS 2023, Sec. II-B and III (synchronous SGD).
@@ -21,12 +20,8 @@ from sagann.hybrid.trainer import Found
 
 
 def synchronised(found: Mapping[str, Found], parameters: Sequence[Tensor], iteration: str) -> Tensor:
-    """The loss of all trainers, with its gradient by the parameters.
+    """The loss of all trainers, with its gradient by the parameters of the model that is trained.
 
-    Args:
-        found: what each trainer has found, by its name, in order.
-        parameters: those of the model that is trained.
-        iteration: for errors, as 'epoch 1, batch 0'.
     Raises:
         TrainerError: a trainer gave numbers that are not finite, and another one did not.
     """

@@ -1,8 +1,7 @@
 """Trainer: whoever computes the gradient of a share of each iteration's seeds; and the one that is this process.
 
-An iteration is the handshake of the paper's figure 5: mini-batches are ready and their features loaded; :meth:`Trainer.pack` and
-:meth:`Trainer.send` transfer a share; :meth:`Trainer.launch` starts its propagation with the weights of the model as they are;
-:meth:`Trainer.finish` waits for its gradient. What calls them knows no device.
+An iteration is the handshake of the paper's figure 5: :meth:`Trainer.pack` and :meth:`Trainer.send` transfer a loaded share;
+:meth:`Trainer.launch` starts its propagation with the weights of the model as they are; :meth:`Trainer.finish` waits for its gradient.
 
 References:
     Lin and Prasanna, HyScale-GNN, IPDPS 2023, Sec. III and figure 5.
@@ -20,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sagann.kernels.packed import Layout
 from sagann.runtime.loading import MiniBatch
 
 LossOf = Callable[[MiniBatch], Tensor]
@@ -118,13 +118,18 @@ def differentiated(
     return loss.detach(), tuple(next(of_trained) if parameter.requires_grad else None for parameter in parameters)
 
 
-class HostTrainer(Trainer):
-    """The processor, in this process: computes when it is asked for its gradient, so that other trainers have started before.
+def layout_of(tensors: Sequence[Tensor]) -> Layout:
+    """The layout of tensors one after another in a piece of memory, which a process shares or a device copies at once."""
+    return Layout({str(number): tensor for number, tensor in enumerate(tensors)})
 
-    Args:
-        loss_of: the loss, with the gradient of the model that is trained.
-        parameters: the model's.
-    """
+
+def layout_views(layout: Layout, piece: Tensor) -> tuple[Tensor, ...]:
+    """The tensors in a piece of memory, in their order."""
+    return tuple(layout.views(piece).values())
+
+
+class HostTrainer(Trainer):
+    """The processor, in this process: computes when it is asked for its gradient, so that other trainers have started before."""
 
     def __init__(self, loss_of: LossOf, parameters: Sequence[Tensor]) -> None:
         self._loss_of, self._parameters = loss_of, parameters

@@ -1,15 +1,14 @@
 """Dynamic program: which blocks stay in memory, so that an epoch moves as few bytes as possible.
 
-The order of the steps is known. A state, before a step, is the set of gaps that are kept, the bytes moved to get there, and the
-contents that are stored by then (:mod:`sagann.plan.gaps`). A block that leaves pays for its next load, and for its store if its
-content lies nowhere else, at once. Where a state does not fit beside the blocks of a step, each smallest set of blocks that makes
-room gives a state. States with the same sets are one. A state that another one could become for no more bytes is dropped. With all
-sets and all states, the last state has the fewest bytes that any policy moves.
+The order of the steps is known. A state, before a step, is the set of gaps that are kept, the bytes moved to get there, and the contents
+that are stored by then (:mod:`sagann.plan.gaps`). A block that leaves pays for its next load, and for its store if its content lies nowhere
+else, at once. Where a state does not fit beside the blocks of a step, each smallest set of blocks that makes room gives a state. Of states
+with the same sets, and of two of which one could become the other for no more bytes, one is dropped. With all states, the last one moves
+the fewest bytes.
 
-Plans have too many states for that. So a state gives :data:`CHOICES` at most, and :data:`WIDTH` states are kept: those with the
-least bytes, including the rent of the blocks that they hold, by the prices of the best lower bound. The first choice evicts the
-blocks with the least cost per byte, less their rent. Belady's plan is a candidate for the result, so the result never moves more bytes.
-A block that leaves stays until its room is needed.
+Plans have too many states for that. So a state gives :data:`CHOICES` at most, and :data:`WIDTH` states are kept: those with the least
+bytes, including the rent of the blocks that they hold, by the prices of the best lower bound. The first choice evicts the blocks with the
+least cost per byte, less their rent. Belady's plan is a candidate for the result, so the result never moves more bytes.
 
 References:
     Jia et al., ROC, MLSys 2020, Sec. 5, Algorithm 1. There tensors are whole, their order is part of the state, and every output is stored.
@@ -73,13 +72,10 @@ class Choice:
 
 
 def least_moved(gaps: Gaps, prices: Prices, *, width: int | None = WIDTH, choices: int | None = CHOICES) -> Choice:
-    """The gaps to keep.
+    """The gaps to keep. Prices of memory decide which states and choices come first.
 
-    Args:
-        gaps: gaps of a schedule.
-        prices: prices of memory; they decide which states and choices come first.
-        width: most states that are kept before each step.
-        choices: most states that a state gives where it does not fit. Without both limits the result has the fewest bytes.
+    At most ``width`` states are kept before each step, and a state gives at most ``choices``. Without both limits the result has the fewest
+    bytes.
     """
     return _Program(gaps, prices, width, choices).run()
 

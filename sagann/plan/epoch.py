@@ -14,18 +14,16 @@ from typing import Literal, NamedTuple
 
 from sagann.compiler.model_program import ModelProgram
 from sagann.graph.topology import Topology
-from sagann.plan.beside import Beside
 from sagann.plan.dynamic_program import place_by_program
 from sagann.plan.gradients import Gradients
 from sagann.plan.hops import CSC, HopSize, gathered_hops, topology_of
-from sagann.plan.part_intervals import PartIntervals
+from sagann.plan.intervals import PartIntervals
 from sagann.plan.residency import LOOKAHEAD, BudgetError, place
 from sagann.plan.schedule import Schedule
 from sagann.plan.selection import NEVER, Selection
 from sagann.plan.sizes import BlockSizes, constants_of_stages, plan_bytes
-from sagann.plan.steps import UNLIMITED, Block, Plan, Step
-from sagann.plan.strips import strip_widths
-from sagann.plan.sweeps import COLUMN, Traversal, Walks
+from sagann.plan.steps import UNLIMITED, Beside, Block, Plan, Step
+from sagann.plan.sweeps import COLUMN, Traversal, Walks, strip_widths
 from sagann.plan.waits import waits_of
 
 MemoryPolicy = Literal["belady", "dp"]

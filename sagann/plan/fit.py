@@ -7,23 +7,19 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from itertools import pairwise
-from typing import Literal
 
 from sagann.compiler.model_program import ModelProgram
 from sagann.graph.topology import Topology
 from sagann.kernels.edge.work import Grain
-from sagann.plan.beside import Beside
 from sagann.plan.epoch import plan_epoch
-from sagann.plan.gradients import Gradients
+from sagann.plan.gradients import Gradients, undivided_of
 from sagann.plan.hops import HopSize, gathered_hops, hop_size
-from sagann.plan.intervals import equal_edges, equal_vertices, equal_weights
-from sagann.plan.part_intervals import CutPart, PartIntervals, cut_graph
+from sagann.plan.intervals import CutPart, PartIntervals, cut_graph, equal_weights
 from sagann.plan.residency import BudgetError
 from sagann.plan.schedule import Schedule
 from sagann.plan.selection import NEVER, Selection, needed_rows
-from sagann.plan.sides import undivided_of
 from sagann.plan.sizes import BlockSizes, constants_of_stages, needed_bytes, plan_bytes
-from sagann.plan.steps import ALL, Step, uncut_ends
+from sagann.plan.steps import ALL, Beside, Step, uncut_ends
 from sagann.plan.sweeps import COLUMN, Walks
 
 MOST_INTERVALS = 256
@@ -32,9 +28,6 @@ MOST_INTERVALS = 256
 USEFUL_INTERVALS = 16
 """Largest number of intervals to which a budget leads that an error offers. Every pass reads the rows of all intervals once for each
 interval, so an epoch takes longer with more intervals."""
-
-Cut = Literal["bytes", "edges", "vertices"]
-"Quantity of which all intervals have about the same amount."
 
 # Bytes that are copied in the time that a step takes to begin: a third of a millisecond at 3 GB/s, or at 55 GB/s to a device.
 _BYTES_A_STEP, _BYTES_A_STEP_OF_DEVICE = 1 << 20, 16 << 20
@@ -52,7 +45,6 @@ def fitted_intervals(
     *,
     gradients: Gradients,
     trains: bool = True,
-    cut: Cut = "bytes",
     walks: Walks = COLUMN,
     beside: Beside,
     cut_part: CutPart = cut_graph,
@@ -60,13 +52,13 @@ def fitted_intervals(
 ) -> PartIntervals:
     """The fewest intervals that leave room to load ahead, or else of the fewest that fit the budget.
 
-    Where more than one is needed, what passes read at random is kept undivided (:mod:`sagann.plan.sides`) if that fits, and copies and begins
-    less.
+    Where more than one is needed, what passes read at random is kept undivided (:mod:`sagann.plan.gradients`) if that fits, and copies and
+    begins less.
 
-    The plan's own objects count where they lie in the memory of the budget. No room is left to load ahead where nothing is
-    copied beside steps. The bounds of a model that is trained fit whether or not the loss is folded. No step
-    needs more bytes than one on a chunk of the most edges between two intervals of the most vertices. ``cut_part`` cuts the sources of a worker's part. With
-    ``is_square``, all chunks are cut at both ends, as in the papers.
+    The plan's own objects count where they lie in the memory of the budget. No room is left to load ahead where nothing is copied beside
+    steps. The bounds of a model that is trained fit whether or not the loss is folded. No step needs more bytes than one on a chunk of the
+    most edges between two intervals of the most vertices. ``cut_part`` cuts the sources of a worker's part. With ``is_square``, all chunks
+    are cut at both ends, as in the papers.
 
     Raises:
         BudgetError: no number of intervals fits; the message names the least budget that one fits, and offers one that
@@ -79,7 +71,7 @@ def fitted_intervals(
 
     @cache
     def part_of(count: int, is_square: bool) -> PartIntervals:
-        part = cut_part(count, cutter(program, hops[0], cut, is_square=is_square))
+        part = cut_part(count, cutter(program, hops[0], is_square=is_square))
         return part if is_square else replace(part, undivided=undivided)
 
     @cache
@@ -144,13 +136,11 @@ def fitted_intervals(
 
 
 def cutter(
-    program: ModelProgram, topology: Topology, cut: Cut, *, is_square: bool = True
+    program: ModelProgram, topology: Topology, *, is_square: bool = True
 ) -> Callable[[int], tuple[int, ...]]:
-    """A function from a number of intervals to the bounds of a model's vertices, for chunks that are cut at both ends or at one."""
-    if cut == "vertices":
-        return partial(equal_vertices, topology.num_dst)
-    if cut == "edges":
-        return partial(equal_edges, topology.indptr)
+    """A function from a number of intervals to bounds between which all have about as many bytes, for chunks that are cut at both ends or
+    at one.
+    """
     forms = [form for name, form in program.forms.items() if name != "x" or not program.x_is_sparse]
     row = max(math.prod(form.shape) * form.dtype.itemsize for form in forms)
     edge = 2 * topology.indices.element_size()

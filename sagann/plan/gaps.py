@@ -133,12 +133,7 @@ class Prices(NamedTuple):
 
 
 def prices_of(gaps: Gaps, goal_bytes: int) -> Prices:
-    """Look for the prices that give the best lower bound.
-
-    Args:
-        gaps: gaps of a schedule.
-        goal_bytes: bytes that some policy moves; the lengths of the subgradient steps depend on them.
-    """
+    """Look for the prices that give the best lower bound; the lengths of subgradient steps depend on the bytes that some policy moves."""
     num_steps = len(gaps.room_bytes)
     price, until = np.zeros(num_steps), np.zeros(num_steps + 1)
     best = Prices(until, gaps.compulsory_bytes)

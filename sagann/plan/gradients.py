@@ -1,4 +1,4 @@
-"""Gradients: which values of a captured model get one, and by which passes over the edges."""
+"""Gradients: which values of a captured model get one, by which passes over the edges, and which rows these read at random."""
 
 from __future__ import annotations
 
@@ -101,3 +101,29 @@ def _read_by(link: Gather | BatchMeans) -> set[str]:
     if isinstance(link, BatchMeans):
         return set(link.values)
     return {name for name, side in zip(link.inputs, link.edges.sides, strict=True) if side != "edge"}
+
+
+def undivided_of(program: ModelProgram, gradients: Gradients) -> frozenset[tuple[str, str]]:
+    """Kinds and names of the rows that an epoch's passes read at random; empty where some pass needs chunks that are cut at both ends.
+
+    A backward pass that asks for the ids of edges does: edges have ids by destination, and lie by source in its chunks. So does one over
+    rows that are the same in every epoch, because these are stored by interval.
+    """
+    gradients = gradients.recomputing()
+    found: set[tuple[str, str]] = set()
+    for gather in program.gathers:
+        if gather.constant:
+            continue
+        functions = [gradients.function(gather), *(step.function for step in gradients.passes(gather))]
+        for function in functions:
+            other = "src" if function.at == "dst" else "dst"
+            if other == "dst":
+                if function.asks_for_ids:
+                    return frozenset()
+                found.add(("grad_inputs", gather.result))
+                found |= {("gather_saved", gather.result)} if gather.edges.gathering.passes_kept else set()
+            read = {given.name for given in function.inputs}
+            inputs = zip(gather.edges.stage.inputs, gather.edges.sides, gather.inputs, strict=True)
+            found |= {("value", value) for name, side, value in inputs if side == other and name in read}
+    constant = {("value", gather.result) for gather in program.gathers if gather.constant}
+    return frozenset(found) if found.isdisjoint(constant) else frozenset()

@@ -17,7 +17,7 @@ from sagann.graph.rows import id_dtype, local_id_dtype
 from sagann.graph.topology import Topology
 from sagann.kernels.edge.work import Grain, most_items, most_slots, most_splits
 from sagann.kernels.packed import packed_bytes
-from sagann.plan.part_intervals import PartIntervals
+from sagann.plan.intervals import PartIntervals
 from sagann.plan.steps import ALL, Block, uncut_ends
 
 CSC, CSR, NUMBERED = "csc", "csr", "numbered csr"

@@ -110,10 +110,10 @@ def place(
 
     Args:
         initial: blocks that exist at the start, outside of the device.
-        lookahead: number of coming steps whose blocks may be loaded ahead; without any, a block is loaded for the step that reads it.
-        leaving: the only blocks that may be evicted, each after the step of that number that uses it. The others fit. Then blocks are
-            loaded ahead into free room alone, and those may leave again. None for all blocks.
-
+        lookahead: number of coming steps whose blocks may be loaded ahead.
+        leaving: the only blocks that may be evicted, each after the step of that number that uses it. Then blocks are loaded ahead into
+        free
+            room alone, and those may leave again. None for all blocks.
     Raises:
         BudgetError: one step alone needs more than the budget.
     """

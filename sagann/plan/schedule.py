@@ -17,22 +17,19 @@ from itertools import product
 
 from sagann.compiler.model_program import BatchMeans, Gather
 from sagann.compiler.vjp import BackwardPass
-from sagann.plan.exchanges import Exchanges
+from sagann.plan.exchanges import Exchanges, travelling
 from sagann.plan.sizes import BlockSizes
 from sagann.plan.step_blocks import StepBlocks
 from sagann.plan.steps import ALL, Block, BlockKind, Exchanged, Step
 from sagann.plan.sweeps import COLUMN, Pass, PassKey, Sweeps, Traversal, Walks, by_strips, no_steps
-from sagann.plan.travel import travelling
 
 
 class Schedule:
     """Steps of an epoch.
 
-    Args:
-        sizes: sizes of the blocks of a captured model over a chunk grid.
-        folded: whether the loss is computed inside the last stage, interval by interval. The result is never whole then.
-        saves: stages that save what their gradients read, instead of running again: numbers of a stage and of an interval.
-        selects: whether rows are picked for the chunks for which the sizes of hops allow it.
+    Where it is ``folded``, the loss is computed inside the last stage, and the result is never whole. The stages of ``saves``, by number
+    and interval, save what their gradients read, instead of running again. With ``selects``, rows are picked for chunks where sizes allow
+    it.
     """
 
     def __init__(

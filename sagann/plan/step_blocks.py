@@ -14,12 +14,9 @@ from sagann.plan.steps import Block, BlockKind, uncut_ends
 
 
 class StepBlocks:
-    """Blocks of a captured model's values, gradients and edges over a chunk grid, whose sizes are given.
+    """Blocks of a captured model's values, gradients and edges over a chunk grid, where rows are picked for chunks or not.
 
     A block is one object in all steps: a plan has millions of references to blocks.
-
-    Args:
-        selects: whether rows are picked for the chunks for which the sizes of hops allow it.
     """
 
     def __init__(self, sizes: BlockSizes, *, selects: bool) -> None:

@@ -1,19 +1,17 @@
 """Waits: which operations of a plan end before another one starts, because of the blocks or the memory that both name.
 
-Operations on one resource run one after the other, in the plan's order, and need no wait between them. Nor does an operation wait for a
-step of its owner: it begins when the steps before it have ended. Across resources:
+Operations on one resource run one after the other, in the plan's order, and need no wait between them. Across resources:
 
 - A step starts after the loads and receives of its blocks, and after the stores and sends of blocks that it writes.
 - A load starts after the last store of a block that was dropped before it, because it takes that block's memory. A load of
   picked rows starts after the store of the block that they are picked from.
 - A step that does not fit beside blocks that are dropped but not stored starts after the stores of the first of them, until it fits.
-  What has not been waited for counts as not stored.
 - A step that sends blocks starts after their stores, and a load of a block that an exchange receives starts after its end.
 - A send starts when its block is there, a receive after its send. An all-reduce starts as a step does.
-- A drop starts after the block's loads, receives and sends. It starts after the block's store as well where a device has copy engines, because
-  its memory is reused in the order of its steps. Elsewhere the block leaves when it is stored.
+- A drop starts after the block's loads, receives and sends, and after its store where a device has copy engines, because its memory is
+  reused in the order of its steps. Elsewhere the block leaves when it is stored.
 
-The planner writes these waits, and the executor obeys them. The simulator derives those of the machine that it simulates, by the same function.
+The planner writes these waits, and the executor obeys them. The simulator derives those of its machine, by the same function.
 """
 
 from __future__ import annotations
@@ -37,13 +35,7 @@ def route_of(move: Move) -> tuple[Block, str]:
 def waits_of(
     operations: Sequence[Step | Move], budget_bytes: int, *, has_engines: bool
 ) -> tuple[tuple[int, ...], ...]:
-    """For each operation, the numbers of the operations on other resources that must end before it starts.
-
-    Args:
-        operations: operations of a plan.
-        budget_bytes: bytes of the memory of each device.
-        has_engines: whether a device's own engines copy (:attr:`sagann.plan.beside.Beside.has_engines`).
-    """
+    """For each operation, the numbers of the operations on other resources that must end before it starts."""
     return tuple(_Writer(operations, budget_bytes, has_engines=has_engines).found)
 
 

@@ -21,7 +21,7 @@ from sagann.kernels.edge.kinds import lanes, results_of
 from sagann.plan.machine import Machine
 from sagann.plan.schedule import Schedule
 from sagann.plan.selection import OTHER_END
-from sagann.plan.stage_size import bytes_per_row
+from sagann.plan.sizes import bytes_per_row
 from sagann.plan.steps import Step
 
 _EXPONENTIALS = frozenset(["exp", "expm1", "log", "log1p", "tanh", "sigmoid", "erf", "pow", "sin", "cos"])

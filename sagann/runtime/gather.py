@@ -4,15 +4,11 @@
 Tiles (:mod:`sagann.runtime.in_memory.tiles`) and the steps of a plan (:mod:`sagann.runtime.streaming.executor`) call these functions too.
 
 :func:`gather_fused` is the gather of a layer in memory, as one differentiable function. The whole topology is one chunk. A worker's part may
-be two: inner edges, which read the worker's own rows, are gathered while the rows of the halo travel, which outer edges read. Backward, the
-outer edges come first, and the gradients of the halo's rows travel while all others are computed. The order is the same however long rows
-travel, so clocks decide no bit.
+be two: inner edges are gathered while the rows of the halo travel, which outer edges read. Backward, the outer edges come first, and the
+gradients of the halo's rows travel while all others are computed. The order is the same however long rows travel, so clocks decide no bit.
 
-The backward recomputes. Kept are the inputs that it reads, and for some accumulators a part of the state and the result. Random values come
-again from the same seed. Gradients of gradients are not offered.
-
-Concat is the one accumulator whose result has a row per edge. The pass writes these rows once, in CSC order, and they are put between the
-padding; the backward takes the rows' gradients out again.
+The backward recomputes: random values come again from the same seed. Gradients of gradients are not offered. Concat is the one accumulator
+whose result has a row per edge: the pass writes these rows in CSC order, and they are put between the padding.
 """
 
 from __future__ import annotations

@@ -31,11 +31,11 @@ class Team:
         return slice(count * self.rank // self.size, count * (self.rank + 1) // self.size)
 
     def together(self, doing: str) -> AbstractContextManager[None]:
-        """Inside the ``with`` block, an error at one process ends all of them."""
+        """Inside the ``with`` block, which all enter at the same time, an error of sagann at one process ends all of them, naming it."""
         return nullcontext()
 
     def texts(self, text: str, doing: str, *, timeout_s: float | None = None) -> list[str]:
-        """The texts of all processes, in the order of the ranks."""
+        """The texts of all processes, in the order of the ranks; ``doing`` is for errors, a ``timeout_s`` of None that of training."""
         return [text]
 
     def from_first(self, content: bytes | None, doing: str, *, timeout_s: float | None = None) -> bytes:
@@ -56,7 +56,7 @@ class Team:
         return part
 
     def add_gradients(self, parameters: Sequence[Parameter]) -> None:
-        """Replace each parameter's gradient by the sum over all processes."""
+        """Replace each parameter's gradient by the sum over all processes; where none has one, there is none."""
 
     def share(self, tensors: Iterable[Tensor], doing: str) -> None:
         """Give every process the values that tensors have at the first one."""

@@ -72,7 +72,7 @@ def device_together(name: str, team: Team, say: Callable[[str | None], None] = l
         return resolve_device(name)
     # Imported here: most runs have no workers, and it loads Numba.
     from sagann.runtime.workers import Workers
-    from sagann.runtime.workers.devices import device_of_worker, left_alone, name_for_workers
+    from sagann.runtime.workers.carriers import device_of_worker, left_alone, name_for_workers
 
     assert isinstance(team, Workers)
     num_local = torchrun.num_local_workers()

@@ -25,7 +25,7 @@ from sagann.train.runner import Runner
 
 if TYPE_CHECKING:
     from sagann.config import TrainConfig
-    from sagann.hybrid.work import TrainerWork
+    from sagann.hybrid.manager import TrainerWork
     from sagann.nn import ModelConfig
     from sagann.runtime.loading import GraphBatches, MiniBatches
     from sagann.runtime.recorder import Recorder

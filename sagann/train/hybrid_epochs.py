@@ -22,9 +22,8 @@ from sagann.config import TrainConfig, class_in_file
 from sagann.errors import listed
 from sagann.hybrid.assignment import HOST
 from sagann.hybrid.cuda_trainer import CudaTrainer
-from sagann.hybrid.devices import Devices
+from sagann.hybrid.devices import Devices, on_cores
 from sagann.hybrid.forecast import accelerator_names
-from sagann.hybrid.host_cores import on_cores
 from sagann.hybrid.manager import Manager
 from sagann.hybrid.process_trainer import ProcessTrainer, pickled
 from sagann.hybrid.shared_batches import Iteration, SharedBatches

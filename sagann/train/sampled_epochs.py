@@ -21,7 +21,7 @@ from sagann.graph import Graph
 from sagann.kernels.memory import POOL
 from sagann.runtime.loading import MiniBatches, Pipeline, StageCounters
 from sagann.runtime.loading.batches import AHEAD, useful_ahead
-from sagann.runtime.loading.sampling_place import SampleOn
+from sagann.runtime.loading.minibatches import SampleOn
 from sagann.runtime.tiered import DeviceFeatures, TieredFeatures
 from sagann.saga.batch_norms import batch_norms_over_rows, batch_size_without_rest
 from sagann.sampling import LearnedLinks, MiniBatch

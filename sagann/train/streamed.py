@@ -68,15 +68,13 @@ class Streamed(Runner):
         """A model inside the budget; one that cannot be met is an InputError."""
         # Imported here: most runs do not stream, and it loads Numba.
         from sagann.plan.residency import BudgetError
-        from sagann.runtime.streaming.stream import stream, stream_part
+        from sagann.runtime.streaming.stream import stream
 
         require_one_graph(self.model, self.prepared.graph)
         graph, part, budget = self.prepared.graph, self.prepared.part, self.streaming
         within: dict[str, Any] = {"spill": budget.spill, "trains": trains, "device": self.device}
         try:
-            if part is None:
-                return stream(model, graph, budget_bytes=budget.memory_bytes, **within)
-            return stream_part(model, part, part.blocks, budget_bytes=budget.memory_bytes, **within)
+            return stream(model, part or graph, budget_bytes=budget.memory_bytes, **within)
         except BudgetError as error:
             if budget.is_half:
                 raise InputError(

@@ -25,7 +25,7 @@ from sagann.graph.feature_store import AnnouncedFeatures, Features
 from sagann.graph.rows import is_sparse
 from sagann.plan.residency import BudgetError
 from sagann.runtime.device.cuda_devices import CudaDevices
-from sagann.runtime.loading.sampling_place import SampleOn
+from sagann.runtime.loading.minibatches import SampleOn
 from sagann.runtime.tiered import DeviceFeatures, DeviceTopology, TieredFeatures
 from sagann.runtime.tiered.features import hot_tier_bytes
 from sagann.runtime.tiered.hot_size import HotSize, parse_hot

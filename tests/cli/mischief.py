@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from sagann.runtime.blocks.spill import DiskHost
+from sagann.runtime.blocks.host import DiskHost
 
 
 @contextmanager

@@ -8,8 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sagann.hybrid.message import layout_views, message_of
-from sagann.hybrid.served import Replica
+from sagann.hybrid.served import Replica, put_together, taken_apart
 from sagann.hybrid.trainer import Found, HostTrainer, Share
 from sagann.kernels.seeds import seeded
 
@@ -23,11 +22,8 @@ class MessageTrainer(HostTrainer):
         super().__init__(loss_of, list(model.parameters()))
 
     def send(self, share: Share) -> Share:
-        message, arrays = message_of(share)
-        piece = torch.empty(message.layout.num_bytes, dtype=torch.uint8)
-        for memory, array in zip(layout_views(message.layout, piece), arrays, strict=True):
-            memory.copy_(array)
-        return message.share_in(piece)
+        text, arrays = taken_apart(share)
+        return put_together(text, [array.clone() for array in arrays])
 
     def launch(self, sent: Share) -> None:
         with torch.no_grad():

@@ -9,12 +9,11 @@ import pytest
 
 from sagann.errors import InputError
 from sagann.hybrid.assignment import HOST, StageTimes
-from sagann.hybrid.forecast import AS_PRINTED, BatchCounts, Refinements, Widths, best_split, predict
+from sagann.hybrid.forecast import AS_PRINTED, BatchCounts, Refinements, best_split, predict
 from sagann.plan.machine import Link
 from tests.hybrid.settings import FIRST, SECOND, assignment, job, machine
 
 COUNTS = BatchCounts(vertices=(1000, 100, 10), edges=(2000, 200))
-SAGE = Widths(features=(25, 10, 5), concatenates=True)
 # Sums over edges: 2000 x 25 x 4 bytes and 200 x 10 x 4 bytes at 1e9. Maps: 100 x 25 x 10 and 10 x 10 x 5 multiply-adds at 1e9.
 GATHER, MAP = (2e-4, 8e-6), (2.5e-5, 5e-7)
 
@@ -25,11 +24,6 @@ def test_propagation_adds_sums_and_maps_and_takes_the_longer_where_they_are_pipe
     pipelined = machine(devices={FIRST: {"pipelines_layers": True}})
     found = job(pipelined).propagation_s(COUNTS, FIRST, 1)
     assert found == pytest.approx(GATHER[0] + GATHER[1] + MAP[0] + GATHER[1])
-
-
-def test_a_layer_that_concatenates_maps_twice_as_much() -> None:
-    plain, wide = (each.propagation_s(COUNTS, HOST, 8) for each in (job(), job(widths=SAGE)))
-    assert wide - plain == pytest.approx(2 * (MAP[0] + MAP[1]))
 
 
 def test_refinements_of_propagation() -> None:

@@ -18,8 +18,8 @@ from sagann.errors import TrainerError
 from sagann.graph import demo_graph
 from sagann.hybrid.assignment import Assignment, Threads
 from sagann.hybrid.manager import Manager
+from sagann.hybrid.served import SharedPiece, received
 from sagann.hybrid.shared_batches import Iteration, SharedBatches, filling_ahead
-from sagann.hybrid.shared_memory import SharedPiece, received
 from sagann.hybrid.synchronise import synchronised
 from sagann.hybrid.trainer import Found, propagate
 from sagann.runtime.loading import MiniBatches

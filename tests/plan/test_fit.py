@@ -17,17 +17,16 @@ from sagann.graph import Graph
 from sagann.nn import build_model
 from sagann.nn.zoo import ModelConfig
 from sagann.plan import equal_vertices, sizes
-from sagann.plan.beside import FILES
-from sagann.plan.epoch import MemoryPolicy, Planned, plan_epoch
+from sagann.plan.epoch import plan_epoch
 from sagann.plan.fit import USEFUL_INTERVALS, fitted_intervals, hop_sizes, least_count
 from sagann.plan.gradients import Gradients
-from sagann.plan.part_intervals import PartIntervals
+from sagann.plan.intervals import PartIntervals
 from sagann.plan.residency import BudgetError
 from sagann.plan.sizes import needed_bytes, plan_bytes
-from sagann.plan.steps import UNLIMITED, Plan, Step
+from sagann.plan.steps import FILES
 from sagann.runtime.streaming.stream import stream
 from tests.graphs import labelled_graph
-from tests.plan.test_schedule import BOUNDS, program_of
+from tests.plan.test_schedule import program_of
 from tests.tolerances import assert_close
 
 
@@ -88,7 +87,7 @@ def test_a_budget_decides_the_number_of_intervals(name: str, tmp_path: Path, *, 
     counts = []
     for budget in (1 << 30, 60_000, 30_000, 20_000):
         spill = tmp_path if on_disk else None
-        streamed = stream(model, graph, budget_bytes=budget, cut="vertices", spill=spill)
+        streamed = stream(model, graph, budget_bytes=budget, spill=spill)
         _, schedule, plan = streamed.plan(graph.features)
         assert needed_bytes(list(schedule.epoch()), schedule.sizes.of) <= plan.peak_bytes <= budget
         counts.append(plan.num_intervals)
@@ -129,45 +128,6 @@ def test_features_are_needed() -> None:
     coo = torch.ones(53, 8).to_sparse_coo()
     with pytest.raises(InputError, match="needs features: they are"):
         stream(model, replace(prepared, features=coo), budget_bytes=1 << 30)
-
-
-def planned(name: str, budget_bytes: int, policy: MemoryPolicy = "belady", *, trains: bool = True) -> Planned:
-    program, hops = program_of(name)
-    return plan_epoch(
-        program,
-        hop_sizes(program, hops, PartIntervals.of_graph(BOUNDS)),
-        PartIntervals.of_graph(BOUNDS),
-        budget_bytes,
-        gradients=Gradients(program),
-        trains=trains,
-        memory_policy=policy,
-        beside=FILES,
-    )
-
-
-def budgets(name: str) -> list[int]:
-    """Budgets from little to what everything takes."""
-    most = planned(name, UNLIMITED).plan.peak_bytes
-    found = []
-    for part in range(4, 21, 2):
-        try:
-            planned(name, most * part // 20)
-        except BudgetError:
-            continue
-        found.append(most * part // 20)
-    return found
-
-
-def steps_of(plan: Plan) -> list[Step]:
-    return [each for each in plan.operations if isinstance(each, Step)]
-
-
-def test_the_program_moves_no_more_and_has_the_same_steps() -> None:
-    for name in ("gcn", "gated-gcn"):
-        for budget in budgets(name):
-            belady, found = (planned(name, budget, policy) for policy in ("belady", "dp"))
-            assert found.plan.moved_bytes <= belady.plan.moved_bytes
-            assert steps_of(found.plan) == steps_of(belady.plan)
 
 
 FINE = equal_vertices(200, 20)

@@ -10,9 +10,9 @@ import torch
 from hypothesis import given, settings, strategies as st
 
 from sagann.errors import InputError
-from sagann.plan import ChunkGrid, equal_edges, equal_vertices, equal_weights
+from sagann.plan import ChunkGrid, equal_vertices, equal_weights
 from sagann.plan.hops import EdgesOfType, hop_size
-from sagann.plan.part_intervals import PartIntervals
+from sagann.plan.intervals import PartIntervals
 from sagann.plan.steps import ALL, uncut_ends
 from sagann.runtime.blocks.chunks import Chunks
 from sagann.runtime.blocks.host import RamHost
@@ -31,7 +31,9 @@ def test_the_chunks_are_the_graph(
 ) -> None:
     topology = TOPOLOGIES[name]
     bounds = (
-        equal_vertices(topology.num_dst, count) if policy == "vertices" else equal_edges(topology.indptr, count)
+        equal_vertices(topology.num_dst, count)
+        if policy == "vertices"
+        else equal_weights(topology.indptr, count, vertex=0, edge=1)
     )
     firsts = {**dict(enumerate(bounds)), ALL: 0}
     rows = PartIntervals.of_graph(bounds).rows
@@ -105,7 +107,7 @@ def test_a_grid_is_counted_again_when_types_change() -> None:
 @given(degrees=st.lists(st.integers(0, 30), min_size=1, max_size=40), count=st.integers(1, 9))
 def test_intervals_of_equal_edges(degrees: list[int], count: int) -> None:
     indptr = torch.tensor([0, *degrees]).cumsum(0)
-    bounds = equal_edges(indptr, count)
+    bounds = equal_weights(indptr, count, vertex=0, edge=1)
     assert len(bounds) == count + 1
     assert list(bounds) == sorted(bounds)
     assert (bounds[0], bounds[-1]) == (0, len(degrees))
@@ -114,19 +116,7 @@ def test_intervals_of_equal_edges(degrees: list[int], count: int) -> None:
     assert most <= sum(degrees) / count + max(degrees)
 
 
-@settings(max_examples=50, deadline=None)
-@given(degrees=st.lists(st.integers(0, 30), min_size=1, max_size=40), count=st.integers(1, 9))
-def test_weights_of_vertices_alone_are_equal_vertices_and_of_edges_alone_equal_edges(
-    degrees: list[int], count: int
-) -> None:
-    indptr = torch.tensor([0, *degrees]).cumsum(0)
-    assert equal_weights(indptr, count, vertex=0, edge=1) == equal_edges(indptr, count)
-    sizes = [last - first for first, last in pairwise(equal_weights(indptr, count, vertex=1, edge=0))]
-    assert sum(sizes) == len(degrees)
-    assert max(sizes) - min(sizes) <= 1
-
-
 def test_no_interval_is_no_cut() -> None:
-    for cut in (lambda: equal_vertices(20, 0), lambda: equal_edges(torch.tensor([0, 1]), 0)):
+    for cut in (lambda: equal_vertices(20, 0), lambda: equal_weights(torch.tensor([0, 1]), 0, vertex=0, edge=1)):
         with pytest.raises(InputError, match="vertices cannot be cut into that few intervals: 0, at least 1"):
             cut()

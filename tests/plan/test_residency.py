@@ -8,15 +8,14 @@ from hypothesis import given, settings, strategies as st
 from sagann.graph import Graph, relabel, sbm_graph
 from sagann.nn import GNN, GatedGCN
 from sagann.plan import ChunkGrid, equal_vertices
-from sagann.plan.beside import FILES
 from sagann.plan.epoch import MEMORY_POLICIES, Planned, plan_epoch
 from sagann.plan.fit import hop_sizes
 from sagann.plan.gradients import Gradients
 from sagann.plan.hops import PICKED_CSC, PICKED_CSR
-from sagann.plan.part_intervals import PartIntervals
+from sagann.plan.intervals import PartIntervals
 from sagann.plan.residency import BudgetError, place
 from sagann.plan.selection import ALWAYS, NEVER, Selection, needed_rows
-from sagann.plan.steps import Block, Move, Plan, Step
+from sagann.plan.steps import FILES, Block, Move, Plan, Step
 from sagann.runtime.streaming.capturing import captured
 from tests.graphs import odd_topologies
 from tests.plan.schedules import block, schedules, step
@@ -112,15 +111,6 @@ def test_the_needed_rows_are_those_with_edges(name: str, selection: Selection) -
             if needed < selection.share * rows:
                 expected[form, chunk.src, chunk.dst] = needed
     assert needed_rows(topology, bounds, selection) == expected
-
-
-def test_the_rule_compares_picking_and_moving_a_share_with_moving_all() -> None:
-    selection = Selection.by_rates(pick_bytes=4.0, transfer_bytes=1.0)
-    for share in (0.79, 0.81):
-        takes_s = share / 4.0 + share / 1.0
-        assert selection.picks(needed=round(100 * share), rows=100) == (takes_s < 1 / 1.0)
-    assert not NEVER.picks(needed=0, rows=100)
-    assert ALWAYS.picks(needed=100, rows=100)
 
 
 def blocks(homophily: float, average_degree: float) -> Graph:

@@ -14,22 +14,19 @@ from sagann.graph import Topology
 from sagann.nn import build_model
 from sagann.nn.zoo import ModelConfig
 from sagann.plan import equal_vertices
-from sagann.plan.beside import FILES
 from sagann.plan.epoch import plan_constants, plan_epoch
 from sagann.plan.fit import fitted_intervals, hop_sizes
-from sagann.plan.gradients import Gradients
+from sagann.plan.gradients import Gradients, undivided_of
 from sagann.plan.hops import CSC
-from sagann.plan.part_intervals import PartIntervals
+from sagann.plan.intervals import PartIntervals
 from sagann.plan.residency import BudgetError, place
 from sagann.plan.schedule import Schedule
-from sagann.plan.sides import undivided_of
 from sagann.plan.sizes import BlockSizes, needed_bytes
-from sagann.plan.spec import verify
-from sagann.plan.steps import ALL, UNLIMITED, Move, Plan, Step
-from sagann.plan.strips import chunk_ends
-from sagann.plan.sweeps import PassKey, Sweeps, Traversal
+from sagann.plan.steps import ALL, FILES, UNLIMITED, Move, Plan, Step
+from sagann.plan.sweeps import PassKey, Sweeps, Traversal, chunk_ends
 from sagann.runtime.streaming.capturing import captured
 from tests.graphs import labelled_graph
+from tests.plan.spec import verify
 
 MODELS = ["gcn", "gat", "maxpool-gcn"]
 BOUNDS = equal_vertices(200, 4)

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from sagann.graph import Graph, Topology
 from sagann.nn import ModelConfig, build_model
 from sagann.plan.fit import hop_sizes
-from sagann.plan.part_intervals import PartIntervals
+from sagann.plan.gradients import undivided_of
+from sagann.plan.intervals import PartIntervals
 from sagann.plan.schedule import Schedule
 from sagann.plan.selection import NEVER, Selection
-from sagann.plan.sides import undivided_of
 from sagann.plan.sizes import BlockSizes, needed_bytes
 from sagann.plan.sweeps import PassKey, Traversal
 from sagann.runtime.streaming.streamed import StreamedModel

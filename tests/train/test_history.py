@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from sagann.errors import InputError, MissingDependencyError
-from sagann.hybrid.work import TrainerWork
+from sagann.hybrid.manager import TrainerWork
 from sagann.runtime.tiered import TierCounts, Traffic
 from sagann.train import EpochRecord, History
 from tests.train.runs import trainer_of

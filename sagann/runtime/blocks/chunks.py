@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from sagann.graph.rows import id_dtype, local_id_dtype
+from sagann.compiler.model_program import ModelProgram
+from sagann.graph.constant import version_of
 from sagann.graph.topology import Topology
 from sagann.kernels.edge.pass_edges import Edges, PassEdges
+from sagann.kernels.edge.work import Grain
 from sagann.kernels.packed import Region
-from sagann.plan.grid import MOST_EDGES, MOST_EDGES_BY_SOURCE, ChunkGrid
+from sagann.plan.grid import CUT_BYTES, MOST_EDGES, MOST_EDGES_BY_SOURCE, ChunkGrid
 from sagann.plan.hops import (
     CSC,
     CSR,
@@ -22,16 +26,22 @@ from sagann.plan.hops import (
     PICKED,
     PICKED_NUMBERED,
     SQUARE,
+    EdgesOfType,
     Hop,
     HopSize,
     KeptForms,
+    gathered_hops,
+    hop_size,
     is_by_destination,
+    kept_forms,
     topology_of,
 )
-from sagann.plan.part_intervals import PartIntervals
+from sagann.plan.intervals import PartIntervals
 from sagann.plan.selection import NEVER, OTHER_END, Selection
 from sagann.plan.steps import Block
 from sagann.runtime.blocks.host import Host, Parts
+from sagann.runtime.blocks.spill import require_room
+from sagann.runtime.streaming.capturing import edge_data_of, require_types
 
 _IDS = "ids"
 _DATA, _CUT = "data:", "cut:"
@@ -223,3 +233,90 @@ def _expand_ids(numbers: Tensor, needed: Tensor) -> None:
     for begin in range(0, len(numbers), _EXPANDED_AT_ONCE):
         part = numbers[begin : begin + _EXPANDED_AT_ONCE]
         part.copy_(needed[part.long()])
+
+
+class CutHops:
+    """The chunks of the hops that programs of one model walk, in files of the folder or in memory.
+
+    The budget limits how many edges are cut at a time. The numbers of chunks differ from those of chunks that were cut before:
+    calls under way still read them.
+    """
+
+    def __init__(
+        self,
+        hops: Sequence[Topology],
+        *,
+        budget_bytes: int,
+        host: Host | None,
+        cutting: Any,
+        grain: Grain | None,
+        folder: Path | None,
+        selection: Selection,
+        numbers: Iterator[int],
+    ) -> None:
+        self._hops, self._budget_bytes = hops, budget_bytes
+        self._folder = folder
+        self._selection, self._numbers = selection, numbers
+        self._host, self._grain, self._cutting = host, grain, cutting
+        # By topology, type, and what is kept.
+        self._chunks: dict[object, Chunks] = {}
+        # Versions of the edge data as it was cut, by identity.
+        self._versions: dict[int, int] = {}
+
+    def of(self, program: ModelProgram, part: PartIntervals, *, of_constants: bool = False) -> dict[int, Chunks]:
+        """The chunks that the program's gathers go over, or those that are the same in every epoch; cut now, if there is room, where they
+        are not yet.
+        """
+        # Chunks that are cut already would go with the numbers of other edges.
+        for topology in self._hops:
+            topology.require_unwritten()
+        require_types(program, self._hops)
+        forms = kept_forms(part, of_constants=of_constants)
+        hops = {number: (_key(hop, forms), hop) for number, hop in gathered_hops(program, self._hops).items()}
+        missing = {key: hop for key, hop in hops.values() if key not in self._chunks}
+        if self._folder is not None and missing:
+            require_room(self._folder, sum(self._kept_bytes(hop, part, forms) for hop in missing.values()))
+        for key, hop in missing.items():
+            self._chunks[key] = Chunks(
+                hop,
+                part,
+                self._host,
+                next(self._numbers),
+                NEVER if part.undivided else self._selection,
+                self._cutting,
+                forms=forms,
+                most_edges=self._budget_bytes // CUT_BYTES,
+            )
+            self._note(topology_of(hop).edge_data.values())
+        return {number: self._chunks[key] for number, (key, _) in hops.items()}
+
+    def _kept_bytes(self, hop: Hop, part: PartIntervals, forms: KeptForms) -> int:
+        size = hop_size(hop, part.bounds).with_sides(part)
+        return replace(size, grain=self._grain).kept_bytes(part, forms)
+
+    def close(self) -> None:
+        """Forget all chunks."""
+        if self._host is not None:
+            self._host.close()
+
+    def sizes(
+        self, program: ModelProgram, part: PartIntervals, *, of_constants: bool = False
+    ) -> dict[int, HopSize]:
+        """The sizes of these chunks."""
+        found = self.of(program, part, of_constants=of_constants)
+        return {number: replace(chunks.size, grain=self._grain) for number, chunks in found.items()}
+
+    def are_stale(self, program: ModelProgram) -> bool:
+        """Whether edge data that the program reads was changed in place since it was first seen."""
+        read = edge_data_of(program, self._hops)
+        self._note(read)
+        return any(self._versions[id(data)] != version_of(data) for data in read)
+
+    def _note(self, read: Iterable[Tensor]) -> None:
+        for data in read:
+            self._versions.setdefault(id(data), version_of(data))
+
+
+def _key(hop: Hop, forms: KeptForms) -> object:
+    of_type = (hop.data, hop.type) if isinstance(hop, EdgesOfType) else None
+    return id(topology_of(hop)), of_type, tuple(forms.items())

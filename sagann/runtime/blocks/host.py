@@ -5,9 +5,13 @@ A block lies on a host as one region: its tensors side by side, in a piece of me
 
 from __future__ import annotations
 
+import mmap
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from threading import Lock
+from typing import IO, Any, NamedTuple
 from weakref import finalize
 
 import numpy as np
@@ -18,40 +22,16 @@ from sagann.graph.rows import flat_bytes, pick_rows
 from sagann.kernels.memory import Pool, empty
 from sagann.kernels.packed import Layout, Region
 from sagann.plan.steps import Block
+from sagann.runtime.blocks.spill import SpillError, failing, unnamed_file
+from sagann.runtime.device.streams import PinnedPool
+from sagann.storage.file_cache import is_cached
+from sagann.storage.positioned import read_bytes, write_bytes
+from sagann.storage.scattered import read_rows
 
 HOST_POOL = Pool(most_times=1)
 "Memory of blocks that lie in the process's memory, beyond any budget; the pool of results is kept within a budget."
 # A thread that held the lock does not live on in a child.
 os.register_at_fork(after_in_child=HOST_POOL.unlock)
-
-
-class Host(Protocol):
-    """Keeps copies of blocks. Threads may put and get at once, but not the same block."""
-
-    @property
-    def lies_in_memory(self) -> bool:
-        """Whether ``get`` gives the memory in which a block lies, which callers must not modify, and not memory of its own."""
-
-    def put(self, block: Block, tensors: Mapping[str, Tensor]) -> None:
-        """Copy a block's tensors."""
-
-    def get(self, block: Block) -> Region:
-        """The tensors of a block that were put last."""
-
-    def pick(self, block: Block, rows: Tensor) -> Region:
-        """Copies of some rows, in ascending order, of each tensor of a block."""
-
-    def room(self, block: Block, layout: Layout) -> dict[str, Tensor]:
-        """Where the tensors of a block will lie, for others to write: memory, or pages of a file."""
-
-    def view(self, block: Block) -> dict[str, Tensor]:
-        """The tensors of a block where they lie, once they do. Callers must not modify them."""
-
-    def is_at_hand(self, block: Block) -> bool:
-        """Whether a block can be read without waiting for a disk, as far as the system tells."""
-
-    def close(self) -> None:
-        """Forget all blocks."""
 
 
 class Parts(NamedTuple):
@@ -72,59 +52,52 @@ class Parts(NamedTuple):
         return self.build({name: tensor for region in regions for name, tensor in region.views().items()})
 
 
-class HostMemory(Protocol):
-    """Gives pieces of the host's memory for blocks."""
-
-    def take(self, num_bytes: int) -> Tensor:
-        """A piece of at least so many bytes, uint8."""
-
-    def reclaim(self, pieces: Sequence[Tensor]) -> None:
-        """Take pieces back, once no copy touches them."""
-
-
-class PooledMemory:
-    """Memory of :data:`HOST_POOL`, to which it returns when nobody refers to it."""
-
-    def take(self, num_bytes: int) -> Tensor:
-        return HOST_POOL.empty((num_bytes // torch.int64.itemsize,), torch.int64).view(torch.uint8)
-
-    def reclaim(self, pieces: Sequence[Tensor]) -> None:
-        pass
-
-
 class RamHost:
-    """Copies of blocks in the host's memory. All of PyTorch's threads copy what is put: no step runs at the same time."""
+    """Copies of blocks in the host's memory: pinned memory of a pool, or that of :data:`HOST_POOL`, to which it returns when nobody refers
+    to it.
+
+    All of PyTorch's threads copy what is put: no step runs at the same time.
+    """
 
     lies_in_memory = True
+    "Whether ``get`` gives the memory in which a block lies, which callers must not modify, and not memory of its own."
 
-    def __init__(self, memory: HostMemory | None = None) -> None:
-        self._memory = memory or PooledMemory()
+    def __init__(self, pinned: PinnedPool | None = None) -> None:
+        self._pinned = pinned
         self._regions: dict[Block, Region] = {}
         # An epoch that never runs its backward returns its memory as well.
-        self._end = finalize(self, _forget, self._memory, self._regions)
+        self._end = finalize(self, _forget, pinned, self._regions)
         self._end.atexit = False
 
     def put(self, block: Block, tensors: Mapping[str, Tensor]) -> None:
+        """Copy a block's tensors. Threads may put and get at once, but not the same block."""
         for name, view in self.room(block, Layout(tensors)).items():
             view.copy_(tensors[name].detach())
 
     def room(self, block: Block, layout: Layout) -> dict[str, Tensor]:
+        """Where the tensors of a block will lie, for others to write."""
         known = self._regions.get(block)
         # Nobody reads the old content: a block is stored again only after it was read.
         if known is None or known.layout.num_bytes != layout.num_bytes:
-            if known is not None:
-                self._memory.reclaim([known.memory])
-            known = Region(layout, self._memory.take(layout.num_bytes))
+            if known is not None and self._pinned is not None:
+                self._pinned.reclaim([known.memory])
+            known = Region(layout, self._take(layout))
         self._regions[block] = region = Region(layout, known.memory)
         return region.views()
 
+    def _take(self, layout: Layout) -> Tensor:
+        return layout.allocate(HOST_POOL) if self._pinned is None else self._pinned.take(layout.num_bytes)
+
     def get(self, block: Block) -> Region:
+        """The tensors of a block that were put last."""
         return self._regions[block]
 
     def view(self, block: Block) -> dict[str, Tensor]:
+        """The tensors of a block where they lie, once they do. Callers must not modify them."""
         return self._regions[block].views()
 
     def pick(self, block: Block, rows: Tensor) -> Region:
+        """Copies of some rows, in ascending order, of each tensor of a block."""
         region = self._regions[block]
         found = region.layout.of_rows(len(rows))
         memory, tensors = found.allocate(), region.views()
@@ -133,15 +106,123 @@ class RamHost:
         return Region(found, memory)
 
     def is_at_hand(self, block: Block) -> bool:
+        """Whether a block can be read without waiting for a disk, as far as the system tells."""
         return True
 
     def close(self) -> None:
-        _forget(self._memory, self._regions)
+        """Forget all blocks."""
+        _forget(self._pinned, self._regions)
 
 
-def _forget(memory: HostMemory, regions: dict[Block, Region]) -> None:
-    memory.reclaim([region.memory for region in regions.values()])
+def _forget(pinned: PinnedPool | None, regions: dict[Block, Region]) -> None:
+    if pinned is not None:
+        pinned.reclaim([region.memory for region in regions.values()])
     regions.clear()
+
+
+class DiskHost:
+    """Blocks in one file without a name on the disk of a folder, one after the other; methods are those of :class:`RamHost`.
+
+    A block that is put again replaces itself. A disk that is full or fails is a SpillError.
+    """
+
+    lies_in_memory = False
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        # Made when a block is put.
+        self._file: IO[bytes] | None = None
+        # By block, its first byte in the file, and its layout.
+        self._places: dict[Block, tuple[int, Layout]] = {}
+        self._end = 0
+        "Bytes of all regions."
+        self._pages = torch.empty(0, dtype=torch.uint8)
+        "The file, or its beginning, mapped into memory."
+        self._lock = Lock()
+
+    def put(self, block: Block, tensors: Mapping[str, Tensor]) -> None:
+        layout = Layout(tensors)
+        with self._used("written") as file:
+            offset = self._place_for(block, layout, file)
+            for name, tensor in tensors.items():
+                write_bytes(file, flat_bytes(tensor).data, offset + layout.offset(name))
+
+    def room(self, block: Block, layout: Layout) -> dict[str, Tensor]:
+        """Where the tensors of a block will lie, for others to write. Its room on the disk is reserved now."""
+        with self._used("written") as file:
+            offset = self._place_for(block, layout, file)
+            os.posix_fallocate(file, offset, max(1, layout.num_bytes))
+        return self.view(block)
+
+    def view(self, block: Block) -> dict[str, Tensor]:
+        """The tensors of a block where they lie: pages of the file."""
+        offset, layout = self._places[block]
+        end = offset + layout.num_bytes
+        with self._used("read") as file, self._lock:
+            if end > len(self._pages):
+                # Mapped anew each time that the file has doubled. The end is a hole, which takes no room.
+                os.ftruncate(file, 2 * self._end)
+                self._pages = torch.frombuffer(mmap.mmap(file, 2 * self._end), dtype=torch.uint8)
+            return layout.views(self._pages[offset:end])
+
+    def _place_for(self, block: Block, layout: Layout, file: int) -> int:
+        """Room for a block: its own, where it had as much before, or else at the end of the file."""
+        with self._lock:
+            offset, known = self._places.get(block, (0, None))
+            if known is None or layout.num_bytes > known.num_bytes:
+                offset, self._end = self._end, self._end + layout.num_bytes
+                # The last tensor may end before its room does.
+                os.ftruncate(file, max(self._end, len(self._pages)))
+            self._places[block] = offset, layout
+            return offset
+
+    def get(self, block: Block) -> Region:
+        offset, layout = self._places[block]
+        memory = layout.allocate()
+        with self._used("read") as file:
+            read_bytes(file, memory.numpy().data, offset)
+        return Region(layout, memory)
+
+    def is_at_hand(self, block: Block) -> bool:
+        """Whether the system's page cache has a block. Errors are left to the reader."""
+        offset, layout = self._places[block]
+        with suppress(SpillError), self._used("read") as file:
+            return is_cached(file, offset, layout.num_bytes)
+        return False
+
+    def pick(self, block: Block, rows: Tensor) -> Region:
+        """Read some rows of each of a block's tensors; the rows between them are not read."""
+        offset, layout = self._places[block]
+        found = layout.of_rows(len(rows))
+        memory = found.allocate()
+        with self._used("read") as file:
+            for name, tensor in found.views(memory).items():
+                read_rows(file, offset + layout.offset(name), rows, tensor)
+        return Region(found, memory)
+
+    def close(self) -> None:
+        """Forget all blocks; the file vanishes. No thread may read or write."""
+        self._places.clear()
+        file, self._file, self._end, self._pages = self._file, None, 0, torch.empty(0, dtype=torch.uint8)
+        if file is not None:
+            # Closed here: the traceback of an error may keep the object from being collected.
+            file.close()
+
+    @contextmanager
+    def _used(self, action: str) -> Iterator[int]:
+        """Inside the ``with`` block, the file stays open; errors of the system name the folder."""
+        with failing(f"cannot be {action}", self._folder):
+            with self._lock:
+                if self._file is None:
+                    self._file = unnamed_file(self._folder)
+                    # Python warns of a file that is collected open.
+                    finalize(self, self._file.close)
+                file = self._file.fileno()
+            yield file
+
+
+Host = RamHost | DiskHost
+"A place for blocks that are not in the memory that computes."
 
 
 def picked(tensors: Mapping[str, Tensor], rows: Tensor) -> dict[str, Tensor]:

@@ -1,18 +1,87 @@
-"""Residents: the blocks in the memory that computes, while a plan runs."""
+"""Residents: the blocks in the memory that computes, and the copies of them into it and out of it, while a plan runs.
+
+What waits for what is the plan's affair. Within the process's memory copies are made at once: no step runs at the same time. Memory has no
+engine that copies beside the processor. A thread that copies would take a core from a step, whose threads wait for each other. From and to
+files, one thread loads and one thread stores, while steps run. Blocks in the page cache are read at once instead.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from functools import partial
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
 from sagann.kernels.edge.state import GatherState
 from sagann.kernels.memory import POOL
-from sagann.plan.beside import Beside
-from sagann.plan.steps import UNLIMITED, Block, Move, Plan, Step
+from sagann.plan.epoch import Planned
+from sagann.plan.intervals import CutOwn, PartIntervals, cut_graph
+from sagann.plan.steps import UNLIMITED, Beside, Block, Move, Plan, Step
 from sagann.runtime.allocator import HeapGuard
-from sagann.runtime.blocks.transport import BytesOf, Copy, Transport
+from sagann.runtime.blocks.host import Host
+from sagann.runtime.blocks.sources import Sources
+from sagann.runtime.recorder import Recorder, recorded
+
+BytesOf = Callable[[Block], int]
+"Gives the bytes of a block."
+
+
+def nothing() -> None:
+    """Wait for nothing."""
+
+
+class Copy(NamedTuple):
+    """A copy that may be under way."""
+
+    result: Callable[[], Any]
+    "Makes later steps run after the copy. Gives the content of a block that was loaded."
+    done: Callable[[], bool] = lambda: False
+    "Whether a store by a thread has ended."
+
+
+class Threads:
+    """A thread that loads and one that stores, which start with their first work. Whatever they run must not hold the residents."""
+
+    def __init__(self) -> None:
+        self.loader = ThreadPoolExecutor(max_workers=1, thread_name_prefix="sagann-load")
+        self._storer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="sagann-store")
+        self._error: BaseException | None = None
+
+    def store(
+        self,
+        put: Callable[[], None],
+        *,
+        arrive: Callable[[], None] = nothing,
+        release: Callable[[], None] = nothing,
+    ) -> Future[None]:
+        """Put a block once it has arrived, and release its memory then, or when that fails.
+
+        After a store that has failed, all fail with the same error.
+        """
+        return self._storer.submit(self._store_in_turn, put, arrive, release)
+
+    def _store_in_turn(
+        self, put: Callable[[], None], arrive: Callable[[], None], release: Callable[[], None]
+    ) -> None:
+        try:
+            arrive()
+            if self._error is not None:
+                raise self._error
+            put()
+        except BaseException as error:
+            self._error = error
+            raise
+        finally:
+            release()
+
+    def end(self) -> None:
+        """Wait for the copies under way, and start no others."""
+        self._error = self._error or CancelledError()
+        self.loader.shutdown(wait=True, cancel_futures=True)
+        # No store is cancelled, because each one releases its memory.
+        self._storer.shutdown(wait=True)
 
 
 class Residents:
@@ -21,9 +90,13 @@ class Residents:
     The budget is of all blocks and of the temporary memory of a step.
     """
 
-    def __init__(self, plan: Plan, transport: Transport, bytes_of: BytesOf, beside: Beside) -> None:
-        self._transport = transport
-        self._bytes_of = bytes_of
+    def __init__(
+        self, plan: Plan, sources: Sources, bytes_of: BytesOf, timeline: Recorder | None, beside: Beside
+    ) -> None:
+        self._sources, self._host, self._bytes_of = sources, sources.host, bytes_of
+        self.timeline = timeline
+        "Recorder of the epoch's steps and copies."
+        self._threads = Threads() if beside.copies_beside else None
         self._budget_bytes, self._waits = plan.budget_bytes, plan.waits
         # Where blocks that are not in use lie in the process's memory too, the budget does not hold for the process.
         holds = plan.budget_bytes < UNLIMITED and beside.counts_process
@@ -59,10 +132,6 @@ class Residents:
         if self._heap is not None:
             self._heap.check()
 
-    def await_store(self, block: Block) -> None:
-        """Wait until a block that was stored lies on its host, for others to read it there."""
-        self._transport.await_store(block)
-
     def move(self, number: int, move: Move) -> None:
         """Start a copy, or drop a block; the number is that in the plan."""
         block = move.block
@@ -70,17 +139,39 @@ class Residents:
             after = [self._under_way[each][0] for each in self._waits_of(number) if each in self._under_way]
             self._blocks[block] = None
             self._held_bytes += move.num_bytes
-            self._begin(number, self._transport.load(block, after), block)
+            self._begin(number, self.load(block, after), block)
         elif move.kind == "store":
-            self._begin(number, self._transport.store(block, tensors_of(self._blocks[block])), None)
+            self._begin(number, self.store(block, tensors_of(self._blocks[block])), None)
         else:
             self._await(number)
             self.discard(block)
             self._held_bytes -= move.num_bytes
 
+    def load(self, block: Block, after: Sequence[Copy]) -> Copy:
+        """Start to load a block, after some stores."""
+        load = partial(_loaded, self._sources, block, self.timeline, self._bytes_of(block), after)
+        if self._threads is None or (all(store.done() for store in after) and self._sources.is_at_hand(block)):
+            content = load()
+            return Copy(lambda: content)
+        return Copy(self._threads.loader.submit(load).result)
+
+    def store(self, block: Block, tensors: Mapping[str, Tensor]) -> Copy:
+        """Start to copy a block out. Its tensors must not change before the copy has ended."""
+        put = partial(_put, self._host, block, tensors, self.timeline, self._bytes_of(block))
+        if self._threads is None:
+            put()
+            return Copy(nothing)
+        future = self._threads.store(put)
+        return Copy(future.result, future.done)
+
+    def await_store(self, block: Block) -> None:
+        """Wait until a block lies on its host, for others to read it there. The plan has waited for stores by threads already."""
+
     def close(self) -> None:
-        """Wait for the copies under way, and forget all blocks."""
-        self._transport.close()
+        """Wait for the copies under way, start no others, and forget all blocks, stored ones too."""
+        if self._threads is not None:
+            self._threads.end()
+        self._host.close()
         self._under_way.clear()
         self._blocks.clear()
 
@@ -106,8 +197,52 @@ class Residents:
                 self._blocks[loaded] = content
 
 
+class ExchangeSteps:
+    """The steps of one epoch in which workers exchange blocks, as methods by their kinds; in one process there are none."""
+
+    def close(self) -> None:
+        """End exchanges that nobody has waited for, because this worker has failed."""
+
+
+class Exchange:
+    """What a plan over the intervals of a worker's part needs of other workers; here of a whole graph, where nothing travels."""
+
+    first_vertex = 0
+    "Id in the graph of the first own vertex."
+    first_value = 0
+    "Id of the first non-zero in the features of own vertices, where these are sparse; else 0."
+
+    def cut(self, count: int, cut_own: CutOwn) -> PartIntervals:
+        """Cut all sources of the part into about ``count`` intervals (:data:`sagann.plan.intervals.CutPart`)."""
+        return cut_graph(count, cut_own)
+
+    def add_up(self, tensor: Tensor, doing: str) -> Tensor:
+        """The sum of one tensor [n] of each worker: the same bits at every worker. All workers call this at the same time."""
+        return tensor
+
+    def steps(self, planned: Planned, host: Host, resident: Residents) -> ExchangeSteps:
+        """The steps of an epoch that exchange blocks. All workers begin their exchanges in the same order."""
+        return ExchangeSteps()
+
+
 def tensors_of(content: Tensor | GatherState | Mapping[str, Tensor]) -> Mapping[str, Tensor]:
     """The tensors of a block's content."""
     if isinstance(content, GatherState):
         return content.tensors()
     return {"": content} if isinstance(content, Tensor) else content
+
+
+def _loaded(
+    sources: Sources, block: Block, timeline: Recorder | None, num_bytes: int, after: Sequence[Copy]
+) -> Any:
+    for copy in after:
+        copy.result()
+    with recorded(timeline, "load", block.label, num_bytes):
+        return sources.load(block).content()
+
+
+def _put(
+    host: Host, block: Block, tensors: Mapping[str, Tensor], timeline: Recorder | None, num_bytes: int
+) -> None:
+    with recorded(timeline, "store", block.label, num_bytes):
+        host.put(block, tensors)

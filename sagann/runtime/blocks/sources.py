@@ -12,9 +12,8 @@ from sagann.graph.large_arrays import made_by
 from sagann.kernels.feature_rows import FeatureRows
 from sagann.kernels.memory import POOL, empty
 from sagann.kernels.packed import Region
-from sagann.plan.beside import Beside
 from sagann.plan.epoch import Planned
-from sagann.plan.steps import UNLIMITED, Block
+from sagann.plan.steps import UNLIMITED, Beside, Block
 from sagann.runtime.blocks.chunks import Chunks
 from sagann.runtime.blocks.host import Host, Parts, copied, copy_alone_into
 from sagann.runtime.streaming.epoch import Epoch

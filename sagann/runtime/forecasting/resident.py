@@ -55,14 +55,9 @@ def resident_bytes() -> int | None:
 def expected_resident(
     model: nn.Module, graphs: Iterable[Graph], *, loaded_bytes: int, budget_bytes: int, num_vertices: int
 ) -> Resident:
-    """The resident memory of a process that trains ``model``.
+    """The resident memory of a process that trains ``model`` and takes so much of its budget.
 
-    Args:
-        model: its parameters are counted.
-        graphs: the graph as it is opened, and as the model reads it; arrays of both count once.
-        loaded_bytes: resident memory of a process that has loaded the program, and no graph.
-        budget_bytes: what the plan takes of its budget.
-        num_vertices: number of vertices.
+    Arrays of the graph as it is opened and as the model reads it count once; ``loaded_bytes`` are those of a process without a graph.
     """
     graphs = list(graphs)
     found = (each for graph in graphs for _, each in named_arrays(graph))

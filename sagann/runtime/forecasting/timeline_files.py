@@ -59,15 +59,9 @@ def write_trace(path: Path, timelines: Mapping[str, Timeline]) -> None:
 def write_picture(
     path: Path, timelines: Mapping[str, Timeline], *, title: str = "", budget_bytes: int | None = None
 ) -> None:
-    """Draw timelines, by name, below each other on one scale of seconds, as a PNG file.
+    """Draw timelines, by name, below each other on one scale of seconds, as a PNG file; ``budget_bytes`` is a line in the memory.
 
     Forward and backward are named above the lanes. Below the lanes of a simulated timeline stands the memory that its blocks take.
-
-    Args:
-        path: file to write.
-        timelines: what to draw.
-        title: line above all, such as model, data and budget.
-        budget_bytes: most that the memory may be, drawn as a line; None for no line.
 
     Raises:
         MissingDependencyError: matplotlib is not installed.

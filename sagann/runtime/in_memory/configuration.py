@@ -31,12 +31,7 @@ DEEPEST = 5
 
 
 def configuration(root: nn.Module, tensors: Mapping[str, Tensor]) -> Key:
-    """A key that is equal as long as a program of the layer, or of the model, holds.
-
-    Args:
-        root: the layer or the model.
-        tensors: its parameters and buffers by name.
-    """
+    """A key that is equal as long as a program of the layer, or of the model, with these parameters and buffers holds."""
     found: list[object] = []
     modules = list(root.named_modules(remove_duplicate=False))
     parts = frozenset(id(module) for _, module in modules)

@@ -24,9 +24,9 @@ from sagann.kernels.naive import scatter_dst, scatter_src
 from sagann.runtime.allocator import give_back_freed_memory
 from sagann.runtime.gather import can_gather_apart, compute_rows, gather_fused
 from sagann.runtime.in_memory.configuration import Key, configuration
-from sagann.runtime.in_memory.invariants import Invariants
+from sagann.runtime.in_memory.invariants import Invariants, versions_of
 from sagann.runtime.in_memory.tiles import TILE_EDGES, gather_tiled
-from sagann.runtime.in_memory.typed_maps import edges_of_pairs, gathered_bytes, moved_bytes, rows_of_vertices
+from sagann.runtime.in_memory.typed_maps import edges_of_pairs, moved_bytes, rows_of_vertices
 from sagann.saga.batch_norms import naming_few_rows
 from sagann.saga.edge import named
 from sagann.saga.engine import EdgeData, Engine, NaiveEngine, VertexRows
@@ -51,7 +51,6 @@ class CompiledEngine(Engine):
         options: what the compiler may do.
         lean: take as little memory as there is to take, at some cost in speed: nothing is kept that could be computed
             again, and freed memory goes back to the system.
-        invariant_bytes: bytes of gathers of constant features kept at most; None for no limit, 0 for none.
         tile_edges: edges at a time, where they cannot be fused.
 
     Raises:
@@ -64,24 +63,21 @@ class CompiledEngine(Engine):
         dialect: str = "auto",
         options: CompilerOptions | None = None,
         lean: bool = False,
-        invariant_bytes: int | None = None,
         tile_edges: int = TILE_EDGES,
     ) -> None:
         check_dialect(dialect)
         self.dialect = dialect
         self.tile_edges = tile_edges
         self.lean = lean
-        self._invariant_bytes = invariant_bytes
-        self.invariants = Invariants(0 if lean else invariant_bytes)
+        self.invariants = Invariants(is_on=not lean)
         self.options = options or CompilerOptions()
         self._naive = NaiveEngine()
         self._programs: WeakKeyDictionary[SagaLayer, dict[Key, LayerProgram | str]] = WeakKeyDictionary()
 
     def __reduce__(self) -> tuple[object, ...]:
         """A pickle has the options, and nothing that was compiled or kept."""
-        options = {"dialect": self.dialect, "options": self.options, "lean": self.lean}
-        more = {"invariant_bytes": self._invariant_bytes, "tile_edges": self.tile_edges}
-        return _engine_with, ({**options, **more},)
+        given = {"dialect": self.dialect, "options": self.options, "lean": self.lean, "tile_edges": self.tile_edges}
+        return partial(CompiledEngine, **given), ()  # type: ignore[arg-type]
 
     def run(self, layer: SagaLayer, topology: Topology, x: VertexRows, data: EdgeData) -> Tensor:
         """Run a layer on checked input."""
@@ -94,7 +90,7 @@ class CompiledEngine(Engine):
             return self._run_as_written(layer, topology, _dense(x), data)
         if _has_feature_rows(x) and not program.maps_features:
             return self.run(layer, topology, _dense(x), data)
-        program = self._ordered(layer, program, topology, x, data)
+        program = self._ordered(program, topology, x, data)
         return self._run(layer, program, tensors, topology, x, data)
 
     def _run_as_written(
@@ -182,9 +178,7 @@ class CompiledEngine(Engine):
         except TraceError as error:
             return str(error)
 
-    def _ordered(
-        self, layer: SagaLayer, program: LayerProgram, topology: Topology, x: VertexRows, data: EdgeData
-    ) -> LayerProgram:
+    def _ordered(self, program: LayerProgram, topology: Topology, x: VertexRows, data: EdgeData) -> LayerProgram:
         """The program, or the same with its maps by edge type last where that moves fewer bytes in this topology."""
         last = program.maps_last
         if last is None or _has_feature_rows(x) or topology.remote is not None:
@@ -192,9 +186,7 @@ class CompiledEngine(Engine):
             return program
         assert last.typed is not None
         types = data[next(each.key for each in last.inputs if each.name == last.typed.types)]
-        kept = last.invariant and self.invariants.keeps(
-            gathered_bytes(last, topology, types), self.invariants.owner(layer, last), topology, x, data
-        )
+        kept = last.invariant and versions_of(x, data) is not None
         cheaper = moved_bytes(last, topology, types, kept=kept) < moved_bytes(program, topology, types)
         return last if cheaper else program
 
@@ -259,10 +251,6 @@ class CompiledEngine(Engine):
 
     def _dialect(self, topology: Topology) -> Dialect:
         return dialect_for(topology.device.type, self.dialect)
-
-
-def _engine_with(arguments: Mapping[str, Any]) -> CompiledEngine:
-    return CompiledEngine(**arguments)
 
 
 def _first(rows: R, topology: Topology) -> R:

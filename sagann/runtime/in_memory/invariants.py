@@ -1,8 +1,7 @@
 """Gathers of constant features, kept: computed in the first epoch, and read in later epochs.
 
-A kept tensor belongs to one owner, one topology and its tensors of features. It is dropped when one of these is freed, or
-when the features or the edge data have changed. A tensor that would exceed the budget is not kept; where workers divide a graph, not if it would at
-one of them. Programs of a layer that gather the same rows, as in training and in evaluation, have one owner.
+A kept tensor belongs to one owner, one topology and its tensors of features. It is dropped when one of these is freed, or when the features
+or the edge data have changed. Programs of a layer that gather the same rows, as in training and in evaluation, have one owner.
 
 References:
     Ma et al., NGra, 2018, Sec. 3.2 hoists within an epoch; this is the same across epochs.
@@ -10,7 +9,6 @@ References:
 
 from __future__ import annotations
 
-import threading
 import weakref
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -39,12 +37,10 @@ class Owner:
 
 
 class Invariants:
-    """Keeps gathered tensors of all layers within a budget; None for no limit, 0 to keep nothing."""
+    """Keeps gathered tensors of all layers, or none at all."""
 
-    def __init__(self, budget_bytes: int | None = None) -> None:
-        self.budget_bytes = budget_bytes
-        # Dropping takes no lock: an owner may be freed at any point, also while the lock is held.
-        self._keeping = threading.Lock()
+    def __init__(self, *, is_on: bool = True) -> None:
+        self._is_on = is_on
         self._kept: dict[Key, tuple[Tensor, Versions, list[Any]]] = {}
         self._owners: WeakKeyDictionary[SagaLayer, dict[object, Owner]] = WeakKeyDictionary()
         self._owner_of: WeakKeyDictionary[LayerProgram, Owner] = WeakKeyDictionary()
@@ -55,8 +51,8 @@ class Invariants:
         return sum(result.nbytes for result, _, _ in list(self._kept.values()))
 
     def is_constant(self, x: Tensor | FeatureRows) -> bool:
-        """Whether ``x`` was declared constant, and the budget allows to keep anything."""
-        return self.budget_bytes != 0 and isinstance(x, Tensor) and is_constant(x)
+        """Whether ``x`` was declared constant, and anything is kept."""
+        return self._is_on and isinstance(x, Tensor) and is_constant(x)
 
     def owner(self, layer: SagaLayer, program: LayerProgram) -> Owner:
         """The owner of the tensors that a program of the layer gathers."""
@@ -68,14 +64,6 @@ class Invariants:
                 owner = self._owners.setdefault(layer, {}).setdefault(content, owner)
             self._owner_of[program] = owner
         return self._owner_of[program]
-
-    def keeps(
-        self, size_bytes: int, owner: Owner, topology: Topology, x: Mapping[str, Any], data: Mapping[str, Tensor]
-    ) -> bool:
-        """Whether a gather of the owner's programs, of ``size_bytes``, is kept or would be."""
-        if (versions := _versions(x, data)) is None:
-            return False
-        return self._find(_key(owner, topology, x), versions) is not None or self._has_room(size_bytes)
 
     def get(
         self,
@@ -89,7 +77,7 @@ class Invariants:
 
         The gather depends on topology, features and edge data alone, which need no gradient.
         """
-        key, versions = _key(owner, topology, x), _versions(x, data)
+        key, versions = _key(owner, topology, x), versions_of(x, data)
         if versions is None:
             return compute()
         known = self._find(key, versions)
@@ -99,17 +87,9 @@ class Invariants:
         if result.is_inference():
             # Training could not use it.
             return result
-        # A worker that has kept a gather no longer exchanges the rows for it. So all workers keep it, or none, whatever the sizes of their parts are.
-        remote, has_room = topology.remote, self._has_room(result.nbytes)
-        if self.budget_bytes is not None and not (has_room if remote is None else remote.all(has_room)):
-            return result
-        with self._keeping:
-            # Another thread may have kept the same result meanwhile.
-            self._forget(key)
-            if remote is not None or self._has_room(result.nbytes):
-                forget = lambda _: self._forget(key)  # noqa: E731 - one callback for all owners.
-                owners = [weakref.ref(each, forget) for each in (owner, topology, *x.values())]
-                self._kept[key] = (result, versions, owners)
+        forget = lambda _: self._forget(key)  # noqa: E731 - one callback for all owners.
+        owners = [weakref.ref(each, forget) for each in (owner, topology, *x.values())]
+        self._kept[key] = (result, versions, owners)
         return result
 
     def _find(self, key: Key, versions: Versions) -> Tensor | None:
@@ -119,9 +99,6 @@ class Invariants:
         self._forget(key)
         return None
 
-    def _has_room(self, size_bytes: int) -> bool:
-        return self.budget_bytes is None or self.held_bytes + size_bytes <= self.budget_bytes
-
     def _forget(self, key: Key) -> None:
         self._kept.pop(key, None)
 
@@ -130,7 +107,7 @@ def _key(owner: Owner, topology: Topology, x: Mapping[str, Any]) -> Key:
     return id(owner), id(topology), *map(id, x.values())
 
 
-def _versions(x: Mapping[str, Any], data: Mapping[str, Tensor]) -> Versions | None:
+def versions_of(x: Mapping[str, Any], data: Mapping[str, Tensor]) -> Versions | None:
     """The versions, or None where a tensor was made in inference mode and so has no version."""
     tensors = (*x.values(), *data.values())
     if any(each.is_inference() for each in tensors):

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Generic, NoReturn, TypeVar
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
@@ -40,12 +40,8 @@ _FEW_CORES = 2
 class Batches(ABC, Generic[B]):
     """An iterable that has new batches in every epoch: ``for batch in batches`` goes through the next one, the first time through epoch 0.
 
-    Args:
-        graph: what batches are made of.
-        items: what batches are cut from, int64.
-        units: name of the items, in errors.
-        batch_size, shuffle, seed, drop_last, ahead: as for :class:`sagann.runtime.loading.MiniBatches`.
-        device: where batches go.
+    Batches are cut from ``items``, whose name in errors is ``units``; other arguments are those of
+    :class:`sagann.runtime.loading.MiniBatches`.
     """
 
     def __init__(
@@ -98,20 +94,6 @@ class Batches(ABC, Generic[B]):
         """Have the next loop go through this epoch."""
         require_integer(epoch, "epoch", where=f"{type(self).__name__}.set_epoch")
         self._next_epoch = epoch
-
-    def __getitem__(self, number: object) -> NoReturn:
-        """Refuse to be indexed, as PyTorch's DataLoader does with a data set.
-
-        Raises:
-            InputError: always.
-        """
-        kind = type(self).__name__
-        raise InputError(
-            "batches are not rows of a data set: a batch was asked for by its number, as "
-            f"torch.utils.data.DataLoader does (in {kind})",
-            hint=f"Leave the DataLoader out, and write `for batch in batches: ...`: {kind} makes the batches of a new epoch each time, ahead of the "
-            "loop, on threads of its own (threads=, ahead=).",
-        )
 
     def __iter__(self) -> Iterator[B]:
         epoch, self._next_epoch = self._next_epoch, self._next_epoch + 1
@@ -174,10 +156,6 @@ def useful_ahead(graph: Graph, device: torch.device) -> int:
 
     That is on a processor of one or two cores, if no thread waits for a disk or a device: all arrays that batches are made of are
     in memory or in the page cache.
-
-    Args:
-        graph: what batches are made of.
-        device: where the model is trained.
     """
     if device.type != "cpu" or num_cores() > _FEW_CORES:
         return AHEAD

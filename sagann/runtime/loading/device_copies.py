@@ -1,10 +1,9 @@
 """DeviceCopies: mini-batches go to a CUDA device beside the training step.
 
 Rows of features are made in pinned memory (:meth:`DeviceCopies.making_rows`), from where the device copies them. The other arrays of a batch are
-packed into one piece of pinned memory, and travel in one copy, on a stream of their own. With them go the cuts of the
-passes over its blocks, which the host makes: a training step that made them would wait for the device at every pass. Features whose hot rows lie
-on the device do not travel: after the copy, the same stream gathers them. Blocks that the device has sampled do not travel either; only their cuts do, for
-which the host reads their offsets. The stream that computes waits for that stream; no thread of the host does.
+packed into one piece of pinned memory, and travel in one copy, on a stream of their own, with the cuts of the passes over its blocks: a
+training step that made them would wait for the device at every pass. Features whose hot rows lie on the device are gathered there after the
+copy. Blocks that the device has sampled do not travel. The stream that computes waits for that stream; no thread of the host does.
 
 References:
     Lin and Prasanna, HyScale-GNN, IPDPS 2023, Sec. IV-B: the second stage of the prefetch, from the host's memory to the device's.
@@ -27,8 +26,7 @@ from torch import Tensor
 from sagann.graph.large_arrays import made_by
 from sagann.kernels.dialects import Dialect, dialect_for
 from sagann.kernels.packed import Layout, Region, side_by_side
-from sagann.runtime.device.pinned import PinnedPool
-from sagann.runtime.device.streams import Mark, Streams
+from sagann.runtime.device.streams import Mark, PinnedPool, Streams
 from sagann.runtime.tiered.device_features import DeviceFeatures, FarRows
 from sagann.sampling import MiniBatch
 
@@ -69,11 +67,7 @@ class Packed:
 class DeviceCopies:
     """Copies batches to a device. :meth:`pack` runs on any thread, :meth:`send` on one, :meth:`receive` on the thread that computes.
 
-    Args:
-        streams: queues of the device.
-        features: gives the rows of batches that are sent with far rows.
-        pool: pinned memory, which may outlive this object; None for memory of its own.
-        dialect: kernels that will run on the blocks; None for the fastest ones of the device.
+    ``features`` give the rows of batches that are sent with far rows; ``pool`` is pinned memory, which may outlive this object.
     """
 
     def __init__(

@@ -4,23 +4,77 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace as with_changes
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
+from sagann.errors import InputError, require_type
 from sagann.graph import Graph
 from sagann.graph.feature_store import AnnouncedFeatures, read_announced, read_rows
+from sagann.graph.topology import Topology
 from sagann.ranges import require_integer
-from sagann.runtime.device.pinned import PinnedPool
-from sagann.runtime.device.streams import Streams
+from sagann.runtime.device.cuda_devices import CudaDevices
+from sagann.runtime.device.streams import PinnedPool, Streams
 from sagann.runtime.loading.batches import Batches, chosen, require_graph, size_of_rows
 from sagann.runtime.loading.device_copies import DeviceCopies, Packed, pinned_pool
 from sagann.runtime.loading.pipeline import Size, Stage
-from sagann.runtime.loading.sampling_place import SampleOn, device_sampler_of
 from sagann.runtime.places import device_named
+from sagann.runtime.tiered import DeviceSampler, DeviceTopology
 from sagann.runtime.tiered.device_features import DeviceFeatures, require_same_device
 from sagann.sampling import LearnedLinks, MiniBatch, NeighborSampler
+
+SampleOn: TypeAlias = str | DeviceTopology
+"""Who samples: "cpu", "device", or the device of a :class:`sagann.runtime.tiered.DeviceTopology`, which states where its edges lie."""
+
+PLACES = ("cpu", "device")
+"The names of who samples."
+
+
+def device_sampler_of(
+    sample_on: SampleOn,
+    topology: Topology,
+    fanouts: Sequence[int],
+    *,
+    device: torch.device,
+    replace: bool,
+    weights: str | None,
+    seed: int,
+) -> DeviceSampler | None:
+    """The sampler of the device that batches go to; None where the processor samples. Whatever no device samples is an InputError."""
+    where, hint = "MiniBatches.sample_on", "Leave sample_on out, and the processor samples."
+    require_type(sample_on, (str, DeviceTopology), where=where, hint='Pass "cpu", "device" or a DeviceTopology.')
+    if sample_on == "cpu":
+        return None
+    if isinstance(sample_on, str):
+        if sample_on not in PLACES:
+            raise InputError(
+                f"nothing of that name samples: '{sample_on}' (in {where})",
+                hint=f"Choose one of {', '.join(PLACES)}.",
+            )
+        if device.type == "cpu":
+            raise InputError(
+                f"there is no device that could sample: batches go to 'cpu' (in {where})",
+                hint="Pass device='cuda', or leave sample_on out: the processor samples.",
+            )
+    if weights is not None:
+        raise InputError(f"a device does not pick edges by weight: weights='{weights}' (in {where})", hint=hint)
+    if isinstance(sample_on, DeviceTopology):
+        if sample_on.device != device:
+            raise InputError(
+                f"edges are read by another device: batches go to '{device}', the edges to "
+                f"'{sample_on.device}' (in {where})",
+                hint=f"Pass device='{sample_on.device}', or a DeviceTopology of that device.",
+            )
+        if sample_on.topology is not topology:
+            raise InputError(
+                f"edges are those of another graph: {sample_on.topology}, the graph has {topology} (in {where})",
+                hint="Make the DeviceTopology of graph.topology, after model.prepare(graph).",
+            )
+        edges = sample_on
+    else:
+        edges = DeviceTopology(topology, devices=CudaDevices([device]))
+    return DeviceSampler(edges, fanouts, replace=replace, seed=seed)
 
 
 class MiniBatches(Batches[MiniBatch]):

@@ -1,32 +1,34 @@
 """Pipeline: stages that work ahead of a caller, each on threads of its own, and hand over their results in order.
 
-Numbered items go through all stages. At most ``ahead`` items are on their way: a stage that is faster than the caller waits. So the
-memory is bounded, whichever stage is the slowest. A stage whose results are large may have a smaller bound for the items that have
-entered it; the stages before it then work further ahead. The results do not depend on the numbers of threads or of items ahead.
+At most ``ahead`` items are on their way, so the memory is bounded, whichever stage is the slowest. A stage whose results are large may have
+a smaller bound; the stages before it then work further ahead. The results do not depend on the numbers of threads or of items ahead.
 
-The caller alone lets items in: each is a chain of futures, one for every stage, and threads take items in order. So a stage with one thread works on
-them in order. An exception of a stage reaches the caller in the place of the item's result, after the results of earlier items.
+The caller alone lets items in: each is a chain of futures, one for every stage, and threads take items in order. An exception of a stage
+reaches the caller in the place of the item's result, after the results of earlier items.
 
 References:
-    Lin and Prasanna, HyScale-GNN, IPDPS 2023, Sec. IV-B (two-stage feature prefetch). We differ in that sampling is a stage as well, and
-    in that bounds count the items of all later stages together.
+    Lin and Prasanna, HyScale-GNN, IPDPS 2023, Sec. IV-B (two-stage feature prefetch). We differ in that sampling is a stage as well.
 """
 
 from __future__ import annotations
 
 import atexit
+import ctypes
 import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
 from queue import SimpleQueue
 from types import TracebackType
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, TypeVar
+
+import torch
 
 from sagann.errors import SagannError
-from sagann.runtime.loading.serial_thread import work_serially
 
 R = TypeVar("R")
 
@@ -49,10 +51,6 @@ class Size:
     "Bytes of all arrays."
 
 
-def _no_size(result: Any) -> Size:
-    return Size()
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stage:
     """One kind of work on every item."""
@@ -63,7 +61,7 @@ class Stage:
     "Makes the stage's result of that of the stage before; the first stage gets the number of the item."
     threads: int = 1
     "Number of threads that work on different items."
-    size_of: Callable[[Any], Size] = _no_size
+    size_of: Callable[[Any], Size] = lambda result: Size()
     "Size of a result, for the counters."
     limit: Callable[[], int] | None = None
     "Most threads that work at the same time, asked before a thread waits for an item; None for all of them."
@@ -91,15 +89,8 @@ class StageCounters:
     "Seconds of waiting for an item, of all threads together."
 
 
-class _Task(NamedTuple):
-    """An item to work on."""
-
-    position: int
-    "Its position among all items."
-    before: Future[Any]
-    "What the stage before makes of it."
-    result: Future[Any]
-    "What the stage makes of that."
+_Task = tuple[int, Future[Any], Future[Any]]
+"An item to work on: its position among all items, what the stage before makes of it, and what the stage makes of that."
 
 
 class _Line:
@@ -134,42 +125,34 @@ class _Line:
                 pass
         except BaseException as error:  # noqa: BLE001 - whatever ends a thread is for the caller to see.
             while (task := self.tasks.get()) is not None:
-                task.result.set_exception(error)
+                task[2].set_exception(error)
 
     def _serve(self) -> bool:
         """Work on the next item; False at the end."""
         since_s = time.perf_counter()
+        limit = self.stage.limit
         with self.changed:
-            self.changed.wait_for(self._has_room)
+            self.changed.wait_for(lambda: self.is_closed or limit is None or self.active < limit())
             self.active += 1
         task = self.tasks.get()
         if task is not None:
-            self._finish(task, since_s)
+            self._finish(*task, since_s)
         with self.changed:
             self.active -= 1
             self.changed.notify_all()
         return task is not None
 
-    def _has_room(self) -> bool:
-        return self.is_closed or self.stage.limit is None or self.active < self.stage.limit()
-
-    def enter(self, position: int, before: Future[Any]) -> Future[Any]:
-        """Work on an item as soon as it is ready; the result will be that of the future."""
-        result = Future[Any]()
-        self.tasks.put(_Task(position, before, result))
-        return result
-
-    def _finish(self, task: _Task, since_s: float) -> None:
+    def _finish(self, position: int, before: Future[Any], result: Future[Any], since_s: float) -> None:
         if self.is_closed:
-            task.result.cancel()
+            result.cancel()
             return
         try:
-            given = task.before.result()
+            given = before.result()
             with self.changed:
                 self.counters.waited_s += time.perf_counter() - since_s
-            task.result.set_result(self.work(task.position, given))
+            result.set_result(self.work(position, given))
         except BaseException as error:  # noqa: BLE001 - whatever ends a stage is for the caller to see.
-            task.result.set_exception(error)
+            result.set_exception(error)
 
     def work(self, position: int, given: Any) -> Any:
         """Work on an item now."""
@@ -197,11 +180,6 @@ class _Line:
                 counters.most_bytes = max(counters.most_bytes, size.num_bytes)
                 counters.busy_s += time.perf_counter() - since_s
         return result
-
-    def under_way(self) -> dict[int, float]:
-        """Positions of the items that are worked on now, with the time of the clock when that began."""
-        with self.changed:
-            return dict(self.working)
 
     def end(self) -> None:
         """Have the threads end after the items that have entered."""
@@ -324,7 +302,7 @@ class Pipeline(Generic[R]):
                     thread.join(max(0.0, deadline_s - time.monotonic()))
         for results in self._entered:
             results.clear()
-        late = [(began_s, position, line) for line in self._lines for position, began_s in line.under_way().items()]
+        late = [(began_s, position, line) for line in self._lines for position, began_s in [*line.working.items()]]
         if late and not self._is_stalled:
             self._is_stalled = True
             _, position, line = min(late, key=lambda each: each[0])
@@ -344,7 +322,8 @@ class Pipeline(Generic[R]):
             ready = self._num_entered[at - 1] if at else most
             for position in range(self._num_entered[at], min(ready, self._freed + bound)):
                 before = self._entered[at - 1].pop(position) if at else _done(self._numbers[position])
-                self._entered[at][position] = line.enter(position, before)
+                self._entered[at][position] = result = Future[Any]()
+                line.tasks.put((position, before, result))
                 self._num_entered[at] = position + 1
                 if position == most - 1:
                     line.end()
@@ -405,3 +384,20 @@ def _close_open() -> None:
     _signal(lines)
     for thread in (thread for line in lines for thread in line.threads):
         thread.join(max(0.0, deadline_s - time.monotonic()))
+
+
+def work_serially() -> None:
+    """From now on, operators that this thread calls run on this thread alone. Other threads keep their number of threads."""
+    # PyTorch sets the number of a new thread when it is first asked for.
+    torch.get_num_threads()
+    openmp = _openmp()
+    if openmp is not None:
+        openmp.omp_set_num_threads(1)
+
+
+@cache
+def _openmp() -> Any:
+    """The OpenMP library of PyTorch; None where it is not found: operators then have the threads that PyTorch gives them."""
+    found = sorted(Path(torch.__file__).parent.glob("lib/libgomp*.so*"))
+    # PyTorch has loaded the library already.
+    return ctypes.CDLL(str(found[0])) if found else None

@@ -47,13 +47,9 @@ def warn_of_less(before_bytes: int, now_bytes: int, num_intervals: int, error: B
 
 
 class Call:
-    """One call.
+    """One call: ``begin`` makes the executor of the current plan, ``shrink`` plans with less memory, or raises.
 
-    Args:
-        begin: makes the executor of the current plan.
-        shrink: plans with less memory, or raises.
-        hops: topologies that the call walks; their edges must not change before the backward.
-        read: other tensors that the call reads besides features and parameters; they must not change before the backward.
+    The edges of ``hops``, and the tensors ``read`` besides features and parameters, must not change before the backward.
     """
 
     def __init__(

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from weakref import WeakKeyDictionary
 
+import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
@@ -17,10 +18,14 @@ from sagann.compiler.capture import capture
 from sagann.compiler.compile import CompilerOptions
 from sagann.compiler.model_program import ModelProgram
 from sagann.compiler.trace import tensors_of
-from sagann.errors import InputError, LayerError
+from sagann.errors import InputError, LayerError, require_type
+from sagann.graph.constant import is_constant, version_of
+from sagann.graph.feature_store import Features, FeatureStore
+from sagann.graph.rows import is_sparse
 from sagann.graph.topology import Topology
 from sagann.runtime.in_memory.configuration import Key, configuration
-from sagann.runtime.in_memory.pairs import check_types
+from sagann.runtime.in_memory.typed_maps import check_types
+from sagann.runtime.places import require_on_host
 
 MOST_PROGRAMS = 8
 "Programs kept per model; the oldest goes first."
@@ -31,7 +36,6 @@ def captured(
     model: nn.Module,
     hops: Sequence[Topology],
     x: Tensor,
-    options: CompilerOptions | None = None,
     *,
     x_is_constant: bool,
 ) -> ModelProgram:
@@ -55,7 +59,7 @@ def captured(
                     f"edge data gets no gradient in a streamed model: '{name}' requires one (in stream)",
                     hint="Detach it, or run the model in memory.",
                 )
-    program = _traced(model, hops, x, options or CompilerOptions(), x_is_constant)
+    program = _traced(model, hops, x, x_is_constant)
     require_types(program, hops)
     for number, gather in enumerate(program.gathers, 1):
         is_concat = not gather.edges.gathering.is_reduced
@@ -70,15 +74,13 @@ def captured(
     return program
 
 
-def _traced(
-    model: nn.Module, hops: Sequence[Topology], x: Tensor, options: CompilerOptions, x_is_constant: bool
-) -> ModelProgram:
+def _traced(model: nn.Module, hops: Sequence[Topology], x: Tensor, x_is_constant: bool) -> ModelProgram:
     programs = _PROGRAMS.setdefault(model, {})
     form = x.shape[1:], x.layout, x.dtype, x.device, x_is_constant
-    key: Key = (configuration(model, tensors_of(model)), options, form, _forms_of(hops))
+    key: Key = (configuration(model, tensors_of(model)), form, _forms_of(hops))
     program = programs.get(key)
     if program is None:
-        program = capture(model, hops, x, options=options, x_is_constant=x_is_constant)
+        program = capture(model, hops, x, options=CompilerOptions(), x_is_constant=x_is_constant)
         if len(programs) == MOST_PROGRAMS:
             del programs[next(iter(programs))]
         programs[key] = program
@@ -118,3 +120,48 @@ def require_types(program: ModelProgram, hops: Sequence[Topology]) -> None:
     """Refuse edge types for which a program has no matrix."""
     for (hop, data), num_types in program.num_types.items():
         check_types(hops[hop], hops[hop].edge_data[data], num_types)
+
+
+_HINT = "Pass features with a row for every vertex of the graph that the model is streamed over."
+
+
+def check_features(x: Features, num_vertices: int, device: torch.device) -> None:
+    """Refuse features with another number of rows, a layout that is not streamed, or on a device."""
+    require_type(x, (Tensor, FeatureStore), where="StreamedModel.x", hint=_HINT)
+    if isinstance(x, Tensor):
+        require_on_host(x.device, "features")
+        is_read = x.layout == torch.strided or (is_sparse(x) and device.type == "cpu" and not x.requires_grad)
+        if is_read and x.dim() > 0 and len(x) == num_vertices:
+            return
+        value = f"{list(x.shape)} of layout {x.layout}"
+    else:
+        if x.num_rows == num_vertices:
+            return
+        value = f"{[x.num_rows, *x.row_shape]} of a {type(x).__name__}"
+    raise InputError(
+        f"vertex features do not fit the graph: {value}, expected rows of {num_vertices} vertices, dense or "
+        "(on the CPU, without a gradient) torch.sparse_csr (in StreamedModel.x)",
+        hint=_HINT,
+    )
+
+
+def needs_gradient(x: Features | None) -> bool:
+    """Whether the features get a gradient; the rows of a feature store never do."""
+    return isinstance(x, Tensor) and x.requires_grad
+
+
+def are_constant(x: Features) -> bool:
+    """Whether results that depend on the features may be kept: their owner has declared them constant, and changes are counted."""
+    return is_constant(x) and feature_version(x) >= 0
+
+
+def feature_version(x: Features) -> int:
+    """:func:`version_of` the features; 0 for a feature store."""
+    return version_of(x) if isinstance(x, Tensor) else 0
+
+
+def like_on(x: Features, device: torch.device) -> Tensor:
+    """A tensor of the form of the features, to capture a model with on the device that computes."""
+    if isinstance(x, Tensor):
+        return x if x.device == device else x.new_empty((1, *x.shape[1:]), device=device)
+    return torch.empty((1, *x.row_shape), dtype=x.dtype, device=device)

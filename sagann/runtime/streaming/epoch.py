@@ -29,6 +29,10 @@ class Epoch:
     "Parameters in the program's order; detached leaves, so that gradients are collected here."
     trains: bool
     "Whether there is a backward."
+    seeds: Sequence[int] = ()
+    "Of dropouts and random gathers, by their numbers."
+    seed: int = 0
+    "Of other random numbers."
     loss_of: LossOf | None = None
     "Loss of an interval's rows, where the loss is computed with the result."
     shared: dict[str, Tensor] = field(default_factory=dict)

@@ -6,7 +6,7 @@ References:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from functools import partial
 from typing import Any
@@ -23,20 +23,18 @@ from sagann.kernels.edge.state import GatherState
 from sagann.kernels.memory import POOL
 from sagann.kernels.row_dropout import rows_of
 from sagann.kernels.seeds import NUM_SEEDS, seeded
-from sagann.plan.beside import Beside
 from sagann.plan.epoch import Planned
 from sagann.plan.selection import as_read
-from sagann.plan.steps import Block, BlockKind, Move, Step
-from sagann.runtime.blocks.backend import Backend
+from sagann.plan.steps import Beside, Block, BlockKind, Move, Step
+from sagann.runtime.backend import Backend
 from sagann.runtime.blocks.chunks import Chunks
 from sagann.runtime.blocks.host import Host
-from sagann.runtime.blocks.residents import Residents, tensors_of
+from sagann.runtime.blocks.residents import Exchange, tensors_of
 from sagann.runtime.blocks.sources import Sources
 from sagann.runtime.gather import ChunkedGather, compute_rows, divisors
 from sagann.runtime.moments import Groups, Moments
 from sagann.runtime.recorder import Recorder, recorded
 from sagann.runtime.streaming.epoch import Epoch, loss_of_rows
-from sagann.runtime.streaming.part import BlockExchange, NoExchange
 from sagann.runtime.streaming.tape import Tape
 from sagann.saga.batch_norms import too_few_rows
 
@@ -50,14 +48,7 @@ _SEEDS_OF_WORKER = 1 << 20
 class Executor:
     """Runs the forward and the backward of one epoch.
 
-    Args:
-        chunks: chunks of each hop, by its number.
-        host: keeps the blocks of this epoch that are not on the device.
-        constants: keeps the blocks that are the same in every epoch.
-        seeds: seeds of the model's dropouts and random gathers, by their numbers.
-        seed: seed of other random numbers, where the model draws any.
-        beside: memory beside the device, which the plan was made for.
-        exchange: sends and receives blocks of a worker's part; None for a whole graph.
+    The host keeps the blocks of this epoch that are not on the device, ``constants`` those that are the same in every epoch.
     """
 
     def __init__(
@@ -68,29 +59,24 @@ class Executor:
         host: Host,
         constants: Host,
         dialect: str,
-        seeds: Sequence[int],
-        seed: int,
         epoch: Epoch,
         backend: Backend,
         beside: Beside,
-        timeline: Recorder | None = None,
-        exchange: BlockExchange | None = None,
+        timeline: Recorder | None,
+        exchange: Exchange,
     ) -> None:
         self.program, schedule, self.plan = planned
-        self.part, self.exchange = schedule.part, exchange or NoExchange()
+        self.part, self.exchange = schedule.part, exchange
         self._first_seed = self.part.rank * _SEEDS_OF_WORKER
         self.gradients = schedule.gradients
         self.chunks = chunks
-        self.seeds, self.seed = seeds, seed
         self.epoch = epoch
         self.device = backend.device
         self.dialect = dialect_for(self.device.type, dialect)
         self._rows = partial(compute_rows, dialect=self.dialect)
         sources = Sources(planned, chunks=chunks, host=host, constants=constants, epoch=epoch, beside=beside)
-        self._host, self._constants = host, constants
-        transport = backend.transport(sources, host, schedule.sizes.of, timeline, beside)
-        self._timeline = transport.timeline
-        self.resident = Residents(self.plan, transport, schedule.sizes.of, beside)
+        self._constants = constants
+        self.resident = backend.residents(self.plan, sources, schedule.sizes.of, timeline, beside)
         self._exchanges = self.exchange.steps(planned, host, self.resident)
         self._operations = enumerate(self.plan.operations)
         self._tapes: dict[Block, Tape] = {}
@@ -126,33 +112,14 @@ class Executor:
             self._exchanges.close()
         finally:
             self.resident.close()
-            self._host.close()
 
     def _share(self) -> None:
         names = [name for name, _ in self.program.parameters]
         named = dict(zip(names, self.epoch.parameters, strict=True))
-        with torch.enable_grad(), seeded(self.seed - 1, self.device):
+        with torch.enable_grad(), seeded(self.epoch.seed - 1, self.device):
             self.epoch.shared = named | self.program.param.run(named, self._rows)
 
     def _run_until(self, kind: str) -> None:
-        run: Mapping[str, Callable[[Step], None]] = {
-            "transform": self._transform,
-            "transform_loss": self._transform_loss,
-            "gather": self._gather,
-            "finish": self._finish,
-            "means": self._add_to_means,
-            "share_means": self._share_means,
-            "store_constant": self._store_constant,
-            "output": self._output,
-            "prepare_grad": self._prepare_grad,
-            "transform_grad": self._transform_grad,
-            "gather_grad": self._gather,
-            "finish_grad": self._finish_grad,
-            "share_means_grad": self._share_means_grad,
-            "means_grad": self._means_grad,
-            "output_grad": self._output_grad,
-            **self._exchanges.by_kind,
-        }
         try:
             with POOL.limited(self.plan.budget_bytes):
                 for number, operation in self._operations:
@@ -162,12 +129,17 @@ class Executor:
                     if operation.kind == kind:
                         return
                     self.resident.begin(number, operation)
-                    with recorded(self._timeline, "compute", operation.label):
-                        run[operation.kind](operation)
+                    with recorded(self.resident.timeline, "compute", operation.label):
+                        self._run(operation)
         except BaseException:
             # Also after Ctrl-C: no thread may go on copying.
             self.close()
             raise
+
+    def _run(self, step: Step) -> None:
+        """Run a step by the method of its kind."""
+        run = getattr(self._exchanges, step.kind, None) or getattr(self, f"_{step.kind}")
+        run(step)
 
     def _rows_of(self, kind: BlockKind, name: str, interval: int) -> Any:
         """An interval's rows of a kind and name: a tensor, or several by name."""
@@ -219,10 +191,10 @@ class Executor:
     def _run_stage(self, step: Step, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Run a stage on an interval, with the same random numbers each time."""
         number = step.number * self.plan.num_intervals + step.interval + self._first_seed
-        others = seeded(self.seed + number, self.device) if self.program.draws_more else nullcontext()
+        others = seeded(self.epoch.seed + number, self.device) if self.program.draws_more else nullcontext()
         first, own = self.exchange.first_vertex, self.plan.vertices(step.interval)
         vertices = slice(first + own.start, first + own.stop)
-        with others, rows_of(vertices, self.seeds, first_value=self.exchange.first_value):
+        with others, rows_of(vertices, self.epoch.seeds, first_value=self.exchange.first_value):
             return self.program.stages[step.number].run(inputs, self._rows)
 
     def _taped(self, step: Step) -> tuple[Tape, dict[str, Tensor]]:
@@ -318,6 +290,8 @@ class Executor:
             names = self.gradients.passes(gather)[step.backward_pass - 1].names(of_edges=True)
             self.resident[handed] = dict(zip(names, of_edges, strict=True))
 
+    _gather_grad = _gather
+
     def _gather_of(self, step: Step) -> tuple[Gather, ChunkedGather]:
         """The gather of a step, and its meaning."""
         gather = self.program.gather(step.number)
@@ -327,7 +301,7 @@ class Executor:
             dialect=self.dialect,
             num_edges=self.chunks[gather.hop].num_edges,
             device=self.device,
-            seed=(self.seeds[gather.seed] + self._first_seed) % NUM_SEEDS if gather.edges.random else 0,
+            seed=(self.epoch.seeds[gather.seed] + self._first_seed) % NUM_SEEDS if gather.edges.random else 0,
         )
 
     def _state(self, step: Step, gather: Gather, chunked: ChunkedGather) -> tuple[Block, GatherState]:
@@ -412,7 +386,7 @@ class Executor:
                 self._add_gradient(value, step.interval, result)
         self.resident.discard(at)
 
-    def _add_to_means(self, step: Step) -> None:
+    def _means(self, step: Step) -> None:
         """Add the rows of an interval, or the moments of edges that it has gathered, to the means of all rows."""
         link = self.program.mean(step.number)
         for name in link.values:

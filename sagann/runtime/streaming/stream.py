@@ -6,7 +6,7 @@ import math
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import get_args
+from typing import TYPE_CHECKING, get_args
 
 import torch
 from torch import Tensor, nn
@@ -18,31 +18,32 @@ from sagann.graph.graph import Graph
 from sagann.graph.rows import is_sparse
 from sagann.graph.topology import Topology
 from sagann.plan.epoch import MemoryPolicy, Planned, dense_peak_bytes, plan_epoch
-from sagann.plan.fit import MOST_INTERVALS, Cut, cutter, fitted_intervals, hop_sizes
+from sagann.plan.fit import MOST_INTERVALS, cutter, fitted_intervals, hop_sizes
 from sagann.plan.gradients import Gradients
-from sagann.plan.part_intervals import PartIntervals, cut_graph
+from sagann.plan.intervals import PartIntervals
 from sagann.plan.selection import ALWAYS, NEVER, Select, Selection
 from sagann.plan.steps import UNLIMITED
-from sagann.runtime.device.backend import backend_of
+from sagann.runtime.backend import backend_of
+from sagann.runtime.blocks.residents import Exchange
 from sagann.runtime.forecasting.probe import measured_selection
 from sagann.runtime.places import device_named, require_on_host, require_places
-from sagann.runtime.streaming.capturing import captured, trained_in
-from sagann.runtime.streaming.features import are_constant, like_on, needs_gradient
-from sagann.runtime.streaming.part import BlockExchange, Walked
+from sagann.runtime.streaming.capturing import are_constant, captured, like_on, needs_gradient, trained_in
 from sagann.runtime.streaming.streamed import StreamedModel
 from sagann.saga.layer import SagaLayer, count_hops
 from sagann.saga.shared_lock import MODELS
 from sagann.storage.mapped import positioned
 
+if TYPE_CHECKING:
+    from sagann.runtime.workers import WorkerPart
+
 
 def stream(
     model: nn.Module,
-    graph: Graph,
+    graph: Graph | WorkerPart,
     *,
     budget_bytes: int,
     spill: str | os.PathLike[str] | None = None,
     trains: bool = True,
-    cut: Cut = "bytes",
     num_intervals: int | None = None,
     select: Select = "auto",
     memory_policy: MemoryPolicy = "belady",
@@ -52,12 +53,13 @@ def stream(
 
     Args:
         model: of SAGA layers and operators on rows, with ``num_hops``; it keeps its parameters, which lie on ``device``.
-        graph: prepared for the model, with features; on the CPU. Features and edges may be mapped from files.
+        graph: prepared for the model, with features; on the CPU. Features and edges may be mapped from files. Or a worker's part of one:
+        all
+            workers stream theirs, each with a budget and intervals of its own, and call the model at the same time.
         budget_bytes: most bytes of vertex data, edges and temporary memory together. Data that is read where it lies takes none.
         spill: folder for blocks that are not in use; without it, they lie in memory, beyond the budget.
         trains: whether the model is trained. Without training it takes less memory and fewer intervals, its ``loss`` may
             need more than the budget, and it may have a BatchNorm with running statistics.
-        cut: quantity of which all intervals have equally much.
         num_intervals: number of intervals, P. By default the least that fits the budget; where copies run beside steps (with a
             spill folder, on a device), the least that leaves room to load ahead, if there is one.
         select: whether the host picks the rows that a chunk needs, where these are few (:mod:`sagann.plan.selection`).
@@ -84,24 +86,56 @@ def stream(
         True
     """
     require_type(model, nn.Module, where="stream.model", hint="Pass a torch.nn.Module.")
-    require_type(graph, Graph, where="stream.graph", hint="Open it with sagann.load_graph, or make a sagann.Graph.")
+    exchange = getattr(graph, "blocks", None)
+    if exchange is None:
+        require_type(
+            graph, Graph, where="stream.graph", hint="Open it with sagann.load_graph, or make a sagann.Graph."
+        )
+        exchange = Exchange()
+    elif select == "auto":
+        select = "never"
     require_type(budget_bytes, int, where="stream.budget_bytes", hint="Pass an integer, as 2 << 30.")
-    require_choice(cut, get_args(Cut), what="unknown way to cut a graph", where="stream.cut")
     require_choice(select, get_args(Select), what="unknown policy of picking rows", where="stream.select")
     require_type(spill, (str, os.PathLike), where="stream.spill", hint="Pass a path.", optional=True)
     require_type(num_intervals, int, where="stream.num_intervals", hint="Pass an integer.", optional=True)
-    return stream_part(
+    backend = backend_of(device_named(device))
+    hops, program = _captured_on(model, graph, backend.device, trains=trains)
+    if num_intervals is None:
+        intervals = fitted_intervals(
+            program,
+            hops,
+            budget_bytes,
+            # Whatever is trained later.
+            gradients=Gradients(program, wanted_x=needs_gradient(graph.features)),
+            trains=trains,
+            beside=backend.beside(on_disk=spill is not None),
+            cut_part=exchange.cut,
+            is_square=select == "always",
+        )
+    elif 1 <= num_intervals <= MOST_INTERVALS:
+        intervals = exchange.cut(num_intervals, cutter(program, hops[0]))
+    else:
+        raise InputError(
+            f"the number of intervals is out of range: {num_intervals}, expected 1 to {MOST_INTERVALS} (in "
+            "stream.num_intervals)",
+            hint="Pass a number in the range, or leave it out to get one that fits the budget.",
+        )
+    streamed = StreamedModel(
         model,
-        graph,
+        hops,
+        intervals.bounds,
         budget_bytes=budget_bytes,
-        spill=spill,
+        spill=None if spill is None else Path(spill),
         trains=trains,
-        cut=cut,
-        num_intervals=num_intervals,
-        select=select,
         memory_policy=memory_policy,
-        device=device,
+        selection=_selection(select, budget_bytes, intervals, backend.device, on_disk=spill is not None),
+        backend=backend,
+        part=intervals,
+        exchange=exchange,
     )
+    # Cut now, so that too little room on the disk is found now.
+    streamed.chunks_of(program)
+    return streamed
 
 
 def foretell(
@@ -141,72 +175,6 @@ def foretell(
         beside=beside,
         has_mapped_x=not beside.copies_beside and not isinstance(positioned(_features_of(graph)), TensorRows),
     )
-
-
-def stream_part(
-    model: nn.Module,
-    part: Walked,
-    exchange: BlockExchange | None = None,
-    *,
-    budget_bytes: int,
-    spill: str | os.PathLike[str] | None = None,
-    trains: bool = True,
-    cut: Cut = "bytes",
-    num_intervals: int | None = None,
-    select: Select = "never",
-    memory_policy: MemoryPolicy = "belady",
-    device: torch.device | str = "cpu",
-) -> StreamedModel:
-    """Make a model run over a graph, or a worker's part of one, inside a memory budget; arguments and errors are those of :func:`stream`.
-
-    All workers do so, each with a budget and a number of intervals of its own, and call the model at the same time. The halo's rows
-    travel between blocks on the hosts.
-
-    Args:
-        part: the graph, or the worker's part.
-        exchange: sends and receives rows of the halo; None for a whole graph.
-    """
-    backend = backend_of(device_named(device))
-    hops, program = _captured_on(model, part, backend.device, trains=trains)
-    cut_part = cut_graph if exchange is None else exchange.cut
-    if num_intervals is None:
-        intervals = fitted_intervals(
-            program,
-            hops,
-            budget_bytes,
-            # Whatever is trained later.
-            gradients=Gradients(program, wanted_x=needs_gradient(part.features)),
-            trains=trains,
-            cut=cut,
-            beside=backend.beside(on_disk=spill is not None),
-            cut_part=cut_part,
-            is_square=select == "always",
-        )
-    elif 1 <= num_intervals <= MOST_INTERVALS:
-        intervals = cut_part(num_intervals, cutter(program, hops[0], cut))
-    else:
-        raise InputError(
-            f"the number of intervals is out of range: {num_intervals}, expected 1 to {MOST_INTERVALS} (in "
-            "stream.num_intervals)",
-            hint="Pass a number in the range, or leave it out to get one that fits the budget.",
-        )
-    streamed = StreamedModel(
-        model,
-        hops,
-        intervals.bounds,
-        budget_bytes=budget_bytes,
-        spill=None if spill is None else Path(spill),
-        trains=trains,
-        memory_policy=memory_policy,
-        selection=_selection(select, budget_bytes, intervals, backend.device, on_disk=spill is not None),
-        cut=cut,
-        backend=backend,
-        part=intervals,
-        exchange=exchange,
-    )
-    # Cut now, so that too little room on the disk is found now.
-    streamed.chunks_of(program)
-    return streamed
 
 
 def _selection(
@@ -264,7 +232,7 @@ def _gradients(program: ModelProgram, model: nn.Module, graph: Graph) -> Gradien
     return Gradients(program, wanted_x=needs_gradient(graph.features), trained=trained_in(program, model))
 
 
-def _features_of(graph: Walked) -> Features:
+def _features_of(graph: Graph | WorkerPart) -> Features:
     features = graph.features
     if features is None or (
         isinstance(features, Tensor) and features.layout not in (torch.strided, torch.sparse_csr)
@@ -278,7 +246,7 @@ def _features_of(graph: Walked) -> Features:
 
 
 def _captured_on(
-    model: nn.Module, graph: Walked, device: torch.device, *, trains: bool = True
+    model: nn.Module, graph: Graph | WorkerPart, device: torch.device, *, trains: bool = True
 ) -> tuple[list[Topology], ModelProgram]:
     features = _features_of(graph)
     if is_sparse(features) and device.type != "cpu":

@@ -19,7 +19,6 @@ import torch
 from torch import Tensor, nn
 
 from sagann.byte_size import with_exact
-from sagann.compiler.compile import CompilerOptions
 from sagann.compiler.model_program import ModelProgram
 from sagann.compiler.trace import tensors_of
 from sagann.errors import InputError, LayerError, require_choice
@@ -28,34 +27,34 @@ from sagann.graph.topology import Topology, for_training_as_well
 from sagann.kernels.dialects import check_dialect
 from sagann.kernels.seeds import drawn_seed
 from sagann.plan.epoch import MEMORY_POLICIES, MemoryPolicy, Planned, plan_constants, plan_epoch
-from sagann.plan.fit import Cut, fitted_intervals
-from sagann.plan.gradients import Gradients
-from sagann.plan.part_intervals import PartIntervals
+from sagann.plan.fit import fitted_intervals
+from sagann.plan.gradients import Gradients, undivided_of
+from sagann.plan.intervals import PartIntervals
 from sagann.plan.residency import BudgetError
 from sagann.plan.selection import NEVER, Selection
-from sagann.plan.sides import undivided_of
 from sagann.plan.steps import UNLIMITED
 from sagann.plan.sweeps import Traversal
-from sagann.runtime.blocks.backend import Backend
-from sagann.runtime.blocks.chunks import Chunks
+from sagann.runtime.backend import Backend
+from sagann.runtime.blocks.chunks import Chunks, CutHops
 from sagann.runtime.blocks.host import Host
+from sagann.runtime.blocks.residents import Exchange
 from sagann.runtime.blocks.spill import Scratch, require_room, unnamed_file
 from sagann.runtime.moments import Moments
 from sagann.runtime.places import require_places
 from sagann.runtime.recorder import Recorder
 from sagann.runtime.streaming.call import Call, DeviceMemoryError, Streamed, warn_of_less
-from sagann.runtime.streaming.capturing import captured, edge_data_of, trained_in
-from sagann.runtime.streaming.cut_hops import CutHops
-from sagann.runtime.streaming.epoch import Epoch, LossOf
-from sagann.runtime.streaming.executor import Executor
-from sagann.runtime.streaming.features import (
+from sagann.runtime.streaming.capturing import (
     are_constant,
+    captured,
     check_features,
+    edge_data_of,
     feature_version,
     like_on,
     needs_gradient,
+    trained_in,
 )
-from sagann.runtime.streaming.part import BlockExchange, NoExchange
+from sagann.runtime.streaming.epoch import Epoch, LossOf
+from sagann.runtime.streaming.executor import Executor
 from sagann.saga.shared_lock import MODELS
 from sagann.saga.side_effects import has_hooks
 from sagann.storage.mapped import positioned
@@ -82,12 +81,10 @@ class StreamedModel(nn.Module):
         budget_bytes: most bytes of blocks and temporary memory together. Parameters, and blocks on the host, come on top.
         spill: folder for blocks that are not in use; without it, they lie in memory, beyond the budget.
         trains: whether the model may be trained; otherwise intervals leave no room for gradients.
-        options: rewrites that the compiler may apply to a layer.
         dialect: kernels of the edges.
         selection: which rows are picked for chunks.
         traversal: order in which passes go over the intervals; by default as :func:`sagann.plan.epoch.plan_epoch` chooses.
         memory_policy: which blocks the device keeps (:data:`sagann.plan.epoch.MemoryPolicy`).
-        cut: quantity of which all intervals have equally much, where more intervals are cut because the device ran out of memory.
         backend: device that computes, by default the CPU. Parameters lie on it; hops and features lie on the host.
         part: intervals with the same bounds: of a worker's part, or with what lies undivided; None for a whole graph that is cut at both ends.
         exchange: sends and receives rows of the halo of a worker's part.
@@ -108,15 +105,13 @@ class StreamedModel(nn.Module):
         budget_bytes: int = UNLIMITED,
         spill: Path | None = None,
         trains: bool = True,
-        options: CompilerOptions | None = None,
         dialect: str = "auto",
         selection: Selection = NEVER,
         traversal: Traversal | None = None,
         memory_policy: MemoryPolicy = "belady",
-        cut: Cut = "bytes",
         backend: Backend | None = None,
         part: PartIntervals | None = None,
-        exchange: BlockExchange | None = None,
+        exchange: Exchange | None = None,
     ) -> None:
         super().__init__()
         require_choice(
@@ -128,15 +123,13 @@ class StreamedModel(nn.Module):
         require_places(model, hops, self._backend.device)
         self.hops = list(hops)
         self.bounds = tuple(bounds)
-        self._part, self._exchange = part or PartIntervals.of_graph(bounds), exchange or NoExchange()
+        self._part, self._exchange = part or PartIntervals.of_graph(bounds), exchange or Exchange()
         self.budget_bytes = budget_bytes
         self.trains = trains
-        self.options = options
         self.dialect = dialect
         self.selection = selection
         self.traversal = traversal
         self.memory_policy: MemoryPolicy = memory_policy
-        self._cut: Cut = cut
         self.timeline: Recorder | None = None
         "Recorder of the epochs that run; None to record none."
         # The process may change its working folder.
@@ -154,11 +147,13 @@ class StreamedModel(nn.Module):
         """Forget the chunks, and all that was made of them; calls under way keep theirs."""
         self._plans: dict[tuple[object, ...], Planned] = {}
         self._kept: dict[object, _Kept] = {}
+        reads_in_place = self.budget_bytes >= UNLIMITED and not self._beside.copies_beside
         self._chunks = CutHops(
             self.hops,
             budget_bytes=self.budget_bytes,
-            backend=self._backend,
-            beside=self._beside,
+            host=None if reads_in_place else self._new_host(),
+            cutting=self._backend.cutting,
+            grain=self._beside.grain,
             folder=self._folder,
             selection=self.selection,
             numbers=self._numbers,
@@ -276,11 +271,19 @@ class StreamedModel(nn.Module):
         def begin() -> Executor:
             leaves = [each.detach().requires_grad_(trains and each.requires_grad) for each in parameters]
             store = self._store_of(x)
-            epoch = Epoch(x=store, parameters=leaves, trains=trains, loss_of=loss_of, allocate=self._scratch)
+            epoch = Epoch(
+                x=store,
+                parameters=leaves,
+                trains=trains,
+                seeds=seeds,
+                seed=seed,
+                loss_of=loss_of,
+                allocate=self._scratch,
+            )
             with torch.set_grad_enabled(records):
                 plan = self.plan(x, folded=loss_of is not None)
             chunks = self._chunks.of(program, plan.schedule.part)
-            return self._executor(plan, chunks, epoch, self._constants(program, x), seeds=seeds, seed=seed)
+            return self._executor(plan, chunks, epoch, self._constants(program, x))
 
         def shrink(error: BaseException) -> None:
             with torch.set_grad_enabled(records):
@@ -340,7 +343,6 @@ class StreamedModel(nn.Module):
             self.budget_bytes,
             gradients=gradients,
             trains=self.trains,
-            cut=self._cut,
             beside=self._beside,
             cut_part=self._exchange.cut,
             is_square=self.selection.is_forced,
@@ -352,24 +354,13 @@ class StreamedModel(nn.Module):
         self.traversal = None
         self._cut_anew()
 
-    def _executor(
-        self,
-        plan: Planned,
-        chunks: Mapping[int, Chunks],
-        epoch: Epoch,
-        constants: Host,
-        *,
-        seeds: Sequence[int] = (),
-        seed: int = 0,
-    ) -> Executor:
+    def _executor(self, plan: Planned, chunks: Mapping[int, Chunks], epoch: Epoch, constants: Host) -> Executor:
         return Executor(
             plan,
             chunks=chunks,
             host=self._new_host(),
             constants=constants,
             dialect=self.dialect,
-            seeds=seeds,
-            seed=seed,
             epoch=epoch,
             backend=self._backend,
             beside=self._beside,
@@ -447,4 +438,4 @@ class StreamedModel(nn.Module):
                 hint="Remove it: the model's own forward does not run.",
             )
         like = like_on(x, self._backend.device)
-        return captured(self.model, self.hops, like, self.options, x_is_constant=are_constant(x))
+        return captured(self.model, self.hops, like, x_is_constant=are_constant(x))

@@ -3,42 +3,25 @@
 from __future__ import annotations
 
 import os
-from typing import Protocol
 from weakref import finalize
 
 import torch
+from torch import Tensor
 
-from sagann.errors import DatasetError
-from sagann.graph.feature_store import Features, FeatureStore, feature_store, read_rows
+from sagann.errors import DatasetError, InputError
+from sagann.graph.checks import require_distinct, require_ids
+from sagann.graph.feature_store import Features, FeatureStore, feature_store, read_rows, require_no_gradient
 from sagann.graph.large_arrays import made_by
 from sagann.graph.rows import as_bytes
+from sagann.graph.rows import as_bytes, is_sparse
+from sagann.storage.file_cache import is_cached
 from sagann.storage.mapped import MappedRows, positioned
 from sagann.storage.positioned import is_cached
 from sagann.storage.scattered import Array, Reads, read_scattered
 
 
-class ColdRows(Protocol):
-    """Rows that are read one batch after the other, from any thread."""
-
-    def read(self, ids: Array, target: Array, places: Array) -> Reads:
-        """Read rows ``ids``, int64 [n], into the rows ``places``, integer [n], of ``target``, uint8 [m, bytes of a row]."""
-
-    def read_once(self, ids: Array, target: Array, places: Array) -> Reads:
-        """Read ascending rows that stay in memory from now on: the system need not keep them in its cache as well."""
-
-
-def cold_rows(features: Features) -> ColdRows:
-    """The rows of features where they are: a tensor that is mapped from a file is read by position."""
-    store = positioned(features)
-    return FileRows(store) if isinstance(store, MappedRows) else StoreRows(feature_store(store))
-
-
 class FileRows:
-    """Rows of a file, which must stay as it is.
-
-    Args:
-        rows: reads the file.
-    """
+    """Rows of a file, which must stay as it is."""
 
     def __init__(self, rows: MappedRows) -> None:
         # A descriptor of its own, because what the system reads ahead is told by descriptor. Rows are far apart, and for ranges of
@@ -50,10 +33,9 @@ class FileRows:
         self._path = os.readlink(f"/proc/self/fd/{self._file}")
 
     def read(self, ids: Array, target: Array, places: Array) -> Reads:
-        """Read rows by position.
+        """Read rows ``ids``, int64 [n], into the rows ``places``, integer [n], of ``target``, uint8 [m, bytes of a row].
 
-        Raises:
-            DatasetError: the file ends too early, or cannot be read.
+        A file that ends too early or cannot be read is a DatasetError.
         """
         try:
             return read_scattered(self._file, self._offset, ids, target, places)
@@ -96,5 +78,37 @@ class StoreRows:
         return Reads(num_reads=0, num_bytes=0)
 
     def read_once(self, ids: Array, target: Array, places: Array) -> Reads:
-        """Ask the store for the rows."""
         return self.read(ids, target, places)
+
+
+ColdRows = FileRows | StoreRows
+"Rows that are read one batch after the other, from any thread."
+
+
+def cold_rows(features: Features) -> ColdRows:
+    """The rows of features where they are: a tensor that is mapped from a file is read by position."""
+    store = positioned(features)
+    return FileRows(store) if isinstance(store, MappedRows) else StoreRows(feature_store(store))
+
+
+def require_on_host(features: Features, where: str) -> None:
+    """Refuse features that have no tiers: sparse ones, those that lie on a device, and those that learn."""
+    if is_sparse(features):
+        raise InputError(
+            f"sparse features have no tiers: rows of different sizes (in {where})",
+            hint="Make them dense with .to_dense(), or train with the sparse ones in memory.",
+        )
+    if isinstance(features, Tensor) and features.device.type != "cpu":
+        raise InputError(
+            "features are not in memory of the processor: a tensor on a device of type "
+            f"'{features.device.type}' (in {where})",
+            hint="Index the tensor itself, or move it with .to('cpu').",
+        )
+    require_no_gradient(features, where=where)
+
+
+def checked_ids(ids: Tensor, num_rows: int, where: str, *, distinct: bool = False) -> Array:
+    """Ids of rows, int64 [n], as an array."""
+    (require_distinct if distinct else require_ids)(ids, num_rows, where=where)
+    found: Array = ids.detach().cpu().contiguous().numpy()
+    return found

@@ -2,11 +2,29 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from operator import add, sub
+from typing import Any, Self
+
+
+class _Sums:
+    """A record of numbers that is added and subtracted field by field."""
+
+    def __add__(self, other: Self) -> Self:
+        return self._each(add, other)
+
+    def __sub__(self, earlier: Self) -> Self:
+        """What has come since an earlier look."""
+        return self._each(sub, earlier)
+
+    def _each(self, function: Callable[[Any, Any], Any], other: Self) -> Self:
+        names = [each.name for each in fields(self)]  # type: ignore[arg-type]
+        return type(self)(**{name: function(getattr(self, name), getattr(other, name)) for name in names})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class TierCounts:
+class TierCounts(_Sums):
     """What one tier has given."""
 
     rows: int = 0
@@ -19,15 +37,9 @@ class TierCounts:
         """Rows of equal size."""
         return cls(rows=rows, num_bytes=rows * row_bytes)
 
-    def __add__(self, other: TierCounts) -> TierCounts:
-        return TierCounts(rows=self.rows + other.rows, num_bytes=self.num_bytes + other.num_bytes)
-
-    def __sub__(self, earlier: TierCounts) -> TierCounts:
-        return TierCounts(rows=self.rows - earlier.rows, num_bytes=self.num_bytes - earlier.num_bytes)
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Traffic:
+class Traffic(_Sums):
     """What a tiered store has given since it was made, by tier.
 
     Example:
@@ -38,9 +50,9 @@ class Traffic:
         2
     """
 
-    hot: TierCounts = field(default_factory=TierCounts)
+    hot: TierCounts = TierCounts()
     "Rows that were hits: copied from the hot tier."
-    cold: TierCounts = field(default_factory=TierCounts)
+    cold: TierCounts = TierCounts()
     "Rows that were read from the cold tier. Rows that the hot tier begins with are not among them."
     cold_reads: int = 0
     "Number of positioned reads of a file; rows that lie close together share a read."
@@ -56,23 +68,6 @@ class Traffic:
     def hit_rate(self) -> float:
         """Share of the rows that were hits, from 0 to 1; 0 before the first row."""
         return self.hot.rows / self.rows if self.rows else 0.0
-
-    def __add__(self, other: Traffic) -> Traffic:
-        return Traffic(
-            hot=self.hot + other.hot,
-            cold=self.cold + other.cold,
-            cold_reads=self.cold_reads + other.cold_reads,
-            cold_read_bytes=self.cold_read_bytes + other.cold_read_bytes,
-        )
-
-    def __sub__(self, earlier: Traffic) -> Traffic:
-        """What was given since an earlier look at the same store."""
-        return Traffic(
-            hot=self.hot - earlier.hot,
-            cold=self.cold - earlier.cold,
-            cold_reads=self.cold_reads - earlier.cold_reads,
-            cold_read_bytes=self.cold_read_bytes - earlier.cold_read_bytes,
-        )
 
     def to_json(self) -> dict[str, int]:
         """The counts by name, as a line of metrics.jsonl has them."""

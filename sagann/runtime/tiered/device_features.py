@@ -1,12 +1,8 @@
 """DeviceFeatures: a feature store whose hot rows lie on devices, in front of features in the host's memory or on its disk.
 
-One index has the place of each row:
-
-- on a device: the hottest rows, interleaved over linked devices or replicated on each (:mod:`sagann.tiering.placement`);
-- in pinned memory of the host, which devices read in place (zero copy): all rows of a tensor in memory, or the rows that a
-  :class:`TieredFeatures` with the cache "static" keeps in memory;
-- nowhere that a device can read: rows on disk, of another feature store, or of memory that the driver does not pin. These are *far* rows. The
-  processor gathers those of a batch, and they travel with it.
+One index has the place of each row: on a device, interleaved over linked devices or replicated on each (:mod:`sagann.tiering.placement`);
+in pinned memory of the host, which devices read in place (zero copy): rows of a tensor in memory, or of a :class:`TieredFeatures` with the
+cache "static"; or nowhere that a device can read. The processor gathers these *far* rows of a batch, and they travel with it.
 
 A batch is served in two parts. :meth:`DeviceFeatures.pick` runs on the processor, ahead of training; it counts rows by tier and reads far
 rows. :meth:`DeviceFeatures.gather` queues one kernel on the device, which reads all other rows from where they are.
@@ -32,10 +28,8 @@ from sagann.graph.feature_store import Features, feature_store, read_slice
 from sagann.graph.large_arrays import empty_array
 from sagann.graph.rows import as_byte_tensor, as_bytes
 from sagann.kernels.row_gather import NOWHERE, RowSources, gather_rows, place_dtype, shift_of
-from sagann.runtime.device.cuda_devices import Devices
-from sagann.runtime.device.pinning import Pinned, PinningError, pin_in_pieces
-from sagann.runtime.tiered.checks import checked_ids, require_on_host
-from sagann.runtime.tiered.cold_rows import cold_rows
+from sagann.runtime.device.cuda_devices import CudaDevices, Pinned, PinningError, pin_in_pieces
+from sagann.runtime.tiered.cold_rows import checked_ids, cold_rows, require_on_host
 from sagann.runtime.tiered.counters import TierCounts, Traffic
 from sagann.runtime.tiered.features import TieredFeatures
 from sagann.runtime.tiered.hot_size import HotSize, hot_rows
@@ -89,7 +83,7 @@ class DeviceFeatures:
         features: Features,
         hot: HotSize = "auto",
         *,
-        devices: Devices,
+        devices: CudaDevices,
         replicated: float = 0.0,
         hottest: Tensor | None = None,
     ) -> None:
@@ -169,8 +163,6 @@ class DeviceFeatures:
     def pick(self, ids: Tensor) -> FarRows:
         """Count the rows of a batch, and read its far rows; the part of the work that the processor does.
 
-        Args:
-            ids: int64 [n].
         Raises:
             InputError: an id is no vertex.
             DatasetError: the file ends too early, or cannot be read.
@@ -192,10 +184,7 @@ class DeviceFeatures:
     def gather(self, ids: Tensor, far: FarRows, out: Tensor) -> None:
         """Copy the rows of a batch to ``out``; work is queued on the device's current stream.
 
-        Args:
-            ids: int64 [n], on the device, as given to :meth:`pick`.
-            far: what :meth:`pick` returned, on the device.
-            out: [n, *row_shape], contiguous, on the device.
+        ``ids`` are those of :meth:`pick`, and ``far`` is what it returned; all three lie on the device.
         """
         if not out.numel():
             return

@@ -1,18 +1,15 @@
 """TieredFeatures: a feature store whose hot rows lie in memory and whose cold rows are read from where they are.
 
-A row is copied to the result once, from the tier where it lies. The hot tier is one allocation. What lies in its slots is decided by a
-cache (:mod:`sagann.tiering`), which is asked batch by batch.
+A row is copied to the result once, from the tier where it lies. What lies in the slots of the hot tier is decided by a cache
+(:mod:`sagann.tiering`), which is asked batch by batch.
 
 Invariants:
 
-- ``_arrived[slot]`` is the row whose bytes lie in a slot; ``cache.owners[slot]`` is the row that the slot is for. They differ while
-  the row is being read.
-- Slots and ``_arrived`` are read and written while the lock is held. Cold rows are read while it is not.
+- ``_arrived[slot]`` is the row whose bytes lie in a slot; ``cache.owners[slot]`` is the row that the slot is for. Both are used while the
+  lock is held; cold rows are read while it is not. A cache that never changes its mind (``static``) needs no lock.
 - A row that has a slot but has not arrived is read from the cold tier, by every thread that needs it. So no thread waits for the reads of
   another one, and a read that fails leaves nothing behind.
-- A cache that never changes its mind (``static``) has no need of the lock: its slots are filled once.
-- The cache "look-ahead" decides for announced batches in their order. A decision waits in its announcement. Of a batch that was dropped, which
-  is decided for like any other, nothing is kept and nothing is read.
+- The cache "look-ahead" decides for announced batches in their order. Of a batch that was dropped nothing is kept and nothing is read.
 """
 
 from __future__ import annotations
@@ -34,8 +31,7 @@ from sagann.graph.feature_store import Features, FeatureStore, feature_store, re
 from sagann.graph.large_arrays import empty_array
 from sagann.graph.rows import as_bytes
 from sagann.jit import compiled
-from sagann.runtime.tiered.checks import checked_ids, require_on_host
-from sagann.runtime.tiered.cold_rows import cold_rows
+from sagann.runtime.tiered.cold_rows import checked_ids, cold_rows, require_on_host
 from sagann.runtime.tiered.counters import TierCounts, Traffic
 from sagann.runtime.tiered.hot_size import HotSize, hot_rows
 from sagann.storage.mapped import positioned
@@ -232,11 +228,7 @@ def _require_waiting(announcement: object, store: object) -> None:
 
 
 def hot_tier_bytes(features: Features, hot: HotSize, *, cache: str) -> int:
-    """Bytes of the hot tier that a :class:`TieredFeatures` with these arguments and an order of the rows would have: of the rows, and of the tables.
-
-    Raises:
-        InputError: the size is not understood, or the memory is not free.
-    """
+    """Bytes of the hot tier, rows and tables, that a :class:`TieredFeatures` with these arguments and an order of the rows would have."""
     store = feature_store(features)
     tables = partial(_table_bytes, CACHES[cache], store.num_rows, True)
     num_slots = _num_slots(store, hot, tables)

@@ -19,8 +19,7 @@ or "0.1", or "auto"."""
 AUTO_SHARE = 2
 '"auto" takes the free memory divided by this number. The rest is for what the training step and the loader need.'
 _WHERE, _HINT = "hot", 'Give a size as 2GiB, a part of the rows as 10% or 0.1, or "auto".'
-_PERCENT = re.compile(r"([-+]?\d{1,18}(?:\.\d{1,18})?)\s*%")
-_PART = re.compile(r"0|\d?\.\d{1,18}")
+_SHARE = re.compile(r"([-+]?\d{1,18}(?:\.\d{1,18})?)\s*%|(0|\d?\.\d{1,18})")
 
 
 def hot_rows(
@@ -28,21 +27,20 @@ def hot_rows(
 ) -> int:
     """The number of rows that a hot tier of some size has room for, at most ``num_rows``.
 
-    A size in bytes is that of the rows and of the tables that find them. A part counts rows alone.
+    A size in bytes is that of the rows and of the tables that find them (``state_bytes``). A part counts rows alone.
 
-    Args:
-        hot: the size.
-        num_rows: number of rows of the store.
-        row_bytes: bytes of a row.
-        state_bytes: bytes of the tables for a number of hot rows.
-        room: memory that the tier is made in; None for that of this machine.
     Raises:
         InputError: the size is not understood, is not free, is larger than the whole memory, or is smaller than the tables.
     """
     found = parse_hot(hot)
     room = host_room() if room is None else room
     if found is None:
-        found = _free_bytes(room) // AUTO_SHARE
+        if room.free_bytes is None:
+            raise InputError(
+                f"free memory is unknown: this system does not tell it (in {_WHERE}='auto')",
+                hint='Pass a size, as "2GiB" or "10%".',
+            )
+        found = room.free_bytes // AUTO_SHARE
     if isinstance(found, float):
         slots = int(found * num_rows)
         needed_bytes = slots * row_bytes + state_bytes(slots)
@@ -68,41 +66,23 @@ def hot_rows(
 
 
 def parse_hot(hot: HotSize, *, where: str = _WHERE) -> int | float | None:
-    """The size as a number of bytes (int) or as a part of the rows (float); None for "auto".
-
-    Raises:
-        InputError: the size is not understood, or out of range.
-    """
+    """The size as a number of bytes (int) or as a part of the rows (float); None for "auto". Another one is an InputError."""
     require_type(hot, (int, float, str), where=where, hint=_HINT)
-    if isinstance(hot, str):
-        if hot.strip() == "auto":
+    if isinstance(hot, int):
+        require_integer(hot, "bytes", where=where)
+        return hot
+    part = hot
+    if isinstance(part, str):
+        if part.strip() == "auto":
             return None
-        if percent := _PERCENT.fullmatch(hot.strip()):
-            return _part(float(percent[1]) / 100, hot, where)
-        if _PART.fullmatch(hot.strip()):
-            return _part(float(hot), hot, where)
-        try:
-            return parse_bytes(hot, where=where)
-        except InputError as error:
-            raise InputError(error.message, hint=_HINT) from error
-    if isinstance(hot, float):
-        return _part(hot, hot, where)
-    require_integer(hot, "bytes", where=where)
-    return hot
-
-
-def _part(part: float, hot: float | str, where: str) -> float:
+        if (share := _SHARE.fullmatch(part.strip())) is None:
+            try:
+                return parse_bytes(part, where=where)
+            except InputError as error:
+                raise InputError(error.message, hint=_HINT) from error
+        part = float(share[1]) / 100 if share[1] else float(share[2])
     if not 0.0 <= part <= 1.0:
         raise InputError(
             f"part out of range: {shown(hot)}, expected 0.0 to 1.0, or 0% to 100% (in {where})", hint=_HINT
         )
     return part
-
-
-def _free_bytes(room: Room) -> int:
-    if room.free_bytes is None:
-        raise InputError(
-            f"free memory is unknown: this system does not tell it (in {_WHERE}='auto')",
-            hint='Pass a size, as "2GiB" or "10%".',
-        )
-    return room.free_bytes

@@ -1,15 +1,13 @@
 """Carriers bring tensors from one worker to another: gloo those in the memory of the host, NCCL those in the memory of CUDA devices.
 
-A tensor goes by the carrier of its device; nothing else in the program knows which one that is.
+Worker i of a machine computes on CUDA device i of the machine, or all workers compute on processors. A tensor goes by the carrier of its
+device.
 
-NCCL's operations run on the device, in the order in which the host starts them. A receive that is started before a send would keep the send
-from running, and two workers that both do so would wait for each other for ever. So all operations of a transfer are started as one
-group. NCCL does not say which worker is missing, and it does not see that a process of its own machine has ended. So in every transfer between
-devices the workers also send each other one byte by gloo. It comes where a worker has begun the transfer, and if the worker is gone,
-gloo says so at once.
-
-Waiting for NCCL with a limit of time keeps the host until the device has received everything. PyTorch's watchdog would end the whole
-process without an error of ours, so it is not started (``TORCH_NCCL_BLOCKING_WAIT``).
+NCCL's operations run on the device, in the order in which the host starts them: a receive that is started before a send would keep it from
+running. So all operations of a transfer are started as one group. NCCL does not say which worker is missing. So in every transfer between
+devices the workers also send each other one byte by gloo, which says at once if a worker is gone. Waiting for NCCL with a limit of time
+keeps the host until the device has received everything. PyTorch's watchdog would end the whole process without an error of ours, so it is
+not started (``TORCH_NCCL_BLOCKING_WAIT``).
 """
 
 from __future__ import annotations
@@ -24,7 +22,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from sagann.errors import InputError
 from sagann.graph.rows import as_byte_tensor
+from sagann.runtime.places import device_named, num_cuda_devices
 
 Operation = tuple[Sequence[int], Callable[[], Sequence[Any]]]
 """Ranks of the workers that something travels to or from, and what starts it, and gives what is to be waited for
@@ -39,10 +39,7 @@ class HostCarrier:
     ) -> Sequence[Operation]:
         """The operations of a transfer, in the order in which they are to be started, and then waited for.
 
-        Args:
-            sends: what each worker gets, by rank; contiguous, and not empty.
-            receives: where what each worker sends goes, by rank; contiguous, and not empty.
-            tag: number of the transfer; on devices 0.
+        Tensors go to and come from workers by rank, contiguous and not empty; ``tag`` is the number of the transfer, on devices 0.
         """
 
         def operation(start: Callable[..., Any], tensor: Tensor, rank: int) -> Operation:
@@ -58,11 +55,7 @@ class HostCarrier:
 
 
 class DeviceCarrier(HostCarrier):
-    """Brings tensors from device to device.
-
-    Args:
-        group: process group of all workers, which carries tensors on their devices.
-    """
+    """Brings tensors from device to device, by a process group of all workers that carries tensors on their devices."""
 
     def __init__(self, group: Any) -> None:
         self._group = group
@@ -104,13 +97,9 @@ class _Started:
 
 
 def connected_devices(device: torch.device, *, timeout_s: float) -> DeviceCarrier:
-    """Connect this worker's CUDA device with those of the other workers. All workers call this at the same time.
+    """Connect this worker's CUDA device with those of the other workers, which all call this, within a time. It becomes the current device.
 
-    Args:
-        device: this worker's CUDA device, with its index. It becomes the current device of the process.
-        timeout_s: seconds for which workers wait for each other.
-    Raises:
-        RuntimeError: NCCL does not connect the devices.
+    A RuntimeError says that NCCL does not connect the devices.
     """
     os.environ.setdefault("TORCH_NCCL_BLOCKING_WAIT", "1")
     # Batches of sends and receives run on the current device.
@@ -118,3 +107,53 @@ def connected_devices(device: torch.device, *, timeout_s: float) -> DeviceCarrie
     # With its device stated, the group connects at once. Otherwise the first transfer would, in which all workers would have to take part.
     group = dist.new_group(backend="nccl", timeout=timedelta(seconds=timeout_s), device_id=device)
     return DeviceCarrier(group)
+
+
+_WHERE = "TrainConfig.device"
+AUTO_ON_PROCESSORS = "The workers compute on processors: device 'auto' takes CUDA devices only where every worker has one of its own, and PyTorch has NCCL."
+"What :func:`name_for_workers` does where there are CUDA devices that it leaves alone."
+
+
+def name_for_workers(name: str, *, num_local: int) -> str:
+    """The name of a device, where 'auto' is 'cuda' if the workers of this machine can compute on CUDA devices, else 'cpu'."""
+    if name != "auto":
+        return name
+    can_have_devices = num_local <= num_cuda_devices() and dist.is_nccl_available()
+    return "cuda" if can_have_devices else "cpu"
+
+
+def left_alone(name: str, device: torch.device) -> str | None:
+    """What is to be said where the device was called ``name`` and became a processor beside CUDA devices; else None."""
+    return AUTO_ON_PROCESSORS if name == "auto" and device.type == "cpu" and num_cuda_devices() else None
+
+
+def device_of_worker(name: str, *, local_rank: int, num_local: int) -> torch.device:
+    """The device that a worker computes on. On CUDA devices, every worker of a machine has one of its own.
+
+    Raises:
+        InputError: there is no such device, one device is named for several workers, there are fewer devices than workers, or PyTorch has
+            no NCCL.
+    """
+    kind, _, index = name.partition(":")
+    count = num_cuda_devices()
+    if kind != "cuda" or not count:
+        return device_named(name, where=_WHERE)
+    if index and num_local > 1:
+        raise InputError(
+            f"a CUDA device computes for one worker: device is '{name}', and the machine has {num_local} "
+            f"workers (in {_WHERE})",
+            hint="Name no number: with --device cuda, worker i of a machine computes on cuda:i.",
+        )
+    if num_local > count:
+        raise InputError(
+            f"there are fewer CUDA devices than workers: PyTorch sees {count}, and the machine has {num_local} "
+            f"workers (in {_WHERE})",
+            hint=f"Start at most {count} workers on this machine, or train on processors (--device cpu).",
+        )
+    device = device_named(name if index else f"cuda:{local_rank}", where=_WHERE)
+    if not dist.is_nccl_available():
+        raise InputError(
+            f"workers on CUDA devices talk by NCCL: torch {torch.__version__} is built without NCCL (in {_WHERE})",
+            hint="Install a CUDA build of torch for Linux, or train on processors (--device cpu).",
+        )
+    return device

@@ -20,10 +20,10 @@ from sagann.compiler.model_program import Form
 from sagann.errors import WorkerError
 from sagann.kernels.packed import Layout
 from sagann.plan.epoch import Planned
-from sagann.plan.part_intervals import CutOwn, PartIntervals
+from sagann.plan.intervals import CutOwn, PartIntervals
 from sagann.plan.steps import Block, Exchanged, Step
 from sagann.runtime.blocks.host import Host, picked
-from sagann.runtime.blocks.residents import Residents
+from sagann.runtime.blocks.residents import Exchange, ExchangeSteps, Residents
 from sagann.runtime.workers.halo import Halo
 
 _MESSAGES = 1 << 20
@@ -32,20 +32,15 @@ _MOMENT_S = 0.001
 "Seconds to wait for a message that nobody needs any more. gloo ends a connection on which a wait was in vain."
 
 
-class HaloBlocks:
-    """The exchange of blocks for the halo of a worker's part (:class:`sagann.runtime.streaming.part.BlockExchange`).
-
-    Args:
-        halo: rows that travel between this worker and the others.
-        first_value: id of the first non-zero in sparse features of own vertices; else 0.
-    """
+class HaloBlocks(Exchange):
+    """The exchange of blocks for the halo of a worker's part; ``first_value`` is the id of the first non-zero in its sparse features."""
 
     def __init__(self, halo: Halo, *, first_value: int) -> None:
         self.halo, self.workers = halo, halo.workers
         self.first_vertex, self.first_value = halo.part.vertices.start, first_value
 
     def cut(self, count: int, cut_own: CutOwn) -> PartIntervals:
-        """Cut the sources into about ``count`` intervals of about equally many rows; see :data:`sagann.plan.part_intervals.CutPart`."""
+        """Cut the sources into about ``count`` intervals of about equally many rows."""
         halo = self.halo
         most = max(1, -(-halo.num_src // count))
         bounds = cut_own(max(1, -(-halo.num_own // most)))
@@ -70,11 +65,9 @@ class HaloBlocks:
         )
 
     def add_up(self, tensor: Tensor, doing: str) -> Tensor:
-        """See :meth:`sagann.runtime.workers.Workers.add_up`."""
         return self.workers.add_up(tensor, doing)
 
     def steps(self, planned: Planned, host: Host, resident: Residents) -> HaloSteps:
-        """The steps of an epoch that exchange blocks; see :class:`sagann.runtime.streaming.part.BlockExchange`."""
         return HaloSteps(self, planned.schedule.part, planned.program.forms, host, resident)
 
     def sent_rows(self, part: PartIntervals, block: Block) -> Tensor:
@@ -93,16 +86,8 @@ _Message = tuple[int, slice]
 "Number of a message among those to, or from, one worker, and its rows in the block that it is a range of."
 
 
-class HaloSteps:
-    """The steps of one epoch in which a worker exchanges rows of its halo, and their gradients, with the others.
-
-    Args:
-        blocks: the worker's halo.
-        part: intervals of the epoch.
-        forms: shapes and types of the values' rows, by name.
-        host: keeps the blocks that are not on the device.
-        resident: blocks on the device.
-    """
+class HaloSteps(ExchangeSteps):
+    """The steps of one epoch in which a worker exchanges rows of its halo, and their gradients, with the others: methods by their kinds."""
 
     def __init__(
         self,
@@ -122,18 +107,6 @@ class HaloSteps:
         # Here all workers stand at the same place. The first exchange begins beside steps that wait for other workers as well.
         self._agree()
 
-    @property
-    def by_kind(self) -> dict[str, Callable[[Step], None]]:
-        """What runs a step, by its kind."""
-        return {
-            "collect": self._collect,
-            "begin_exchange": self._begin,
-            "send_rows": self._send,
-            "exchange": self._wait,
-            "exchange_grad": self._wait,
-            "collect_grad": self._collect_grad,
-        }
-
     def close(self) -> None:
         """End exchanges that nobody has waited for, because this worker has failed, and the connections on which something travels."""
         for _, finishes in self._under_way.values():
@@ -142,14 +115,14 @@ class HaloSteps:
                     finish(timeout_s=_MOMENT_S)
         self._under_way.clear()
 
-    def _collect(self, step: Step) -> None:
+    def collect(self, step: Step) -> None:
         """Copy the rows that other workers need."""
         (read,) = step.reads
         for block in step.writes:
             rows = self._blocks.sent_rows(self._part, block)
             self._resident[block] = picked({"": self._resident[read]}, rows)[""]
 
-    def _begin(self, step: Step) -> None:
+    def begin_exchange(self, step: Step) -> None:
         """Begin to receive blocks of a value, or of its gradient."""
         exchanged = _exchanged(step)
         self._num_begun += 1
@@ -161,13 +134,13 @@ class HaloSteps:
             like = torch.empty((num_rows, *form.shape), dtype=form.dtype, device="meta")
             self._transfer(exchanged, block, self._host.room(block, Layout({"": like}))[""], sends=False)
 
-    def _send(self, step: Step) -> None:
+    def send_rows(self, step: Step) -> None:
         exchanged = _exchanged(step)
         for block in exchanged.sends:
             self._resident.await_store(block)
             self._transfer(exchanged, block, self._host.view(block)[""], sends=True)
 
-    def _wait(self, step: Step) -> None:
+    def exchange(self, step: Step) -> None:
         key = _exchanged(step).key
         _, finishes = self._under_way[key]
         # In the order in which they come: a worker has its time for each message.
@@ -175,7 +148,9 @@ class HaloSteps:
             finishes.pop(0)()
         del self._under_way[key]
 
-    def _collect_grad(self, step: Step) -> None:
+    exchange_grad = exchange
+
+    def collect_grad(self, step: Step) -> None:
         """Add the gradients that other workers have sent back, in the order of their ranks."""
         (at,) = step.writes
         total = self._resident[at].clone()

@@ -16,7 +16,6 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
-from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -78,17 +77,11 @@ class Workers(Team):
         *,
         timeout_s: float | None = None,
     ) -> None:
-        """Send tensors to other workers, and fill tensors with what they send. Empty tensors do not travel.
+        """Send tensors to other workers by rank, and fill tensors with what they send; all on the processor, or on the device of
+        :meth:`compute_on`.
 
-        All tensors are on one device: the processor, or the one of :meth:`compute_on`.
-
-        Args:
-            sends: what each worker gets, by rank; contiguous.
-            receives: where what each worker sends goes, by rank; contiguous, with the size and type of what is sent.
-            doing: what the workers do, for errors, as in "exchanging rows of the halo".
-            timeout_s: seconds to wait; by default ``self.timeout_s``.
-        Raises:
-            WorkerError: a worker does not answer.
+        Tensors are contiguous, and have the size and type of what is sent; empty ones do not travel. ``doing`` is what the workers do, for
+        errors, as in "exchanging rows of the halo". A worker that does not answer in time is a WorkerError.
         """
         self.begin(sends, receives, doing, timeout_s=timeout_s)()
 
@@ -104,13 +97,8 @@ class Workers(Team):
         """Begin what :meth:`transfer` does, and return a function that waits for the end. Tensors travel meanwhile.
 
         Until that function has returned, nobody writes to the tensors of ``sends``, and nobody reads those of ``receives``. All workers
-        begin their transfers of the same tag in the same order. The function takes its own
-        ``timeout_s``, which counts from its call; a wait that times out closes the connection.
-
-        Args:
-            tag: transfers of tensors on the CPU with different tags may begin in any order; ignored on devices.
-        Raises:
-            WorkerError: a worker does not answer; raised here or by the function.
+        begin their transfers of the same tag in the same order; those of tensors on the CPU with different tags may begin in any order. The
+        function takes its own ``timeout_s``, which counts from its call; a wait that times out closes the connection.
         """
         limit_s = self.timeout_s if timeout_s is None else timeout_s
         works: list[tuple[Sequence[int], Any]] = []
@@ -149,33 +137,28 @@ class Workers(Team):
             hint=f"Look for the first error of that worker, and start again; in training, continue with --resume.{hint}",
         )
 
-    def add_up(self, tensor: Tensor, doing: str, *, timeout_s: float | None = None) -> Tensor:
+    def add_up(self, tensor: Tensor, doing: str) -> Tensor:
         """The sum of one tensor [n] of each worker, added in the order of the ranks: the same bits at every worker.
 
-        Each worker adds a slice, and sends its sum to all. ``timeout_s`` is that of :meth:`transfer`.
+        Each worker adds a slice, and sends its sum to all.
         """
         cuts = [len(tensor) * number // self.size for number in range(self.size + 1)]
-        mine = self.sum_of_own(tensor, cuts, doing, timeout_s=timeout_s)
-        return self.gather_rows(mine, cuts, doing, timeout_s=timeout_s)
+        return self.gather_rows(self.sum_of_own(tensor, cuts, doing), cuts, doing)
 
-    def sum_of_own(
-        self, rows: Tensor, bounds: Sequence[int], doing: str, *, timeout_s: float | None = None
-    ) -> Tensor:
+    def sum_of_own(self, rows: Tensor, bounds: Sequence[int], doing: str) -> Tensor:
         """This worker's own rows of the sum of each worker's rows of all vertices, added in the order of the ranks."""
         rows, slices = rows.contiguous(), [slice(*ends) for ends in pairwise(bounds)]
         mine = rows[slices[self.rank]]
         parts = {rank: torch.empty_like(mine) for rank in self.others}
-        self.transfer({rank: rows[slices[rank]] for rank in self.others}, parts, doing, timeout_s=timeout_s)
+        self.transfer({rank: rows[slices[rank]] for rank in self.others}, parts, doing)
         first, *others = [mine if rank == self.rank else parts[rank] for rank in range(self.size)]
         return sum(others, first)
 
-    def gather_rows(
-        self, own: Tensor, bounds: Sequence[int], doing: str, *, timeout_s: float | None = None
-    ) -> Tensor:
+    def gather_rows(self, own: Tensor, bounds: Sequence[int], doing: str) -> Tensor:
         """The rows of all vertices [num_vertices, ...], from each worker's own rows."""
         rows, slices = self._with_own(own, bounds)
         sends = dict.fromkeys(self.others, rows[slices[self.rank]])
-        self.transfer(sends, {rank: rows[slices[rank]] for rank in self.others}, doing, timeout_s=timeout_s)
+        self.transfer(sends, {rank: rows[slices[rank]] for rank in self.others}, doing)
         return rows
 
     def rows_at_first(self, own: Tensor, bounds: Sequence[int], doing: str) -> Tensor | None:
@@ -214,19 +197,11 @@ class Workers(Team):
         return received
 
     def texts(self, text: str, doing: str, *, timeout_s: float | None = START_TIMEOUT_S) -> list[str]:
-        """The texts of all workers, in the order of the ranks.
-
-        Args:
-            text: this worker's.
-            doing: what the workers do, for errors.
-            timeout_s: seconds to wait, by default as before training; None for ``self.timeout_s``.
-        """
         mine = _bytes_as_tensor(text.encode())
         found = self.exchange(dict.fromkeys(self.others, mine), doing, timeout_s=timeout_s)
         return [text if rank == self.rank else found[rank].numpy().tobytes().decode() for rank in range(self.size)]
 
     def from_first(self, content: bytes | None, doing: str, *, timeout_s: float | None = START_TIMEOUT_S) -> bytes:
-        """Bytes that the first worker has, at every worker. ``timeout_s`` is that of :meth:`texts`."""
         nothing = torch.empty(0, dtype=torch.uint8)
         mine = nothing if content is None else _bytes_as_tensor(content)
         found = self.exchange(dict.fromkeys(self.others, mine), doing, timeout_s=timeout_s)
@@ -234,13 +209,6 @@ class Workers(Team):
 
     @contextmanager
     def together(self, doing: str) -> Iterator[None]:
-        """Inside the ``with`` block, an error of sagann at one worker ends all of them. All workers enter it at the same time.
-
-        Args:
-            doing: what the workers do, for errors, as in "planning".
-        Raises:
-            InputError: another worker has failed; the message names it, and has its error.
-        """
         mine: SagannError | None = None
         try:
             yield
@@ -260,8 +228,8 @@ class Workers(Team):
                 )
 
     def any(self, flag: bool, doing: str, *, timeout_s: float | None = None) -> bool:
-        """Whether ``flag`` is set at any worker. ``timeout_s`` is that of :meth:`transfer`."""
-        return bool(self.add_up(torch.tensor([int(flag)]), doing, timeout_s=timeout_s))
+        flags = self.exchange(dict.fromkeys(self.others, torch.tensor([flag])), doing, timeout_s=timeout_s)
+        return flag or any(map(bool, flags.values()))
 
     @contextmanager
     def forward(self) -> Iterator[None]:
@@ -270,15 +238,10 @@ class Workers(Team):
         self.stopwatch.turn()
 
     def total(self, part: Tensor, doing: str) -> Tensor:
-        """The sum of one number of each worker. A worker's gradient goes to its own number alone."""
         total: Tensor = _Total.apply(part, self, doing)  # type: ignore[no-untyped-call]
         return total
 
     def add_gradients(self, parameters: Sequence[Parameter]) -> None:
-        """Replace each parameter's gradient by the sum over all workers.
-
-        A parameter that has a gradient at no worker keeps none. Gradients become dense. A step that is measured has ended.
-        """
         self.stopwatch.stop()
         trained = [parameter for parameter in parameters if parameter.requires_grad]
         for dtype in dict.fromkeys(parameter.dtype for parameter in trained):
@@ -294,13 +257,13 @@ class Workers(Team):
                 parameter.grad = gradient.reshape(parameter.shape).clone() if count else None
 
     def share_random_numbers(self, device: torch.device) -> None:
-        """Set PyTorch's generators of the CPU and of the device to the states that they have at the first worker."""
-        self._share(torch.get_rng_state, torch.set_rng_state)
+        states = [torch.get_rng_state(), *([torch.cuda.get_rng_state(device)] if device.type == "cuda" else [])]
+        self.share(states, "sharing the state of the random numbers")
+        torch.set_rng_state(states[0])
         if device.type == "cuda":
-            self._share(partial(torch.cuda.get_rng_state, device), partial(torch.cuda.set_rng_state, device=device))
+            torch.cuda.set_rng_state(states[1], device)
 
     def share(self, tensors: Iterable[Tensor], doing: str) -> None:
-        """Give every worker the values that tensors have at the first one. All workers call this with tensors of the same forms."""
         for tensor in tensors:
             values = tensor.detach().contiguous()
             if self.is_first:
@@ -308,11 +271,6 @@ class Workers(Team):
             else:
                 self.transfer({}, {0: values}, doing)
                 tensor.detach().copy_(values)
-
-    def _share(self, get_state: Callable[[], Tensor], set_state: Callable[[Tensor], None]) -> None:
-        state = get_state()
-        self.share([state], "sharing the state of the random numbers")
-        set_state(state)
 
     def _operations(
         self, sends: Mapping[int, Tensor], receives: Mapping[int, Tensor], tag: int

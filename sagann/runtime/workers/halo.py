@@ -33,11 +33,6 @@ class Halo:
     All workers make theirs at the same time: each tells the others which rows it needs. Once a gather is divided, inner and outer edges
     take 8 bytes per edge where ids have 32 bits, 16 bytes per own vertex, their edge data once more, and for the backward pass the out-edges
     of both.
-
-    Args:
-        part: the worker's vertices and edges.
-        workers: all workers.
-        timeout_s: seconds to wait for the others, by default as before training; None for those of ``workers``.
     """
 
     def __init__(self, part: Part, workers: Workers, *, timeout_s: float | None = START_TIMEOUT_S) -> None:
@@ -94,10 +89,6 @@ class Halo:
                 validate=False,
             )
 
-    def all(self, holds: bool) -> bool:
-        """Whether something holds at all workers."""
-        return not self.workers.any(not holds, "agreeing on what is kept")
-
     def begin(self, rows: Mapping[str, Tensor], *, keeps: bool) -> RowsOfHalo:
         """Begin to exchange the rows that the edges read together, by name."""
         return RowsOfHalo(self, rows, keeps=keeps)
@@ -129,13 +120,7 @@ class Halo:
 
 
 class RowsOfHalo:
-    """Rows of the halo on their way; see :class:`sagann.graph.remote.RowsUnderWay`.
-
-    Args:
-        halo: exchanges rows.
-        rows: own rows that others read, by name.
-        keeps: whether rows of constant features are kept for later epochs.
-    """
+    """Rows of the halo on their way; see :class:`sagann.graph.remote.RowsUnderWay`."""
 
     def __init__(self, halo: Halo, rows: Mapping[str, Tensor], *, keeps: bool) -> None:
         self._halo = halo

@@ -1,11 +1,10 @@
-"""How workers find each other: by keys of the launcher's store that no earlier start has used, and by the interface that leads to the others.
+"""How workers find each other: by keys of the launcher's store that no earlier start has used, and by the interface that leads to the
+others.
 
-torchrun keeps one store for all starts of its workers (``--max-restarts``), and in it the addresses of workers that have ended. So
-the first worker makes a new name at every start, and tells it to the workers of this start alone. All workers of an earlier start
-have ended before torchrun starts one anew.
-
-``torch.distributed`` talks over the interface to whose address the machine's own name resolves. Where that is the loopback (127.0.1.1
-on Debian), no other machine reaches it. So workers of several machines take the interface that leads to another machine.
+torchrun keeps one store for all starts of its workers (``--max-restarts``), and in it the addresses of workers that have ended. So the
+first worker makes a new name at every start, and tells it to the workers of this start alone. ``torch.distributed`` talks over the
+interface to whose address the machine's own name resolves. Where that is the loopback (127.0.1.1 on Debian), no other machine reaches it.
+So workers of several machines take the interface that leads to another machine.
 """
 
 from __future__ import annotations
@@ -34,18 +33,10 @@ _GET_ADDRESS = 0x8915
 
 
 def meet(rank: int, size: int, *, timeout_s: float) -> tuple[Any, str | None]:
-    """Meet the other workers of this start. All of them call this.
+    """Meet the other workers of this start, which all call this.
 
-    Args:
-        rank: number of this worker, from 0.
-        size: number of workers.
-        timeout_s: seconds to wait for the others.
-    Returns:
-        A store whose keys the workers of this start alone have written, and the name of the interface that leads to another machine;
-        None if all workers are on one machine, or if the interface is not found.
-    Raises:
-        WorkerError: a worker does not come in time.
-        RuntimeError: the launcher's store does not answer.
+    The result: a store whose keys the workers of this start alone have written, and the name of the interface that leads to another
+    machine; None if all workers are on one machine, or if the interface is not found. A worker that does not come in time is a WorkerError.
     """
     store, *_ = next(dist.rendezvous("env://", timeout=timedelta(seconds=timeout_s)))  # type: ignore[attr-defined]
     patience = _Patience(rank, size, timeout_s)

@@ -1,16 +1,10 @@
-"""Stopwatch: the seconds of a worker's own computing in a step of training, by kind of operation.
+"""Stopwatch: the seconds of a worker's own computing in a step of training, by kind of operation. While a worker waits, the watch stands
+still.
 
-Waiting does not count: while a worker waits for others, or for rows of the halo, the watch stands still. What is left is time on the wall,
-not time of the processor. A worker that the system holds back, by a quota or for other programs, takes as much time of the processor as
-others, but is slower.
-
-Workers exchange rows of the halo in the same order. So these exchanges cut a step into the same pieces at every worker, and each piece is
-a kind of operation:
-
-- ``forward n``: from the n-th exchange to the next one, or to the loss: the gather that reads the halo's rows, and the work on vertices
-  that follows;
-- ``backward n``: the gradients of the same, up to the exchange of the halo's gradients;
-- ``forward 0``, ``backward 0``: what comes before the first exchange, and after the last one of gradients. No edge reads rows there.
+What is left is time on the wall, not time of the processor: a worker that the system holds back takes as much time of the processor as
+others, but is slower. Workers exchange rows of the halo in the same order. So these exchanges cut a step into the same pieces at every
+worker, and each piece is a kind of operation: ``forward n``, from the n-th exchange to the next one or to the loss; ``backward n``, the
+gradients of the same; ``forward 0`` and ``backward 0``, where no edge reads rows of others.
 """
 
 from __future__ import annotations
@@ -34,8 +28,7 @@ class Lap:
 class Stopwatch:
     """Measures a worker's steps. Outside of a step nothing is measured.
 
-    Args:
-        finish: waits until the device has computed what it was given. It is called wherever a piece, or computing before a wait, ends.
+    ``finish`` waits until the device has computed what it was given. It is called wherever a piece, or computing before a wait, ends.
 
     Example:
         >>> watch = Stopwatch()
@@ -64,11 +57,7 @@ class Stopwatch:
         self._since_s = time.perf_counter()
 
     def exchange(self, *, row_bytes: int) -> int:
-        """Rows of the halo are exchanged now. The result is the number of the exchange in the step, from 1.
-
-        Args:
-            row_bytes: bytes of a source's row, of all tensors that are exchanged together.
-        """
+        """Rows of the halo, of ``row_bytes`` each, are exchanged now. The result is the number of the exchange in the step, from 1."""
         if self._since_s is None:
             return 0
         self._end_piece()

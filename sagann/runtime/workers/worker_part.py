@@ -86,11 +86,8 @@ class WorkerPart:
     def move(self, bounds: Sequence[int]) -> None:
         """Give the part other vertices. All workers call this at the same time, with the same bounds.
 
-        Edges, edge data and features that the model has made travel; features as the graph was opened are read anew. What was kept of
-        the part is dropped, such as gathers of constant features.
-
-        Args:
-            bounds: bounds of the ranges of vertices that the workers own from now on.
+        Edges, edge data and features that the model has made travel; features as the graph was opened are read anew. What was kept of the
+        part is dropped, such as gathers of constant features.
         """
         began_s = time.perf_counter()
         before, workers = self.bounds, self.workers
@@ -115,17 +112,11 @@ def worker_part(
     device: torch.device | str = "cpu",
     bounds: Sequence[int] | None = None,
 ) -> WorkerPart:
-    """A worker's part of a prepared graph with features. All workers call this at the same time.
+    """A worker's part of a prepared graph with features. All workers call this at the same time, with bounds or for those of their policy.
 
-    Of edges, edge data and features, the worker's slices alone are read.
+    Of edges, edge data and features, the worker's slices alone are read. Slices of the arrays of ``opened``, the graph before it was
+    prepared, are not copied; slices of arrays that the model has made are, so that these arrays can be freed.
 
-    Args:
-        graph: the graph as the model has prepared it.
-        workers: all workers.
-        opened: the same graph before it was prepared, which may be mapped from files. Slices of its arrays are not copied; slices of
-            arrays that the model has made are, so that these arrays can be freed.
-        device: device that all arrays of the part are on.
-        bounds: bounds of the ranges of vertices that the workers own; None for those of the workers' policy.
     Raises:
         InputError: features or edge data require a gradient.
     """

@@ -7,14 +7,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from sagann.graph.rows import pick_rows
 from sagann.kernels.memory import SMALLEST_BYTES, Pool
 from sagann.kernels.packed import Layout
 from sagann.plan.steps import Block
-from sagann.runtime.blocks.backend import Backend
-from sagann.runtime.blocks.host import Host, RamHost
-from sagann.runtime.blocks.spill import DiskHost
-from sagann.runtime.device.pinned import PinnedPool
+from sagann.runtime.backend import Backend
+from sagann.runtime.blocks.host import DiskHost, Host, RamHost
+from sagann.runtime.device.streams import PinnedPool
 from tests.runtime.device.late_streams import LateStreams
 
 AT = Block("value", "x", 0)
@@ -74,27 +72,12 @@ def test_others_write_and_read_blocks_where_they_lie(
         host.close()
 
 
-@pytest.mark.parametrize("dtype", [torch.int16, torch.int32, torch.int64])
-def test_rows_of_arrays_that_are_not_contiguous(dtype: torch.dtype) -> None:
-    tensor = torch.arange(12).reshape(3, 4).T
-    into = torch.empty(2, 3, dtype=tensor.dtype)
-    assert pick_rows(tensor, torch.tensor([1, 3], dtype=dtype), into).tolist() == [[1, 5, 9], [3, 7, 11]]
-
-
-def test_rows_that_learn_are_copied_without_their_gradient() -> None:
-    learned = torch.arange(12.0).reshape(3, 4).requires_grad_()
-    for tensor in (learned, learned.T):
-        rows = pick_rows(tensor, torch.tensor([2, 0]), torch.empty(2, tensor.shape[1]))
-        assert torch.equal(rows, tensor[[2, 0]])
-        assert not rows.requires_grad
-
-
 def test_memory_of_another_model_s_blocks_is_given_back_where_a_budget_holds_for_the_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pool = Pool(most_times=1)
-    for module in ("host", "backend"):
-        monkeypatch.setattr(f"sagann.runtime.blocks.{module}.HOST_POOL", pool)
+    for module in ("blocks.host", "backend"):
+        monkeypatch.setattr(f"sagann.runtime.{module}.HOST_POOL", pool)
     backend = Backend()
     in_memory = backend.new_host(None)
     assert isinstance(in_memory, RamHost)

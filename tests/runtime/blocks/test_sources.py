@@ -17,19 +17,15 @@ from torch import Tensor, nn
 from sagann.graph import Graph, Topology, declare_constant
 from sagann.nn import GCN, GNN, ModelConfig, build_model
 from sagann.plan import equal_vertices
-from sagann.plan.beside import MEMORY
 from sagann.plan.epoch import Planned
 from sagann.plan.grid import ChunkGrid
 from sagann.plan.hops import CSC, CSR
-from sagann.plan.part_intervals import PartIntervals
+from sagann.plan.intervals import PartIntervals
 from sagann.plan.selection import ALWAYS, NEVER
 from sagann.plan.steps import ALL, UNLIMITED, Block, Move
-from sagann.runtime.blocks.backend import Backend
-from sagann.runtime.blocks.chunks import Chunks
-from sagann.runtime.blocks.host import RamHost, copied
-from sagann.runtime.blocks.spill import DiskHost
+from sagann.runtime.blocks.chunks import Chunks, CutHops
+from sagann.runtime.blocks.host import DiskHost, RamHost, copied
 from sagann.runtime.streaming.capturing import captured
-from sagann.runtime.streaming.cut_hops import CutHops
 from sagann.runtime.streaming.stream import foretell
 from sagann.runtime.streaming.streamed import StreamedModel
 from sagann.saga import SagaLayer
@@ -173,8 +169,9 @@ def test_chunks_are_kept_in_the_forms_that_their_passes_read() -> None:
     cut = CutHops(
         [topology],
         budget_bytes=1 << 20,
-        backend=Backend(),
-        beside=MEMORY,
+        host=RamHost(),
+        cutting=None,
+        grain=None,
         folder=None,
         selection=NEVER,
         numbers=count(),

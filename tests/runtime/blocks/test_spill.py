@@ -12,11 +12,10 @@ import pytest
 import torch
 from torch import Tensor, zeros
 
-from sagann.plan.steps import Block
-from sagann.runtime.blocks import spill
-from sagann.runtime.blocks.host import Parts, RamHost
-from sagann.runtime.blocks.spill import DiskHost, Scratch, SpillError, require_room, unnamed_file
-from sagann.runtime.blocks.transport import Transport
+from sagann.plan.steps import FILES, UNLIMITED, Block, Plan
+from sagann.runtime.blocks.host import DiskHost, Host, Parts, RamHost
+from sagann.runtime.blocks.residents import Residents
+from sagann.runtime.blocks.spill import Scratch, SpillError, require_room, unnamed_file
 
 AT = Block("value", "x", 0)
 
@@ -75,7 +74,7 @@ def test_a_folder_that_cannot_be_used_is_named(tmp_path: Path, monkeypatch: pyte
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="the system has no device that is always full")
 def test_a_disk_that_fills_up_or_fails_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     full = open("/dev/full", "wb", buffering=0)  # noqa: SIM115 (the host closes it)
-    monkeypatch.setattr(spill, "unnamed_file", lambda folder: full)
+    monkeypatch.setattr("sagann.runtime.blocks.host.unnamed_file", lambda folder: full)
     monkeypatch.setattr(os, "ftruncate", lambda file, size: None)
     host = DiskHost(tmp_path)
     with pytest.raises(SpillError, match=f"cannot be written: No space left on device .in '{tmp_path}'"):
@@ -125,17 +124,22 @@ class SlowHost(RamHost):
         super().put(block, tensors)
 
 
-class Source:
-    """Tells which thread loads."""
+class AtHand:
+    """Tells which thread loads what is at hand."""
 
-    def __init__(self, *, at_hand: bool) -> None:
-        self.at_hand = at_hand
+    def __init__(self, host: Host) -> None:
+        self.host = host
 
     def load(self, block: Block) -> Parts:
         return Parts.of(threading.current_thread().name)
 
     def is_at_hand(self, block: Block) -> bool:
-        return self.at_hand
+        return True
+
+
+def copying(host: Host) -> Residents:
+    plan = Plan(operations=(), bounds=(0,), budget_bytes=UNLIMITED, peak_bytes=0)
+    return Residents(plan, AtHand(host), lambda _: 10, None, FILES)
 
 
 def block(interval: int) -> Block:
@@ -144,16 +148,16 @@ def block(interval: int) -> Block:
 
 def test_what_is_at_hand_is_read_at_once_when_what_leaves_has_left() -> None:
     host = SlowHost()
-    transport = Transport(Source(at_hand=True), host, lambda _: 10, None, copies_beside=True)
+    residents = copying(host)
     here = threading.current_thread().name
-    assert transport.load(block(0), []).result() == here
-    store = transport.store(block(1), {"": zeros(3)})
+    assert residents.load(block(0), []).result() == here
+    store = residents.store(block(1), {"": zeros(3)})
     # Its memory is another's only once it is stored.
-    waiting = transport.load(block(2), [store])
+    waiting = residents.load(block(2), [store])
     host.may_put.set()
     assert waiting.result() != here
-    assert transport.load(block(3), [store]).result() == here
-    transport.close()
+    assert residents.load(block(3), [store]).result() == here
+    residents.close()
 
 
 class FailingHost(RamHost):
@@ -166,8 +170,8 @@ class FailingHost(RamHost):
 
 
 def test_what_waits_for_the_last_store_learns_that_one_before_has_failed() -> None:
-    transport = Transport(Source(at_hand=True), FailingHost(), lambda _: 10, None, copies_beside=True)
-    stores = [transport.store(block(interval), {"": zeros(3)}) for interval in (1, 0, 2)]
+    residents = copying(FailingHost())
+    stores = [residents.store(block(interval), {"": zeros(3)}) for interval in (1, 0, 2)]
     with pytest.raises(OSError, match="no room"):
         stores[-1].result()
-    transport.close()
+    residents.close()

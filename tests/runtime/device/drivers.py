@@ -8,9 +8,10 @@ import torch
 from torch import Tensor
 
 from sagann.free_space import Room
+from sagann.runtime.device.cuda_devices import CudaDevices
 
 
-class SimulatedDevices:
+class SimulatedDevices(CudaDevices):
     """Devices without hardware. A range that overlaps a pinned one is refused, as by CUDA.
 
     Args:

@@ -19,9 +19,8 @@ from sagann.plan import equal_vertices
 from sagann.plan.selection import ALWAYS, Selection
 from sagann.plan.steps import Block, Step
 from sagann.plan.timeline import LANES
+from sagann.runtime.backend import DeviceBackend
 from sagann.runtime.blocks.residents import Residents
-from sagann.runtime.device import transport
-from sagann.runtime.device.backend import DeviceBackend
 from sagann.runtime.recorder import Recorder
 from sagann.runtime.streaming.streamed import StreamedModel
 from sagann.saga import NaiveEngine, using_engine
@@ -99,8 +98,8 @@ def test_the_numbers_are_those_of_a_dense_run(
     name: str, on_disk: bool, wanted_x: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Pieces of pageable memory are smaller than blocks.
-    monkeypatch.setattr(transport, "PIECE_BYTES", 1000)
-    monkeypatch.setattr(transport, "SMALL_BYTES", 100)
+    monkeypatch.setattr("sagann.runtime.device.residents.PIECE_BYTES", 1000)
+    monkeypatch.setattr("sagann.runtime.device.residents.SMALL_BYTES", 100)
     model, graph = prepared(name, types=3)
     assert graph.features is not None
     hops = graph.hops(model.num_hops)

@@ -13,8 +13,7 @@ from torch import Tensor
 from sagann.graph import Graph, Topology
 from sagann.nn import ModelConfig, build_model
 from sagann.plan.steps import UNLIMITED
-from sagann.runtime.device.pinned import PinnedPool
-from sagann.runtime.device.streams import Streams
+from sagann.runtime.device.streams import PinnedPool, Streams
 from sagann.runtime.recorder import Recorder
 from sagann.runtime.streaming.stream import stream
 from sagann.runtime.streaming.streamed import StreamedModel

@@ -7,7 +7,7 @@ import threading
 import pytest
 import torch
 
-from sagann.runtime.device.pinned import PinnedPool
+from sagann.runtime.device.streams import PinnedPool
 from tests.runtime.device.late_streams import LateMark, LateStreams
 
 

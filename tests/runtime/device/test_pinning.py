@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from sagann.runtime.device.pinning import Pinned, PinningError, pin_in_pieces
+from sagann.runtime.device.cuda_devices import Pinned, PinningError, pin_in_pieces
 from tests.runtime.device.drivers import SimulatedDevices
 
 PAGE = 4096
@@ -28,7 +28,7 @@ def memory_of(num_bytes: int, first_byte: int = 0) -> Tensor:
 def test_pieces_cover_the_memory_and_share_no_page(num_bytes: int, first_byte: int) -> None:
     driver, memory = SimulatedDevices(), memory_of(num_bytes, first_byte)
     pinned = pin_in_pieces(memory, driver, piece_bytes=3 * PAGE)
-    assert pinned.num_pieces == len(driver.registered) >= num_bytes // (3 * PAGE)
+    assert len(driver.registered) >= num_bytes // (3 * PAGE)
     end = memory.data_ptr()
     for begin, size in driver.registered:
         assert begin == end
@@ -36,10 +36,8 @@ def test_pieces_cover_the_memory_and_share_no_page(num_bytes: int, first_byte: i
         end = begin + size
     assert end == memory.data_ptr() + num_bytes
     assert all(driver.is_pinned(memory[at:]) for at in range(0, num_bytes, 1000))
-    pinned.close()
+    del pinned
     assert not driver.pinned
-    # Twice is as good as once.
-    pinned.close()
 
 
 @pytest.mark.parametrize("piece", [0, 3])
@@ -72,7 +70,7 @@ def test_a_failure_to_unpin_is_told() -> None:
     with pytest.warns(
         RuntimeWarning, match=r"2 of 2 pieces of 8.0 KiB of host memory stay pinned: the driver's errors 7, 7"
     ):
-        pinned.close()
+        del pinned
 
 
 def test_memory_is_unpinned_with_its_owner() -> None:
@@ -100,26 +98,19 @@ def test_memory_that_is_pinned_again_while_it_is_unpinned() -> None:
 
     others: list[Thread] = []
     driver, memory = Meeting(), memory_of(3 * PAGE)
-    pin_in_pieces(memory, driver).close()
+    pin_in_pieces(memory, driver)
     others[0].join()
     assert len(driver.pinned) == 1
-    found.pop().close()
+    found.clear()
     assert not driver.pinned
 
 
-@pytest.mark.parametrize("is_closed", [False, True])
-def test_memory_that_several_pin_stays_pinned_until_the_last_one_ends(is_closed: bool) -> None:
+def test_memory_that_several_pin_stays_pinned_until_the_last_one_ends() -> None:
     driver, memory = SimulatedDevices(), memory_of(8 * PAGE)
     pins = [pin_in_pieces(memory, driver, piece_bytes=2 * PAGE) for _ in range(3)]
-    assert len(driver.registered) == len(driver.pinned) == 4
-    assert [each.num_pieces for each in pins] == [4, 4, 4]
-    for number in range(3):
-        assert len(driver.pinned) == 4
-        if is_closed:
-            pins[0].close()
-        del pins[0]
-        assert driver.finished == number + 1
-    assert not driver.pinned
-    pin_in_pieces(memory, driver, piece_bytes=2 * PAGE).close()
+    while pins:
+        assert len(driver.registered) == len(driver.pinned) == 4
+        pins.pop()
+    assert (driver.pinned, driver.finished) == ({}, 1)
+    pin_in_pieces(memory, driver, piece_bytes=2 * PAGE)
     assert len(driver.registered) == 8
-    assert not driver.pinned

@@ -20,9 +20,7 @@ from sagann.byte_size import with_exact
 from sagann.errors import InputError
 from sagann.kernels import dense, memory
 from sagann.plan.machine import Machine
-from sagann.runtime.forecasting import disk_probe
-from sagann.runtime.forecasting.disk_probe import FILE_BYTES, LEAST_BYTES, disk_rates
-from sagann.runtime.forecasting.probe import probe
+from sagann.runtime.forecasting.probe import FILE_BYTES, LEAST_BYTES, disk_rates, probe
 from sagann.runtime.processor import cache_bytes, num_cores, processor_name
 
 Usage = namedtuple("Usage", ["total", "used", "free"])
@@ -50,7 +48,7 @@ def written(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         os.ftruncate(file, max(os.fstat(file).st_size, offset + len(data)))
         return len(data)
 
-    monkeypatch.setattr(disk_probe.os, "pwrite", pwrite)
+    monkeypatch.setattr(os, "pwrite", pwrite)
     return offsets
 
 
@@ -103,7 +101,7 @@ def test_what_the_disk_refuses_midway_is_said_and_nothing_stays(
     def full(_: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(disk_probe.os, "fsync", full)
+    monkeypatch.setattr(os, "fsync", full)
     assert f"the disk cannot be measured: {os.strerror(errno.ENOSPC)}" in refused(tmp_path).message
     assert written
     assert list(tmp_path.iterdir()) == []

@@ -19,8 +19,7 @@ from sagann.plan.steps import Step
 from sagann.plan.timeline import Span, Timeline
 from sagann.report.plan_text import forecast_text
 from sagann.runtime.forecasting import timeline_files
-from sagann.runtime.forecasting.forecast import forecast
-from sagann.runtime.forecasting.rehearsal import rehearse
+from sagann.runtime.forecasting.forecast import forecast, rehearse
 from sagann.runtime.streaming.stream import foretell, stream
 from sagann.runtime.streaming.streamed import StreamedModel
 from tests.plan.machines import ROUND
@@ -119,8 +118,8 @@ def test_a_rehearsal_takes_as_much_of_the_graph_as_takes_little_time(
         cut.append(len(vertices))
         return subgraph(graph, vertices)
 
-    monkeypatch.setattr("sagann.runtime.forecasting.rehearsal.subgraph", counted)
-    monkeypatch.setattr("sagann.runtime.forecasting.rehearsal.MOST_EDGES", 1000)
+    monkeypatch.setattr("sagann.runtime.forecasting.forecast.subgraph", counted)
+    monkeypatch.setattr("sagann.runtime.forecasting.forecast.MOST_EDGES", 1000)
     planned = foretell(model, graph, budget_bytes=1 << 30)
     assert planned.plan.num_intervals == 1
     machine = replace(ROUND, matmul_flops=1e12, stream_bytes=1e12, gather_bytes=rate, gather_cached_bytes=rate)
@@ -160,14 +159,6 @@ def test_a_trace_has_a_process_for_each_timeline_whose_spans_begin_at_zero(
         "t",
     )
     assert [event["args"]["bytes"] for event in measured] == [12, 0]
-
-
-def test_a_picture_is_drawn(tmp_path: Path, planned: Timeline) -> None:
-    pytest.importorskip("matplotlib")
-    timeline_files.write_picture(tmp_path / "timeline.png", {"planned": planned, "measured": Timeline()})
-    content = (tmp_path / "timeline.png").read_bytes()
-    assert content.startswith(b"\x89PNG")
-    assert len(content) > 5_000
 
 
 def test_a_picture_names_the_run_its_two_halves_and_its_memory(

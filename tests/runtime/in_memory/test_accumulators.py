@@ -243,13 +243,3 @@ def test_what_cannot_be_combined_is_refused(accumulator: tuple[str, ...], said: 
     topology = odd_topologies()["skewed"]
     with pytest.raises(LayerError, match=re.escape(said)):
         Gather(accumulator)(topology, rows(topology, 4))
-
-
-def test_several_accumulators_of_a_number_are_refused() -> None:
-    class Numbers(Gather):
-        def apply_edge(self, edge: Edge) -> Tensor:
-            return edge.src[:, 0]
-
-    topology = odd_topologies()["skewed"]
-    with pytest.raises(LayerError, match="several accumulators need rows of features"):
-        Numbers(("mean", "max"))(topology, rows(topology, 4))

@@ -185,15 +185,6 @@ def test_hooks_of_all_modules_are_called(topology: Topology) -> None:
         handle.remove()
 
 
-def test_a_schedule_in_an_attribute_does_not_keep_a_program_for_each_value(topology: Topology) -> None:
-    layer, engine = Flexible(), CompiledEngine(dialect="naive")
-    x = torch.randn(50, 6, dtype=torch.float64)
-    for step in range(18):
-        layer.factors = [float(step)]
-        assert_as_written(layer, topology, x, engine)
-    assert len(engine.programs_of(layer)) <= 16
-
-
 def _reader_of(layer: Flexible) -> Callable[[], Any]:
     return lambda: layer.factors
 
@@ -252,33 +243,6 @@ def test_autocast_runs_a_layer_as_written(topology: Topology) -> None:
     assert not torch.equal(single, results[0])
 
 
-def test_weights_less_exact_than_the_edge_data_are_no_mixture_of_rows(topology: Topology) -> None:
-    layer = Flexible()
-    layer.first.float()
-    layer.second.float()
-    with using_engine(CompiledEngine()):
-        assert layer(topology, torch.randn(50, 6)).dtype == torch.float64
-
-
-class Mean(SagaLayer):
-    """Returns what was gathered."""
-
-    accumulator = "mean"
-
-
-def test_what_a_layer_returns_may_be_changed_in_place(topology: Topology) -> None:
-    x, engine = torch.randn(50, 6), CompiledEngine()
-    with using_engine(engine):
-        first = Mean()(topology, x)
-        layer = Mean()
-        results = []
-        for _ in range(3):
-            out = layer(topology, x)
-            results.append(out.clone())
-            out.mul_(2)
-    assert all(torch.equal(result, first) for result in results)
-
-
 @pytest.mark.parametrize("same", [True, False], ids=["one layer", "a layer each"])
 def test_several_threads_may_run_a_layer_for_the_first_time(same: bool, topology: Topology) -> None:
     torch.manual_seed(0)
@@ -300,32 +264,6 @@ def test_several_threads_may_run_a_layer_for_the_first_time(same: bool, topology
     assert all(torch.equal(result, results[0]) for result in results)
     for own in layers:
         assert [type(program) for program in engine.programs_of(own)] == [LayerProgram]
-
-
-def test_no_thread_traces_what_runs_as_it_is_written(topology: Topology) -> None:
-    starts, traced = threading.Event(), threading.Event()
-
-    class Waiting(Flexible):
-        def apply_edge(self, edge: Edge) -> Tensor:
-            if not isinstance(self.first.weight, nn.Parameter):
-                traced.set()
-            elif edge.src.shape[0] == topology.num_edges:
-                starts.set()
-                traced.wait(0.2)
-            return super().apply_edge(edge)
-
-    layer, engine, data = Waiting(), CompiledEngine(dialect="naive"), topology.edge_data["weight"]
-    x = torch.randn(50, 6, dtype=torch.float64)
-    with using_engine(NaiveEngine()):
-        expected = layer(topology, x)
-    starts.clear()
-    with ThreadPoolExecutor(max_workers=1) as threads:
-        answer = threads.submit(lambda: starts.wait(60) and engine.why_not(layer, x, data))
-        # Autocast leaves doubles as they are.
-        with torch.autocast("cpu"):
-            found = engine.run(layer, topology, {"": x}, {"": data})
-        assert answer.result() == ""
-    assert torch.equal(found, expected)
 
 
 def test_a_layer_may_run_while_another_thread_asks_for_a_program(topology: Topology) -> None:

@@ -26,9 +26,9 @@ from sagann.graph import Graph, Topology
 from sagann.graph.feature_store import declare_constant
 from sagann.kernels import dense
 from sagann.kernels.dialects import dialect_for
-from sagann.kernels.edge import cpu, naive
+from sagann.kernels.edge import cpu
 from sagann.kernels.memory import POOL
-from sagann.nn import GAT, GIN, GNN, SAGE, GatedGCN, ModelConfig, build_model
+from sagann.nn import GIN, SAGE, ModelConfig, build_model
 from sagann.runtime import gather
 from sagann.runtime.in_memory.engine import CompiledEngine
 from sagann.runtime.streaming.streamed import StreamedModel
@@ -76,26 +76,6 @@ def test_an_engine_that_is_used_in_one_thread_is_not_that_of_others() -> None:
             assert threads.submit(copy_context().run, current_engine).result() is engines[0]
 
 
-def test_threads_run_layers_as_they_are_written_at_once() -> None:
-    both, meets = threading.Barrier(2), threading.Event()
-
-    class Meeting(SagaLayer):
-        def apply_vertex(self, vertex: Tensor, accum: Tensor) -> Tensor:
-            if meets.is_set():
-                both.wait(60)
-            return self.inner(accum)
-
-    # Hooks of a module that a layer calls have it run as it is written; it passes its check before threads meet in it.
-    engine, layers, topology = CompiledEngine(), [Meeting(), Meeting()], skewed()
-    for layer in layers:
-        layer.inner = torch.nn.Identity()
-        layer.inner.register_forward_hook(lambda *_: None)
-        engine.run(layer, topology, {"": rows(topology)}, {})
-    meets.set()
-    with ThreadPoolExecutor(max_workers=2) as threads:
-        list(threads.map(lambda layer: engine.run(layer, topology, {"": rows(topology)}, {}), layers))
-
-
 @pytest.mark.parametrize("switched_off", ["hoist", "split_concat", "commute", "invariant", "fuse"])
 def test_every_optimisation_can_be_switched_off(switched_off: str) -> None:
     topology = skewed()
@@ -116,18 +96,6 @@ def test_a_program_is_made_once_per_form_of_input() -> None:
     assert len(engine._programs[layer]) == 3
 
 
-def test_a_changed_attribute_is_noticed() -> None:
-    engine, topology = CompiledEngine(dialect="naive"), skewed()
-    layer, x = Layer(lambda m, e: e.src * m.factor), rows(topology)
-    layer.factor = 1.0
-    with using_engine(engine):
-        once = layer(topology, x)
-        layer.factor = 3.0
-        assert_close(layer(topology, x), 3 * once)
-        layer.apply_edge = lambda edge: edge.dst
-        assert_close(layer(topology, x), x * topology.in_degrees()[:, None])
-
-
 def test_a_changed_layer_is_checked_again() -> None:
     engine, topology = CompiledEngine(), skewed()
     layer, x = Layer(lambda m, e: e.src - e.src.mean(0) if m.centred else e.src * 1.0), rows(topology)
@@ -145,11 +113,6 @@ def test_an_unknown_dialect_is_refused(name: str) -> None:
     for make in (lambda: CompiledEngine(dialect=name), lambda: StreamedModel(model, [], (0,), dialect=name)):
         with pytest.raises(InputError, match=rf"no such dialect.*'{name}'.*auto, naive, cpu, gpu"):
             make()
-
-
-def test_the_processors_kernels_are_refused_on_a_device() -> None:
-    with pytest.raises(InputError, match=r"dialect 'cpu'.*type 'cuda'"):
-        dialect_for("cuda", "cpu")
 
 
 def test_a_devices_kernels_are_refused_on_the_processor(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -250,17 +213,6 @@ def test_concat_without_destinations(fuse: bool) -> None:
         assert layer(topology, torch.empty(0, 4, dtype=torch.float64)).shape == (0, 12)
 
 
-def test_concat_counts_the_bytes_of_its_rows() -> None:
-    layer = Layer(lambda m, e: e.src * e.dst, accumulator="concat", max_degree=3)
-    x = torch.randn(5, 4).requires_grad_()
-    program = CompiledEngine().program(layer, x, torch.rand(5))
-    assert program is not None
-    # Both ends read; the row written by the pass, then read and written to its place.
-    assert program.bytes_per_edge == (2 + 3) * 16
-    # Both ends written and read, the product written, read and written to its place.
-    assert program.naive_bytes_per_edge == (4 + 3) * 16
-
-
 def both_ends(layer: Layer, edge: Edge) -> Tensor:
     """The same map of either end, then something of the destination's own."""
     return torch.sigmoid(F.linear(edge.src, layer.w)) * torch.tanh(F.linear(edge.dst, layer.w) * layer.v)
@@ -280,26 +232,6 @@ def test_what_both_ends_need_is_computed_once(block: bool) -> None:
     ]
     assert len(linear) == 1
     assert_compiles_right(layer, topology, rows(topology))
-
-
-def test_what_destinations_share_is_not_overwritten() -> None:
-    """A map that the edges read through a ReLU, and the destinations as it is."""
-    layer = Layer(lambda m, e: torch.relu(F.linear(e.src, m.w)), lambda m, v, a: a + F.linear(v, m.w)).double()
-    program = program_of(layer, skewed(), rows(skewed()), CompiledEngine())
-    assert [partner for _, partner in program.shared] == ["linear"]
-    assert_compiles_right(layer, skewed(), rows(skewed()))
-
-
-def test_a_bias_of_another_type_is_added_as_it_is_written() -> None:
-    topology = skewed()
-    layer = Layer(vertex=lambda m, v, a: F.linear(a, m.w.bfloat16()) + m.v.float())
-    x = rows(topology, dtype=torch.bfloat16)
-    with using_engine(NaiveEngine()):
-        expected = layer(topology, x)
-    with using_engine(CompiledEngine()):
-        actual = layer(topology, x)
-    assert actual.dtype == expected.dtype == torch.float32
-    torch.testing.assert_close(actual, expected, rtol=0.02, atol=0.1)
 
 
 VERTICES: dict[str, Callable[..., Tensor]] = {
@@ -387,59 +319,10 @@ def test_layers_as_people_write_them(name: str) -> None:
     assert_compiles_right(WRITTEN[name]().double(), topology, rows(topology), engine=engine)
 
 
-def test_squeezed_rows_of_a_single_vertex_stay_rows() -> None:
-    topology = Topology.from_coo(src=torch.zeros(3, dtype=int), dst=torch.zeros(3, dtype=int), num_src=1)
-    topology = topology.with_edge_data(weight=torch.ones(3, dtype=torch.float64))
-    layer = Layer(lambda m, e: torch.tanh(F.linear(e.src, m.w[:1])).squeeze()[:, None] * e.dst).double()
-    assert_compiles_right(layer, topology, rows(topology))
-
-
-@pytest.mark.parametrize("engine", [NaiveEngine(), CompiledEngine()], ids=["naive", "compiled"])
-def test_rows_first_read_without_gradients_have_them_later(engine: Any) -> None:
-    def gated(m: Layer, e: Any) -> Tensor:
-        with torch.no_grad():
-            gate = torch.sigmoid(e.src * e.dst)
-        return gate * e.src
-
-    x = rows(skewed()).requires_grad_()
-    with using_engine(engine):
-        Layer(gated).double()(skewed(), x).sum().backward()
-    plain = x.detach().clone().requires_grad_()
-    src, dst = plain[skewed().indices.long()], plain[skewed().edge_dst().long()]
-    (torch.sigmoid(src * dst).detach() * src).sum().backward()
-    assert_close(x.grad, plain.grad)
-
-
-def test_a_layer_with_a_buffer_is_differentiated_when_it_is_called_twice() -> None:
-    class Scaled(SagaLayer):
-        def __init__(self) -> None:
-            super().__init__()
-            self.linear = nn.Linear(4, 4)
-            self.register_buffer("scale", torch.full((4,), 0.5))
-
-        def apply_vertex(self, vertex: Tensor, accum: Tensor) -> Tensor:
-            return self.linear(accum) * self.scale
-
-    topology, model = skewed(), GNN([Scaled()], steps=2).double()
-    gradients = []
-    for engine in (NaiveEngine(), CompiledEngine()):
-        with using_engine(engine):
-            # Features and what the layer makes of them are two forms of input, each of which the layer is checked for.
-            out = model([topology] * 2, rows(topology))
-            gradients.append(torch.autograd.grad(out.square().sum(), list(model.parameters())))
-    for ours, theirs in zip(*gradients, strict=True):
-        assert_close(ours, theirs)
-
-
 def test_maps_by_other_weights_are_not_shared() -> None:
     layer = Layer(lambda m, e: F.linear(e.src, m.w).tanh() * F.linear(e.dst, m.w * 2).tanh()).double()
     assert program_of(layer, skewed(), rows(skewed()), CompiledEngine()).shared == ()
     assert_compiles_right(layer, skewed(), rows(skewed()))
-
-
-def test_on_blocks_no_map_moves_to_the_many_sources() -> None:
-    block = block_of(skewed(), 9)
-    assert_compiles_right(SAGE(8, 2).double(), block, rows(block, 8))
 
 
 class Sizes(TorchDispatchMode):
@@ -508,19 +391,6 @@ def test_dropout_of_a_parameter_is_drawn_once(fused: bool) -> None:
         reached = out[topology.in_degrees() > 0]
         assert_close(reached, reached[:1].expand_as(reached))
         assert len({tuple(layer(topology, x).ne(0).any(0).tolist()) for _ in range(50)}) > 1
-
-
-def test_dropout_equals_the_plain_pass_of_the_same_seed() -> None:
-    topology = random_topology(200, 3000)
-    layer, x = Layer(lambda m, e: F.dropout(e.src, 0.25)), torch.ones(200, 4)
-    torch.manual_seed(5)
-    with using_engine(CompiledEngine(dialect="cpu")) as engine:
-        out = layer(topology, x)
-    function = engine.program(layer, x, topology.edge_data["weight"]).edges.function
-    torch.manual_seed(5)
-    (expected,) = naive.run(function, topology, {"src": x}, seed=int(torch.randint(2**31, ())))
-    assert_close(out, expected)
-    assert abs(float(out.sum() / (4 * topology.num_edges)) - 1) < 0.02
 
 
 def products(stage: Any) -> list[fx.Node]:
@@ -615,19 +485,6 @@ def test_checkpoints_compute_the_forward_again(model: str, monkeypatch: pytest.M
     assert all(torch.equal(a, b) for a, b in zip(*gradients, strict=True))
 
 
-def test_edges_without_any_end() -> None:
-    class Weights(SagaLayer):
-        edge_data = "weight"
-
-        def apply_edge(self, edge: Edge) -> Tensor:
-            return edge.data[:, None]
-
-    topology = skewed()
-    out = Weights()(topology, torch.zeros(topology.num_src, 2))
-    weights = topology.edge_data["weight"]
-    assert_close(out[:, 0], torch.segment_reduce(weights, "sum", offsets=topology.indptr))
-
-
 @pytest.mark.parametrize("accumulator", ["sum", "mean", "max", "min", "softmax", "concat"])
 def test_rows_without_features(accumulator: str) -> None:
     def edge(m: Layer, e: Any) -> Any:
@@ -698,21 +555,6 @@ def test_torch_func_may_be_the_first_to_call_a_layer() -> None:
     loss(dict(layer.named_parameters())).backward()
     for name, parameter in layer.named_parameters():
         assert_close(found[name], parameter.grad)
-
-
-@pytest.mark.parametrize("kind", [SAGE, GAT, GatedGCN])
-def test_where_new_tensors_lie_by_default_does_not_matter(kind: Callable[..., SagaLayer]) -> None:
-    known = random_topology(50, 300)
-    src, dst = known.indices.long(), known.edge_dst().long()
-    layer, x = kind(8, 4), torch.randn(50, 8, requires_grad=True)
-    leaves = [x, *layer.parameters()]
-    with using_engine(NaiveEngine()):
-        expected = torch.autograd.grad(layer(known, x).square().sum(), leaves)
-    with using_engine(CompiledEngine()), torch.device("meta"):
-        topology = Topology.from_coo(src=src, dst=dst, num_src=50)
-        found = torch.autograd.grad(layer(topology, x).square().sum(), leaves)
-    for mine, other in zip(found, expected, strict=True):
-        assert_close(mine, other, scale=largest(mine, other))
 
 
 @pytest.mark.parametrize(

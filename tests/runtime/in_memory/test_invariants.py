@@ -135,16 +135,6 @@ def test_what_was_kept_of_changed_features_goes() -> None:
             assert engine.invariants.held_bytes == held > 0
 
 
-@pytest.mark.parametrize("budget", [0, 100])
-def test_what_does_not_fit_the_budget_is_not_kept(monkeypatch: pytest.MonkeyPatch, budget: int) -> None:
-    topology, layer = skewed(), Counted()
-    ran, x = passes(monkeypatch), declare_constant(rows(topology))
-    with using_engine(CompiledEngine(dialect="naive", invariant_bytes=budget)) as engine:
-        assert torch.equal(layer(topology, x), layer(topology, x))
-        assert engine.invariants.held_bytes == 0
-    assert len(ran) == 2
-
-
 def test_a_gather_of_parameters_is_not_kept() -> None:
     topology = skewed()
     layer = Layer(lambda m, e: e.src * m.v)

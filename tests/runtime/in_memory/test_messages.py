@@ -15,10 +15,10 @@ from sagann.errors import InputError, LayerError
 from sagann.graph import Topology
 from sagann.graph.feature_store import declare_constant
 from sagann.plan.intervals import equal_vertices
+from sagann.graph.constant import declare_constant
 from sagann.runtime.in_memory.engine import CompiledEngine
-from sagann.runtime.streaming.streamed import StreamedModel
 from sagann.saga import Edge, Engine, NaiveEngine, SagaLayer, using_engine
-from tests.graphs import block_of, odd_topologies, random_topology
+from tests.graphs import odd_topologies, random_topology
 from tests.tolerances import assert_close, largest
 
 Rows = Mapping[str, Tensor]
@@ -52,19 +52,6 @@ class Points(SagaLayer):
 
     def apply_vertex(self, vertex: Rows, accum: Rows) -> Tensor:
         return self.out(torch.cat([accum["total"], accum["spread"], accum["near"], vertex["pos"]], -1))
-
-
-class Model(nn.Module):
-    """Calls its layer with the features cut apart."""
-
-    num_hops = 1
-
-    def __init__(self, layer: SagaLayer) -> None:
-        super().__init__()
-        self.layer = layer
-
-    def forward(self, hops: Sequence[Topology], x: Tensor) -> Tensor:
-        return self.layer(hops[0], {"x": x[:, :4], "pos": x[:, 4:]})
 
 
 def by_hand(layer: Points, topology: Topology, rows: Rows) -> Tensor:
@@ -136,25 +123,6 @@ def test_every_engine_gives_what_the_formula_gives(name, tiled):
     assert (program.edges.function is None) == tiled
 
 
-def test_a_block_has_fewer_destinations_than_sources():
-    layer, topology = Points().double(), block_of(random_topology(53, 401, types=3), 20)
-    topology = topology.with_edge_data(weight=topology.edge_data["weight"].double())
-    rows = rows_of(53)
-    expected = outcome(lambda given: by_hand(layer, topology, given), layer, rows)
-    assert_alike(outcome(through(CompiledEngine(), layer, topology), layer, rows), expected)
-
-
-@pytest.mark.parametrize("num_intervals", [1, 4])
-def test_a_streamed_model_gives_the_same(num_intervals):
-    layer, topology = Points().double(), random_topology(53, 401, types=3)
-    topology = topology.with_edge_data(weight=topology.edge_data["weight"].double())
-    rows, model = rows_of(53), Model(layer)
-    expected = outcome(through(CompiledEngine(), layer, topology), layer, rows)
-    streamed = StreamedModel(model, [topology], equal_vertices(53, num_intervals))
-    actual = outcome(lambda given: streamed(torch.cat([given["x"], given["pos"]], -1)), layer, rows)
-    assert_alike(actual, expected)
-
-
 class Relations(SagaLayer):
     """A map by type, weighted: edge data besides the types."""
 
@@ -184,17 +152,6 @@ def test_maps_by_type_read_other_edge_data_in_its_order(order, accumulator):
     (program,) = engine.programs_of(layer)
     assert program.typed is not None
     assert program.typed.order == order
-
-
-@pytest.mark.parametrize("num_intervals", [1, 4])
-def test_maps_by_type_stream_with_other_edge_data(num_intervals):
-    layer, topology = Relations("mean").double(), random_topology(53, 401, types=3)
-    topology = topology.with_edge_data(weight=topology.edge_data["weight"].double())
-    rows = {"": rows_of(53)["x"]}
-    expected = outcome(lambda given: through(NaiveEngine(), layer, topology)(given[""]), layer, rows)
-    streamed = StreamedModel(nn.ModuleList([layer]), [topology], equal_vertices(53, num_intervals))
-    streamed.model.forward = lambda hops, x: layer(hops[0], x)
-    assert_alike(outcome(lambda given: streamed(given[""]), layer, rows), expected)
 
 
 class Plain(SagaLayer):
@@ -255,15 +212,6 @@ def test_rows_need_names_and_must_fit():
         Plain()(random_topology(9, 20), {"a b": torch.randn(9, 4)})
     with pytest.raises(InputError, match=r"do not fit the topology: .*\[8, 4\].*rows 'b'"):
         Plain()(random_topology(9, 20), {"a": torch.randn(9, 4), "b": torch.randn(8, 4)})
-
-
-def test_rows_that_are_mixed_are_found_whatever_their_name():
-    class Mixes(Plain):
-        def apply_edge(self, edge: Edge) -> dict[str, Tensor]:
-            return {"product": edge.src["a"] - edge.src["b"].mean(0), "count": edge.src["a"][:, 0]}
-
-    with pytest.raises(LayerError, match=r"must treat rows independently.*mean"):
-        Mixes()(random_topology(9, 20), {"a": torch.randn(9, 4), "b": torch.randn(9, 4)})
 
 
 @pytest.mark.parametrize(

@@ -51,14 +51,6 @@ def test_a_batch_is_the_subgraph_of_its_graphs() -> None:
         assert {array.device.type for array in arrays_of(batch.to("meta"))} == {"meta"}
 
 
-def test_features_that_learn_are_refused() -> None:
-    graph = many_graphs()
-    with pytest.raises(
-        InputError, match=r"features that learn would get no gradient: .* \(in GraphBatches.graph, f"
-    ):
-        of(graph.with_features(graph.features.clone().requires_grad_()))
-
-
 def test_a_model_gives_the_rows_of_all_graphs_at_once() -> None:
     graph = many_graphs()
     torch.manual_seed(0)
@@ -71,18 +63,6 @@ def test_a_model_gives_the_rows_of_all_graphs_at_once() -> None:
             rows = model(batch.hops(model.num_hops), batch.features)
             assert_close(rows, whole[batch.vertices])
             assert_close(pool(rows, batch.graph_ptr), pool(whole, graph.graph_ptr)[batch.graphs])
-
-
-def test_epochs_differ_and_come_again() -> None:
-    batches = of()
-    first, second = list(batches), list(batches)
-    assert not torch.equal(torch.cat([one.graphs for one in first]), torch.cat([one.graphs for one in second]))
-    batches.set_epoch(0)
-    assert_same(list(batches), first)
-    assert_same(list(batches.batches(1)), second)
-    assert_same(list(batches.batches(1, first=2)), second[2:])
-    assert_same(list(of(seed=0)), first)
-    assert [batch.graphs.tolist() for batch in of(seed=1)] != [batch.graphs.tolist() for batch in first]
 
 
 def test_each_graph_is_in_an_epoch_once() -> None:
@@ -163,7 +143,7 @@ def test_bad_arguments_are_refused(options: dict[str, Any], message: str) -> Non
 
 PROGRAM = """
 import threading, torch
-from sagann.runtime.loading.serial_thread import work_serially
+from sagann.runtime.loading.pipeline import work_serially
 torch.set_num_threads(4)
 found = []
 def body():

@@ -11,7 +11,6 @@ import pytest
 import torch
 from torch import Tensor
 
-import sagann
 from sagann.errors import InputError
 from sagann.graph import Graph
 from sagann.runtime.loading import MiniBatches
@@ -219,13 +218,6 @@ def test_a_store_that_gives_too_few_rows_is_refused() -> None:
         list(of(graph))
 
 
-def test_a_graph_on_disk_has_the_batches_of_the_graph_in_memory(tmp_path: Path) -> None:
-    graph = labelled_graph(2000, 10_000)
-    save_graph(graph, tmp_path / "graph")
-    options: dict[str, Any] = {"batch_size": 100, "threads": 2}
-    assert_same(list(of(graph, **options)), list(of(load_graph(tmp_path / "graph"), **options)))
-
-
 def test_counters_tell_edges_rows_and_bytes() -> None:
     batches = of().batches(0)
     found = list(batches)
@@ -235,24 +227,6 @@ def test_counters_tell_edges_rows_and_bytes() -> None:
     assert load.rows == sum(len(batch.src_ids) for batch in found)
     assert load.num_bytes == sum(batch.features.nbytes for batch in found)
     assert caller.items == len(found) == 5
-
-
-def test_the_loop_of_the_readme_trains() -> None:
-    torch.manual_seed(0)
-    graph = sagann.load_graph("demo")
-    model = sagann.build_model(sagann.ModelConfig(model="gcn", hidden=32), graph)
-    graph = model.prepare(graph)
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
-    minibatches = sagann.MiniBatches(graph, fanouts=[10, 5], batch_size=30)
-    losses = []
-    for _ in range(10):
-        for batch in minibatches:
-            loss = torch.nn.functional.cross_entropy(model(batch.blocks, batch.features), batch.labels)
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            losses.append(loss.item())
-    assert losses[-1] < 0.5 * losses[0]
 
 
 REFUSED: tuple[tuple[dict[str, Any], str], ...] = (
@@ -363,20 +337,3 @@ def test_rows_on_another_device_are_refused(monkeypatch: pytest.MonkeyPatch) -> 
     )
     with pytest.raises(InputError, match=message):
         of(replace(graph, features=store))
-
-
-def test_looking_ahead_reads_fewer_cold_rows() -> None:
-    graph = labelled_graph()
-    cold = {}
-    for cache in ("static", "look-ahead"):
-        store = TieredFeatures(graph.features, hot=0.3, cache=cache)
-        for epoch in range(4):
-            list(of(replace(graph, features=store), ahead=5).batches(epoch))
-        cold[cache] = store.traffic().cold.rows
-    assert cold["look-ahead"] < cold["static"]
-
-
-def test_a_data_loader_is_told_to_be_left_out() -> None:
-    loader = torch.utils.data.DataLoader(MiniBatches(labelled_graph(), fanouts=[2], batch_size=4))
-    with pytest.raises(InputError, match=r"batches are not rows of a data set.*Leave the DataLoader out"):
-        next(iter(loader))

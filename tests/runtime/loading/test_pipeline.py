@@ -105,24 +105,6 @@ def test_a_stage_with_one_thread_takes_items_in_order(ahead: int) -> None:
     assert entered == list(range(3, 33))
 
 
-@pytest.mark.parametrize("failing", [0, 29])
-def test_a_stage_with_one_thread_does_not_wait_for_an_item_that_has_failed(failing: int) -> None:
-    def work(number: int) -> int:
-        if number == failing:
-            raise OSError("the disk failed")
-        return late(number)
-
-    stages = [
-        Stage(name="work", work=work, threads=4),
-        Stage(name="pass", work=lambda result: result),
-    ]
-    results = Pipeline(range(30), stages, ahead=8)
-    assert [next(results) for _ in range(failing)] == [10 * number for number in range(failing)]
-    with pytest.raises(OSError, match="the disk failed"):
-        next(results)
-    assert not threads()
-
-
 @pytest.mark.parametrize(("ahead", "stage"), [(0, "first"), (1, "second"), (8, "first"), (8, "second")])
 def test_an_exception_comes_in_the_place_of_its_item(ahead: int, stage: str) -> None:
     def fail(name: str) -> Callable[[int], int]:

@@ -15,12 +15,10 @@ from torch import Tensor, nn
 import sagann
 from sagann.errors import LayerError
 from sagann.graph import Topology, declare_constant
-from sagann.nn import GNN
 from sagann.plan.selection import Selection
 from sagann.runtime.moments import Groups, Moments
 from sagann.runtime.streaming.stream import dense_bytes
 from sagann.runtime.streaming.streamed import StreamedModel
-from sagann.train import TrainConfig, Trainer
 from tests.graphs import labelled_graph
 from tests.runtime.in_memory.test_batch_norm import OfEdges, OfVertices
 from tests.runtime.streaming.norm_models import (
@@ -28,7 +26,6 @@ from tests.runtime.streaming.norm_models import (
     NUM_TYPES,
     WIDTH,
     Between,
-    Messages,
     OfAllKinds,
     OfHeads,
     OfOneEnd,
@@ -109,52 +106,6 @@ def test_means_are_computed_in_single_precision_at_least(dtype: torch.dtype) -> 
         found = StreamedModel(model, hops, (0, 11, len(x)))(x)
     assert found.dtype == expected.dtype
     assert float((found - exact).norm()) < 2 * float((expected - exact).norm())
-
-
-def test_a_frozen_model_gives_its_gradient_to_features_alone() -> None:
-    torch.manual_seed(0)
-    hops, x = given()
-    model = Stack(Messages, x.shape[1]).double().requires_grad_(False)
-    plain = copy.deepcopy(model)
-    (expected,) = torch.autograd.grad(partial_loss(plain(hops, x), all_of(x)), [x])
-    (found,) = torch.autograd.grad(StreamedModel(model, hops, (0, 11, len(x))).loss(x, partial_loss), [x])
-    assert_alike([found], [expected])
-
-
-class Dropped(sagann.SagaLayer):
-    """A dropout before the norm, after one that the norm does not see."""
-
-    accumulator = "sum"
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.norm = nn.BatchNorm1d(6, affine=False)
-
-    def apply_edge(self, edge: Any) -> Tensor:
-        unseen = torch.dropout(edge.dst, 0.5, self.training)
-        return self.norm(torch.dropout(edge.src, 0.5, self.training)) + 0 * unseen
-
-    def apply_vertex(self, vertex: Tensor, accum: Tensor) -> Tensor:
-        return accum
-
-
-def test_edges_draw_the_same_numbers_for_the_means_and_for_their_messages() -> None:
-    class Model(nn.Module):
-        num_hops = 1
-
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer = Dropped()
-
-        def forward(self, hops: Sequence[Topology], x: Tensor) -> Tensor:
-            return self.layer(hops[0], x)
-
-    torch.manual_seed(0)
-    hops, x = given()
-    for bounds in ((0, len(x)), (0, 20, 21, len(x))):
-        out = StreamedModel(Model().double(), hops[:1], bounds)(x).detach()
-        assert largest(out) > 1
-        assert largest(out.sum(0)) < 1e-10
 
 
 class Shared(nn.Module):
@@ -250,22 +201,6 @@ def test_the_memory_of_a_run_in_memory_counts_tensors_of_edges() -> None:
         assert training - evaluation > 2 * 4 * 8 * graph.num_edges
 
 
-def test_a_run_that_is_resumed_is_the_uninterrupted_one(tmp_path: Path) -> None:
-    def run(folder: str, epochs: int, *, resume: bool = False) -> Trainer:
-        torch.manual_seed(0)
-        config = TrainConfig(epochs=epochs, memory="20KiB")
-        model = GNN([OfEdges(8, 6), OfEdges(6, 3)], norms=[nn.BatchNorm1d(6)])
-        trainer = Trainer(model, labelled_graph(), config, run_dir=tmp_path / folder, progress=False)
-        trainer.fit(resume=resume)
-        return trainer
-
-    whole = run("whole", 4)
-    run("cut", 2)
-    resumed = run("cut", 4, resume=True)
-    for name, expected in whole.model.state_dict().items():
-        assert torch.equal(resumed.model.state_dict()[name], expected), name
-
-
 def test_moments_of_groups_with_large_means_lose_nothing() -> None:
     rows = torch.randn(1000, 3, 2, generator=torch.Generator().manual_seed(0)) + 3000
     moments = Moments(rows, eps=0.0)
@@ -281,19 +216,6 @@ def test_moments_of_groups_with_large_means_lose_nothing() -> None:
     assert moments.count == 2000
     torch.testing.assert_close(mean.double(), expected.mean(0), rtol=1e-6, atol=0)
     torch.testing.assert_close(deviation.double(), 1 / expected.std(0, correction=0), rtol=1e-5, atol=0)
-
-
-def test_dropout_beside_norms_is_the_same_for_all_intervals() -> None:
-    torch.manual_seed(0)
-    hops, x = given(num_hops=3)
-    model = Between(x.shape[1], p=0.5).double()
-    found = []
-    for bounds in ((0, len(x)), (0, 11, len(x))):
-        copied = copy.deepcopy(model)
-        torch.manual_seed(1)
-        found.append(numbers(copied, StreamedModel(copied, hops, bounds).loss(x, partial_loss), x))
-    assert_alike(*found)
-    assert float((found[0][0] - partial_loss(model(hops, x), all_of(x))).detach().abs()) > 1
 
 
 def test_norms_in_training_move_their_running_means_without_gradients_too() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from weakref import WeakKeyDictionary
 
 import pytest
@@ -10,16 +9,15 @@ import torch
 from torch import Tensor, nn
 
 from sagann.byte_size import with_exact
-from sagann.graph import Graph, declare_constant
+from sagann.graph import Graph
 from sagann.nn import ModelConfig, build_model
 from sagann.plan import equal_vertices
-from sagann.plan.steps import UNLIMITED, Step
+from sagann.plan.steps import Step
 from sagann.runtime.streaming.call import DeviceMemoryError
 from sagann.runtime.streaming.executor import Executor
 from sagann.runtime.streaming.streamed import StreamedModel
 from tests.graphs import labelled_graph
 from tests.runtime.streams import assert_all_close
-from tests.tolerances import assert_close
 
 BUDGET = 60_000
 
@@ -87,42 +85,6 @@ def test_the_epoch_begins_again_and_has_the_same_numbers(
     # It stays so.
     for numbers in (found, epoch(streamed, x, folded=folded)):
         assert_all_close(numbers, expected)
-
-
-@pytest.mark.parametrize(("step", "wanted_x"), [("_transform", True), ("_finish", False)])
-def test_an_epoch_without_a_budget_begins_again_within_one(
-    step: str, wanted_x: bool, prepared: tuple[nn.Module, Graph, Tensor], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model, x = prepared[0].eval(), prepared[2].detach().requires_grad_(wanted_x)
-
-    def run(streamed: StreamedModel) -> tuple[Tensor, ...]:
-        return torch.autograd.grad(streamed(x).square().sum(), list(model.parameters()))
-
-    expected = run(streamed_of(prepared, UNLIMITED))
-    failing(monkeypatch, step, 1)
-    streamed = streamed_of(prepared, UNLIMITED)
-    for warns in (pytest.warns(RuntimeWarning, match="begins again"), nullcontext()):
-        with warns:
-            assert_all_close(run(streamed), expected)
-    assert streamed.budget_bytes < UNLIMITED
-
-
-def test_what_is_evaluated_only_is_cut_anew_for_that(
-    prepared: tuple[nn.Module, Graph, Tensor], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    _, graph, x = prepared
-    model = build_model(ModelConfig(model="gcn", hidden=32), graph).eval()
-    counts = []
-    with torch.no_grad():
-        expected = model(graph.hops(2), x)
-        for trains in (False, True):
-            with monkeypatch.context() as patched:
-                failing(patched, "_transform", 1)
-                streamed = streamed_of((model, graph, x), UNLIMITED, count=2, trains=trains)
-                with pytest.warns(RuntimeWarning, match="begins again"):
-                    assert_close(streamed(declare_constant(x.detach())), expected)
-                counts.append(len(streamed.bounds) - 1)
-    assert 2 < counts[0] < counts[1]
 
 
 def test_the_second_time_is_an_error(

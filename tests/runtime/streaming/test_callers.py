@@ -166,7 +166,6 @@ def test_arguments_of_stream_are_checked() -> None:
     for options, message in (
         ({"budget_bytes": "2GiB"}, "stream.budget_bytes"),
         ({"budget_bytes": 1 << 20, "spill": 5}, "stream.spill"),
-        ({"budget_bytes": 1 << 20, "cut": "foo"}, "unknown way to cut"),
         ({"budget_bytes": 1 << 20, "num_intervals": 2.5}, "stream.num_intervals"),
         ({"budget_bytes": 1 << 20, "num_intervals": 50_000}, "50000, expected 1 to 256"),
         ({"budget_bytes": 1 << 20, "num_intervals": 0}, "0, expected 1 to 256"),
@@ -176,7 +175,7 @@ def test_arguments_of_stream_are_checked() -> None:
             stream(model, graph, **options)
     with pytest.raises(InputError, match=r"stream\.graph"):
         stream(model, graph.topology, budget_bytes=1 << 20)
-    assert len(stream(model, graph, budget_bytes=1 << 30, cut="edges", num_intervals=3).bounds) == 4
+    assert len(stream(model, graph, budget_bytes=1 << 30, num_intervals=3).bounds) == 4
     with pytest.raises(InputError, match="memory policy: 'fifo', expected one of belady, dp"):
         StreamedModel(model, graph.hops(2), (0, 53), memory_policy="fifo")
 

@@ -15,7 +15,7 @@ from sagann.graph import Graph
 from sagann.graph.feature_store import Features
 from sagann.nn import ModelConfig, build_model
 from sagann.plan.selection import Select
-from sagann.runtime.streaming.features import are_constant
+from sagann.runtime.streaming.capturing import are_constant
 from sagann.runtime.streaming.stream import foretell, stream
 from sagann.runtime.tiered import TieredFeatures
 from tests.graphs import labelled_graph

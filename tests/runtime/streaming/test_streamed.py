@@ -23,7 +23,7 @@ from sagann.nn import GAT, GIN, GNN, SAGE, MaxPoolGCN
 from sagann.plan import equal_vertices
 from sagann.plan.epoch import MemoryPolicy
 from sagann.plan.hops import SQUARE, hop_size
-from sagann.plan.part_intervals import PartIntervals
+from sagann.plan.intervals import PartIntervals
 from sagann.plan.residency import BudgetError
 from sagann.plan.steps import UNLIMITED, Move, Plan, Step
 from sagann.runtime.streaming.stream import stream
@@ -64,33 +64,6 @@ class ByType(SagaLayer):
 
     def apply_vertex(self, vertex: Tensor, accum: Tensor) -> Tensor:
         return torch.tanh(self.out(accum) + self.own(vertex))
-
-
-@pytest.mark.parametrize("widths", [(3, 12), (12, 3)])
-@pytest.mark.parametrize("constant", [True, False])
-def test_no_map_of_one_type_is_taken_for_all(widths: tuple[int, int], constant: bool) -> None:
-    class Typed(SagaLayer):
-        edge_data = "type"
-
-        def __init__(self) -> None:
-            super().__init__()
-            self.maps = nn.Parameter(torch.randn(3, *widths))
-
-        def apply_edge(self, edge: Edge) -> Tensor:
-            return typed_linear(edge.src, edge.data, self.maps)
-
-        def apply_vertex(self, vertex: Tensor, accum: Tensor) -> Tensor:
-            return torch.tanh(accum)
-
-    # Maps that widen rows would come after the gather, and those of constant features, so that it need not be done again.
-    topology, model = random_topology(40, 300, types=3), GNN([Typed()], activation=None).double()
-    x = torch.randn(40, widths[0], dtype=torch.float64)
-    expected, upstream = dense(model, [topology], x.clone().requires_grad_())
-    x.requires_grad_(not constant)
-    out = StreamedModel(model, [topology], equal_vertices(40, 3))(x)
-    assert_close(out, expected[0])
-    (of_maps,) = torch.autograd.grad(out, [model.layers[0].maps], upstream)
-    assert_close(of_maps, expected[-1])
 
 
 @pytest.mark.parametrize("counts", [(3, 5), (3, 1)])
@@ -163,7 +136,7 @@ PLACES = ("memory", "cached files", "files")
 
 def spill_of(place: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path | None:
     """A spill folder for such a place, or none."""
-    for module in ("sagann.runtime.blocks.spill", "sagann.storage.mapped"):
+    for module in ("sagann.runtime.blocks.host", "sagann.storage.mapped"):
         monkeypatch.setattr(f"{module}.is_cached", lambda *_: place == "cached files")
     return None if place == "memory" else folder
 
@@ -202,30 +175,6 @@ def test_by_any_memory_policy_numbers_are_the_same(name: str, on_disk: bool, tmp
         assert_close(streamed(constant), expected[0])
         streamed.close()
     assert moved["dp"] <= moved["belady"]
-
-
-@pytest.mark.parametrize(
-    ("name", "place"),
-    [("gcn", "memory"), ("ggnn", "memory"), ("maxpool-gcn", "files"), ("gat", "files"), ("gat", "cached files")],
-)
-def test_results_and_losses_are_those_of_a_dense_run(
-    name: str, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model, hops, x = zoo_model(name, layers=3)
-    parameters, every = list(model.parameters()), slice(0, 53)
-    with using_engine(NaiveEngine()):
-        whole = 3 * partial_loss(model(hops, x), every)
-    of_loss = torch.autograd.grad(whole, parameters, materialize_grads=True)
-    spill = spill_of(place, tmp_path, monkeypatch)
-    traversal = None if name in ("gcn", "gat") and place != "cached files" else WIDE
-    streamed = tight(model, hops, x, bounds=equal_vertices(53, 4), spill=spill, traversal=traversal)
-    for loss in (3 * partial_loss(streamed(x), every), 3 * streamed.loss(x, partial_loss)):
-        assert_close(loss, whole, scale=float(whole.detach()))
-        assert_all_close(torch.autograd.grad(loss, parameters), of_loss)
-    with torch.no_grad():
-        for loss in (3 * partial_loss(streamed(x), every), 3 * streamed.loss(x, partial_loss)):
-            assert_close(loss, whole.detach(), scale=float(whole.detach()))
-    streamed.close()
 
 
 class Model(nn.Module):
@@ -348,53 +297,6 @@ def test_a_result_that_was_gathered_and_one_that_was_not() -> None:
         assert_streams_right(model, [topology], x, equal_vertices(31, 3))
 
 
-def test_random_parameters_are_the_same_in_the_backward() -> None:
-    weight = torch.randn(4, 4, dtype=torch.float64)
-    model = Model(lambda m, h, x: m.a(h[0], x @ nn.functional.dropout(m.mixed, 0.5))).double()
-    model.mixed = nn.Parameter(weight)
-    x = torch.randn(31, 4, dtype=torch.float64)
-    with torch.no_grad():
-        model.a.neighbours.bias.zero_()
-    total = StreamedModel(model, [random_topology(31, 200)], equal_vertices(31, 3))(x).sum()
-    (grad,) = torch.autograd.grad(total, model.mixed)
-    # The result is linear in the parameter.
-    torch.testing.assert_close((grad * weight).sum(), total.detach())
-
-
-def test_layers_drop_edges_of_their_own() -> None:
-    class Dropping(SagaLayer):
-        def apply_edge(self, edge: Edge) -> Tensor:
-            return nn.functional.dropout(edge.src, 0.5)
-
-    model = Model(lambda m, h, x: torch.cat([m.one(h[0], x), m.two(h[0], x)], -1))
-    model.one, model.two = Dropping(), Dropping()
-    out = StreamedModel(model, [random_topology(31, 200)], (0, 31))(torch.ones(31, 4))
-    assert not torch.equal(out[:, :4], out[:, 4:])
-
-
-def test_what_is_not_contiguous_may_be_somewhere_else_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
-    def turned(m: Model, hops: Sequence[Topology], x: Tensor) -> Tensor:
-        wide = m.widen(x).view(-1, 4, 5).transpose(1, 2)
-        result: Tensor = (wide.exp() * m.a(hops[0], x)[:, :, None]).flatten(1) @ m.widen.weight
-        return result
-
-    monkeypatch.setattr("sagann.plan.sizes._FLOPS_PER_BYTE", 0)
-    model = Model(turned).double()
-    model.widen = nn.Linear(4, 20).double()
-    topology, bounds = random_topology(200, 900), equal_vertices(200, 5)
-    x = torch.randn(200, 4, dtype=torch.float64, requires_grad=True)
-    expected, upstream = dense(model, [topology], x)
-    for budget in (120_000, 80_000, 60_000):
-        streamed = StreamedModel(model, [topology], bounds, budget_bytes=budget)
-        assert any(each.block.kind == "value" for each in streamed.plan(x)[2].operations if isinstance(each, Move))
-        out = streamed(x)
-        trained = [*model.a.parameters(), *model.widen.parameters()]
-        found = [out, *torch.autograd.grad(out, [x, *trained], upstream)]
-        wanted = torch.autograd.grad(model([topology], x), [x, *trained], upstream)
-        for ours, theirs in zip(found, [expected[0], *wanted], strict=True):
-            assert_close(ours, theirs, scale=largest(*wanted))
-
-
 def test_the_room_that_chunks_take_on_disk_is_known_before(tmp_path: Path) -> None:
     topology = random_topology(400, 900)
     bounds = equal_vertices(400, 9)
@@ -449,23 +351,6 @@ def test_dropout_does_not_depend_on_the_number_of_intervals() -> None:
         for ours, theirs in zip(found, results[0], strict=True):
             if theirs is not None:
                 assert_close(ours, theirs, scale=largest(theirs))
-
-
-def test_a_mask_that_several_stages_read_is_drawn_once() -> None:
-    def masked(m: Model, hops: Sequence[Topology], x: Tensor) -> Tensor:
-        keep = F.dropout(torch.ones(len(x), 1), 0.5)
-        before = x * keep
-        return torch.cat([before, 0 * m.plain(hops[0], before) + keep], -1)
-
-    model = Model(masked)
-    model.plain = Plain()
-    streamed = StreamedModel(model, [random_topology(31, 200)], equal_vertices(31, 3))
-    x = torch.ones(31, 1)
-    out = streamed(x)
-    assert out[:, 0].unique().tolist() == [0, 2]
-    assert torch.equal(out[:, 0], out[:, 1])
-    assert streamed.plan(x).program.random
-    assert not torch.equal(out, streamed(x))
 
 
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])

@@ -10,12 +10,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from sagann.graph import Graph, add_self_loops, relabel
-from sagann.nn import GAT, GNN, MaxPoolGCN, build_model
-from sagann.nn.zoo import ModelConfig
+from sagann.nn import GAT, GNN, MaxPoolGCN
 from sagann.plan import equal_vertices
 from sagann.plan.sweeps import PassKey, Traversal
-from sagann.report.plan_text import plan_text
-from sagann.runtime.streaming.stream import foretell
 from sagann.runtime.streaming.streamed import StreamedModel
 from tests.graphs import labelled_graph
 from tests.runtime.streams import assert_all_close, assert_runs_right, dense, tight, zoo_model
@@ -86,12 +83,3 @@ def test_dropout_of_edges_does_not_depend_on_the_order() -> None:
         found.append([out, *torch.autograd.grad(F.relu(out).sum(), list(model.parameters()))])
     for others in found[1:]:
         assert_all_close(others, found[0])
-
-
-def test_the_order_is_told() -> None:
-    graph = labelled_graph(2000, 24_000)
-    model = build_model(ModelConfig(model="gated-gcn", hidden=32), graph)
-    graph = model.prepare(graph)
-    planned = foretell(model, graph, budget_bytes=600_000)
-    assert planned.plan.num_intervals > 2
-    assert "Order: zigzag: each sweep begins where the last one ended; strips of " in plan_text(planned)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import warnings
 from pathlib import Path
 
@@ -214,19 +213,3 @@ def test_sparse_features_and_ids_out_of_range_are_refused() -> None:
     store = DeviceFeatures(features_of(), devices=SimulatedDevices())
     with pytest.raises(InputError, match=r"vertex id out of range: 200, .* \(in DeviceFeatures, ids, position 1\)"):
         store.rows(torch.tensor([0, 200]))
-
-
-def test_two_stores_over_one_tensor_read_it_in_place() -> None:
-    features, devices = torch.arange(4096.0).reshape(512, 8), SimulatedDevices()
-    first = DeviceFeatures(features, "10%", devices=devices)
-    second = DeviceFeatures(features, "30%", devices=devices)
-    assert first.is_in_place
-    assert second.is_in_place
-    ids = torch.tensor([511, 3, 200])
-    del first
-    gc.collect()
-    assert devices.pinned
-    assert torch.equal(second.rows(ids), features[ids])
-    del second
-    gc.collect()
-    assert not devices.pinned

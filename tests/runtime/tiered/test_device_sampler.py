@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import os
-from concurrent.futures import ThreadPoolExecutor
-from importlib import import_module
-from threading import Lock
 from typing import Any
 
 import pytest
@@ -89,25 +86,6 @@ def test_edge_data_of_any_type_and_width_is_taken_along() -> None:
         check(topology, [3], torch.arange(9), memory)
 
 
-@interpreted
-def test_threads_share_a_sampler(monkeypatch: pytest.MonkeyPatch) -> None:
-    edge_picks, lock = import_module("sagann.kernels.edge_picks"), Lock()
-    pick = edge_picks.pick_different
-
-    def locked(*given: Any) -> None:
-        # The interpreter runs one kernel at a time.
-        with lock:
-            pick(*given)
-
-    monkeypatch.setattr(edge_picks, "pick_different", locked)
-    expected, ours = NeighborSampler(SEVERAL, [3, 2]), DeviceSampler(on_device(SEVERAL), [3, 2])
-    seeds = [torch.arange(number, number + 9) for number in range(8)]
-    with ThreadPoolExecutor(4) as pool:
-        found = list(pool.map(lambda batch: ours.sample(seeds[batch], batch=batch), range(8)))
-    for batch, sampled in enumerate(found):
-        assert_same(sampled, expected.sample(seeds[batch], batch=batch))
-
-
 @pytest.mark.parametrize(
     ("given", "seeds", "message"),
     [
@@ -135,7 +113,7 @@ def test_a_large_fanout_with_replacement_is_counted(monkeypatch: pytest.MonkeyPa
 
 def test_triton_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     edges = on_device(SEVERAL)
-    monkeypatch.setattr("sagann.runtime.tiered.device_sampler.find_spec", lambda name: None)
+    monkeypatch.setattr("sagann.runtime.tiered.device_topology.find_spec", lambda name: None)
     with pytest.raises(MissingDependencyError, match="sampling on a CUDA device"):
         DeviceSampler(edges, [2])
 

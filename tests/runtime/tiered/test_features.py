@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from sagann.errors import DatasetError, InputError
-from sagann.graph import AnnouncedFeatures, FeatureStore, Graph, Topology, demo_graph, rmat_edges
+from sagann.graph import AnnouncedFeatures, FeatureStore, Topology, rmat_edges
 from sagann.graph.feature_store import feature_store
 from sagann.graph.rows import csr_tensor, flat_bytes
 from sagann.runtime.tiered import TieredFeatures
@@ -312,12 +312,6 @@ SPARSE = csr_tensor(torch.tensor([0, 1]), torch.tensor([0]), torch.ones(1), num_
 def test_what_is_wrong_is_refused(use: Callable[[], object], message: str) -> None:
     with pytest.raises(InputError, match=message):
         use()
-
-
-def test_a_graph_takes_the_store_as_features() -> None:
-    graph = demo_graph()
-    tiered = Graph(topology=graph.topology, features=TieredFeatures(graph.features, hot=0.1))
-    assert torch.equal(tiered.in_memory().features, graph.features)
 
 
 @pytest.mark.slow

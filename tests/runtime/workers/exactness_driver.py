@@ -25,7 +25,7 @@ from sagann.errors import InputError, SagannError
 from sagann.graph import Graph, Topology
 from sagann.nn import GNN, ModelConfig, build_model
 from sagann.runtime.in_memory.engine import CompiledEngine
-from sagann.runtime.streaming.stream import stream_part
+from sagann.runtime.streaming.stream import stream
 from sagann.runtime.workers import WorkerPart, Workers
 from sagann.saga import using_engine
 from sagann.saga.engine import Engine
@@ -261,7 +261,7 @@ def numbers_of(case: Case, workers: Workers | None, spill: Path | None = None) -
 def budget_of(predictor: Predictor, part: WorkerPart) -> int:
     """A part of the bytes that an epoch takes without cuts: less at each worker than at the one before."""
     model = predictor.model.train()
-    whole = stream_part(model, part, part.blocks, budget_bytes=1 << 40, num_intervals=1)
+    whole = stream(model, part, budget_bytes=1 << 40, num_intervals=1)
     return max(2000, whole.plan(part.features, folded=True).plan.peak_bytes * 4 // (5 + part.workers.rank))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping
 
 import pytest
@@ -10,10 +9,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from sagann import torchrun
 from sagann.errors import InputError, WorkerError
 from sagann.runtime.workers import Workers, carriers, group
-from sagann.runtime.workers.devices import AUTO_ON_PROCESSORS, device_of_worker, name_for_workers
+from sagann.runtime.workers.carriers import AUTO_ON_PROCESSORS, device_of_worker, name_for_workers
 from sagann.train.agreement import device_together
 from tests.runtime.workers.threads import in_threads
 
@@ -66,19 +64,6 @@ def test_auto_takes_devices_that_the_workers_can_compute_on(monkeypatch: pytest.
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(InputError, match=r"no such device: 'cuda'; PyTorch sees 0 CUDA devices"):
         device_of_worker("cuda", local_rank=1, num_local=2)
-
-
-@pytest.mark.usefixtures("two_devices")
-def test_where_one_machine_has_too_few_devices_auto_is_processors_on_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    # As if two machines had two devices each, and the second one had three workers.
-    here = threading.local()
-    monkeypatch.setattr(torchrun, "num_local_workers", lambda: here.num_local)
-
-    def chosen(workers: Workers) -> torch.device:
-        here.num_local = 3 if workers.rank else 2
-        return device_together("auto", workers)
-
-    assert in_threads(chosen, 2) == [torch.device("cpu")] * 2
 
 
 def test_why_auto_leaves_devices_alone_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

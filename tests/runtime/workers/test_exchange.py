@@ -11,10 +11,9 @@ from torch import Tensor
 
 from sagann.compiler.model_program import Form
 from sagann.graph import Graph, Topology
-from sagann.plan.part_intervals import PartIntervals
+from sagann.plan.intervals import PartIntervals
 from sagann.plan.steps import Block, Exchanged, Step, StepKind
-from sagann.runtime.blocks.host import Host, RamHost
-from sagann.runtime.blocks.spill import DiskHost
+from sagann.runtime.blocks.host import DiskHost, Host, RamHost
 from sagann.runtime.workers import Workers, worker_part
 from sagann.runtime.workers.exchange import HaloSteps
 from tests.graphs import odd_topologies, random_topology
@@ -51,7 +50,7 @@ class Streamed:
         return slice(*self.part.bounds[interval : interval + 2])
 
     def run(self, kind: StepKind, exchanged: Exchanged | None = None, **blocks: tuple[Block, ...]) -> None:
-        self.steps.by_kind[kind](Step(kind, 0, 0, exchanged=exchanged, **blocks))
+        getattr(self.steps, kind)(Step(kind, 0, 0, exchanged=exchanged, **blocks))
 
     def exchanged(self, name: str, *, is_grad: bool = False) -> Exchanged:
         halo = tuple(Block("grad" if is_grad else "value", name, interval) for interval in self.part.halo)

@@ -127,29 +127,3 @@ def test_a_second_derivative_is_refused() -> None:
             grad.sum().backward()
 
     in_threads(work, 2)
-
-
-@pytest.mark.parametrize(("budget_rows", "keeps"), [(0, False), (8, False), (9, True), (None, True)])
-def test_workers_keep_a_gather_of_constant_rows_together(budget_rows: int | None, keeps: bool) -> None:
-    # All edges go to the first two vertices: workers with equally many edges have few and many vertices.
-    src, dst = torch.arange(10).repeat(2), torch.arange(2).repeat_interleave(10)
-    graph = Graph(
-        topology=Topology.from_coo(src=src, dst=dst, num_src=10),
-        features=torch.randn(10, 4, generator=torch.Generator().manual_seed(0)),
-    )
-    layer = SAGE(4, 3)
-    expected = layer(graph.topology, graph.features)
-
-    def work(workers: Workers) -> tuple[Tensor, int, int]:
-        part = worker_part(graph, workers, opened=graph)
-        budget_bytes = None if budget_rows is None else budget_rows * 4 * 4
-        with using_engine(CompiledEngine(invariant_bytes=budget_bytes)) as engine:
-            for _ in range(3):
-                rows = layer(part.topology, part.features)
-            return rows, part.topology.num_given, engine.invariants.held_bytes // (4 * 4)
-
-    found = in_threads(work, 2)
-    assert_close(torch.cat([rows for rows, _, _ in found]), expected)
-    num_own = [each for _, each, _ in found]
-    assert num_own == [1, 9]
-    assert [held for _, _, held in found] == (num_own if keeps else [0, 0])

@@ -11,8 +11,8 @@ import torch
 
 from sagann.kernels.dialects import dialect_for
 from sagann.plan.steps import Step
+from sagann.runtime.backend import DeviceBackend
 from sagann.runtime.blocks.residents import Residents
-from sagann.runtime.device.backend import DeviceBackend
 from sagann.runtime.workers import Workers
 from sagann.train.contract import Contract
 from sagann.train.predictor import Predictor
@@ -37,7 +37,7 @@ def devices(monkeypatch: pytest.MonkeyPatch) -> list[LateStreams]:
 
     def begun(residents: Residents, number: int, step: Step) -> None:
         begin(residents, number, step)
-        residents._transport._streams.step()
+        residents._streams.step()
 
     monkeypatch.setattr("sagann.runtime.streaming.stream.backend_of", backend)
     monkeypatch.setattr(Residents, "begin", begun)

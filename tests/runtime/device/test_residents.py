@@ -10,12 +10,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from sagann.plan.steps import Block
-from sagann.runtime.blocks.host import Host, Parts, RamHost
-from sagann.runtime.blocks.spill import DiskHost
-from sagann.runtime.device import transport
-from sagann.runtime.device.pinned import PinnedPool
-from sagann.runtime.device.transport import DeviceTransport
+from sagann.plan.steps import UNLIMITED, Beside, Block, Plan
+from sagann.runtime.blocks.host import DiskHost, Host, Parts, RamHost
+from sagann.runtime.device.residents import DeviceResidents
+from sagann.runtime.device.streams import PinnedPool
 from tests.runtime.device.late_streams import LateStreams
 from tests.threads import left_threads
 
@@ -35,10 +33,11 @@ class Given:
         return False
 
 
-def transporting(streams: LateStreams, host: Host, *, staging_bytes: int = 1 << 20) -> DeviceTransport:
-    """A transport of blocks that count 4000 bytes each."""
-    staging = PinnedPool(streams, staging_bytes)
-    return DeviceTransport(Given(host), host, lambda _: 4000, None, streams=streams, staging=staging)
+def copying(streams: LateStreams, host: Host, *, staging_bytes: int = 1 << 20) -> DeviceResidents:
+    """Residents whose blocks count 4000 bytes each."""
+    plan = Plan(operations=(), bounds=(0,), budget_bytes=UNLIMITED, peak_bytes=0)
+    staging, beside = PinnedPool(streams, staging_bytes), Beside(copies_beside=True, has_engines=True)
+    return DeviceResidents(plan, Given(host), lambda _: 4000, None, beside, streams=streams, staging=staging)
 
 
 def block(number: int) -> Block:
@@ -59,8 +58,8 @@ def can_take(pool: PinnedPool, num_bytes: int) -> bool:
 
 @pytest.mark.parametrize("num_rows", [30, 300])
 def test_tensors_of_all_kinds_arrive_side_by_side(num_rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transport, "PIECE_BYTES", 256)
-    monkeypatch.setattr(transport, "SMALL_BYTES", 64)
+    monkeypatch.setattr("sagann.runtime.device.residents.PIECE_BYTES", 256)
+    monkeypatch.setattr("sagann.runtime.device.residents.SMALL_BYTES", 64)
     tensors = {
         "large": torch.arange(10 * num_rows, dtype=torch.float32).reshape(num_rows, 10),
         "with gaps": torch.arange(24, dtype=torch.int64).reshape(4, 6)[:, ::2],
@@ -71,7 +70,7 @@ def test_tensors_of_all_kinds_arrive_side_by_side(num_rows: int, monkeypatch: py
     }
     streams, host = LateStreams(), RamHost()
     host.put(block(0), tensors)
-    loading = transporting(streams, host)
+    loading = copying(streams, host)
     content = loading.load(block(0), []).result()
     loading.close()
     assert content.keys() == tensors.keys()
@@ -84,7 +83,7 @@ def test_tensors_of_all_kinds_arrive_side_by_side(num_rows: int, monkeypatch: py
 
 
 def test_what_a_load_fails_with_comes_to_who_waits_for_it_and_the_thread_ends() -> None:
-    loading = transporting(LateStreams(), RamHost())
+    loading = copying(LateStreams(), RamHost())
     load = loading.load(block(0), [])
     with pytest.raises(KeyError):
         load.result()
@@ -94,7 +93,7 @@ def test_what_a_load_fails_with_comes_to_who_waits_for_it_and_the_thread_ends() 
 
 def test_what_was_stored_last_comes_back(tmp_path: Path) -> None:
     streams, host = LateStreams(), DiskHost(tmp_path)
-    storing = transporting(streams, host, staging_bytes=2 * PIECE_BYTES)
+    storing = copying(streams, host, staging_bytes=2 * PIECE_BYTES)
     for number in (0, 1, 2, 3, 1):
         storing.store(block(number), {"": piece(number)})
     storing.store(block(2), {"one": piece(7), "more": piece(8)[:5]})
@@ -111,7 +110,7 @@ def test_what_was_stored_last_comes_back(tmp_path: Path) -> None:
 def test_rows_are_read_once_the_block_has_come(is_pinned: bool, tmp_path: Path) -> None:
     streams = LateStreams()
     host = RamHost(PinnedPool(streams)) if is_pinned else DiskHost(tmp_path)
-    storing = transporting(streams, host)
+    storing = copying(streams, host)
     storing.store(block(0), {"": piece(3)})
     # As before rows are sent to another worker.
     storing.await_store(block(0))
@@ -124,7 +123,7 @@ def test_what_cannot_be_put_gives_its_memory_back(monkeypatch: pytest.MonkeyPatc
         raise OSError("the disk is full")
 
     streams, host = LateStreams(), DiskHost(tmp_path)
-    storing = transporting(streams, host, staging_bytes=2 * PIECE_BYTES)
+    storing = copying(streams, host, staging_bytes=2 * PIECE_BYTES)
     monkeypatch.setattr(host, "put", full)
     for number in range(2):
         storing.store(block(number), {"": piece(number)})
@@ -140,7 +139,7 @@ def test_a_copy_that_fails_gives_its_memory_back_once_those_before_it_are_done(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     streams = LateStreams()
-    storing = transporting(streams, DiskHost(tmp_path), staging_bytes=2 * PIECE_BYTES)
+    storing = copying(streams, DiskHost(tmp_path), staging_bytes=2 * PIECE_BYTES)
     copy = streams.copy
 
     def failing(into: Tensor, source: Tensor) -> None:
