@@ -31,16 +31,7 @@ _FILES = ("features", "labels", "targets")
 def import_run(
     source: Path, out: Path, *, kind: str, given: Mapping[str, Any], options: ImportOptions, terminal: Terminal
 ) -> None:
-    """Import ``source`` into the folder ``out``, with a progress bar.
-
-    Args:
-        source: file or folder.
-        out: dataset folder to make.
-        kind: one of FORMATS, or 'auto' to detect it.
-        given: options on the command line that importers of some formats read.
-        options: options of every import.
-        terminal: where notes are written.
-    """
+    """Import ``source`` into the folder ``out``, with a progress bar; ``kind`` is one of FORMATS, or 'auto', and ``given`` has options of some formats."""
     if not source.exists():
         raise DatasetError(
             f"source not found: no file or folder of that name (in {source})", hint="Check the path."
@@ -68,7 +59,13 @@ def import_run(
             case "graphbolt":
                 import_graphbolt(source, out, options=options)
             case "pyg":
-                split, task = _column_of_split(given.get("split_scheme")), given.get("task", "auto")
+                column, task = given.get("split_scheme"), given.get("task", "auto")
+                if column is not None and not (column.isascii() and column.isdigit()):
+                    raise InputError(
+                        f"a split of a file of PyG is a column of its masks: {column:.40}, expected an integer from 0 (in --split-scheme)",
+                        hint="Give its number, or leave it out where there is one split.",
+                    )
+                split = None if column is None else int(column)
                 import_pyg(source, out, split=split, task=task, options=options, say=terminal.say)
             case _:
                 columns = {name: value for name, value in given.items() if name not in _FILES}
@@ -82,10 +79,7 @@ def import_run(
 
 
 def _counting(progress: Progress, num_read: dict[str, int]) -> Progress:
-    """The progress of an import, which also writes the numbers of rows that are read to ``num_read``, by the name of their array.
-
-    Splits are left out: many formats list ids, and their masks have a row for each vertex, however many ids were read.
-    """
+    """The progress of an import, which also writes the numbers of rows that are read to ``num_read``, by the name of their array, but for splits."""
 
     def told(done: int, total: int | None, unit: str, stage: str) -> None:
         name = "edges" if stage == READING else stage.removeprefix(WRITING)
@@ -114,17 +108,6 @@ def detect_format(source: Path) -> str:
         if any(name.endswith(endings) for name in names):
             return kind
     raise _not_recognised(source, "neither metadata.yaml, nor raw and split, nor files of edges stand in it")
-
-
-def _column_of_split(text: str | None) -> int | None:
-    """The column of a split in a file of PyG."""
-    if text is not None and not (text.isascii() and text.isdigit()):
-        raise InputError(
-            f"a split of a file of PyG is a column of its masks: {text:.40}, expected an integer from 0 (in "
-            "--split-scheme)",
-            hint="Give its number, or leave it out where there is one split.",
-        )
-    return None if text is None else int(text)
 
 
 def _not_recognised(source: Path, value: str) -> DatasetError:

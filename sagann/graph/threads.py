@@ -13,7 +13,7 @@ import numba
 import torch
 
 from sagann.errors import InputError, first_line
-from sagann.parent_process import require_own_threads
+from sagann.processes import require_own_threads
 
 
 @contextmanager

@@ -22,8 +22,7 @@ from sagann.hybrid.message import Message, layout_views
 from sagann.hybrid.shared_memory import received
 from sagann.hybrid.trainer import LossOf, Share, propagate
 from sagann.kernels.packed import Layout
-from sagann.parent_process import end_with
-from sagann.process_end import end_quickly
+from sagann.processes import end_quickly, end_with
 
 _SAVING_S = 10
 "Seconds that a process goes on after SIGTERM, if its parent does not end it before."

@@ -20,7 +20,7 @@ from sagann.graph.constant import version_of
 from sagann.graph.feature_store import Features, feature_store, read_pieces
 from sagann.graph.graph import named_arrays
 from sagann.graph.rows import flat_bytes
-from sagann.parent_process import require_own_threads
+from sagann.processes import require_own_threads
 from sagann.storage.npy import PartChecksums, map_of
 
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
@@ -13,12 +16,14 @@ from sagann.errors import InputError, LayerError
 from sagann.graph import Graph, Topology
 from sagann.graph.checks import slices
 from sagann.graph.feature_store import feature_store, read_slice
-from sagann.graph.large_arrays import empty_array
+from sagann.graph.large_arrays import empty_array, made_by
 from sagann.graph.rows import csr_tensor, is_sparse, made_dense
 from sagann.runtime.team import SOLO, Team
+from sagann.saga.shared_lock import MODELS
 
 if TYPE_CHECKING:
     from sagann.runtime.workers import WorkerPart
+    from sagann.train.streamed import Streaming
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -102,3 +107,38 @@ def features_as(graph: Graph, dtype: torch.dtype) -> Graph:
         # .to() would check the offsets and ids again.
         cast = csr_tensor(features.crow_indices(), features.col_indices(), cast, num_columns=graph.num_features)
     return replace(graph, features=cast)
+
+
+_EVALUATIONS: WeakKeyDictionary[nn.Module, list[dict[nn.Module, bool]]] = WeakKeyDictionary()
+"For each model, one entry per running evaluation: the modes of the model's modules before the first evaluation."
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Inside the block, the model evaluates and records no gradient. Of several threads, the last one to end restores the modes."""
+    # Not while another thread traces the model.
+    with MODELS.changing():
+        running = _EVALUATIONS.setdefault(model, [])
+        running.append(running[0] if running else {module: module.training for module in model.modules()})
+        model.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        with MODELS.changing():
+            modes = running.pop()
+            if not running:
+                for module, mode in modes.items():
+                    module.training = mode
+
+
+@contextmanager
+def large_arrays(streaming: Streaming | None) -> Iterator[None]:
+    """Inside the block, large arrays of a graph that is opened or prepared lie on the spill folder's disk, if there is one."""
+    if streaming is None or streaming.spill is None:
+        yield
+        return
+    from sagann.runtime.blocks.spill import Scratch
+
+    with made_by(Scratch(streaming.spill)):
+        yield

@@ -6,7 +6,8 @@ Whoever trains or evaluates asks a runner for rows and losses, and never how it 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,32 +19,23 @@ from sagann.kernels.row_dropout import rows_with
 from sagann.nn.model_call import class_of
 from sagann.saga.batch_norms import naming_few_rows
 from sagann.saga.layer import count_hops
-from sagann.train.evaluating import evaluating
 from sagann.train.heads import Batch, Head
-from sagann.train.preparation import PreparedGraph
-from sagann.train.streaming import Streaming
+from sagann.train.preparation import PreparedGraph, evaluating, large_arrays
+from sagann.train.run_folder import PROFILE_FILE
 from sagann.train.trainable import require_one_graph
 
 if TYPE_CHECKING:
     from sagann.runtime.loading import GraphBatch
     from sagann.runtime.recorder import Recorder
     from sagann.runtime.streaming.epoch import LossOf
+    from sagann.train.streamed import Streaming
 
 # Vertices of a batch of graphs that is evaluated.
 _VERTICES_AT_ONCE = 1 << 16
 
 
 class Runner:
-    """A model over a whole graph in memory. Subclasses run it otherwise.
-
-    Args:
-        model: the model, on ``device``.
-        prepared: the graph.
-        head: what the model's rows are.
-        device: where to compute.
-        streaming: the budget of a model that is streamed.
-        for_first: whether the first worker alone gets rows of all vertices.
-    """
+    """A model over a whole graph in memory. Subclasses run it otherwise. With ``for_first``, the first worker alone gets rows of all vertices."""
 
     def __init__(
         self,
@@ -81,14 +73,11 @@ class Runner:
             return own
         # A device may be too small for the rows of all vertices.
         own = own.cpu()
-        with nullcontext() if self.streaming is None else self.streaming.large_arrays():
+        with large_arrays(self.streaming):
             return part.gather_at_first(own, doing) if self._for_first else part.gather(own, doing)
 
     def loss(self, loss_of: LossOf, *, timeline: Recorder | None = None) -> Tensor:
-        """A loss with its gradient: the sum of what ``loss_of`` gives for ranges of vertices. ``timeline`` records a streamed epoch.
-
-        A worker's gradient is that of its own part until :meth:`add_gradients` adds the others'.
-        """
+        """A loss with its gradient: the sum of what ``loss_of`` gives for ranges of vertices. ``timeline`` records a streamed epoch."""
         first = self.prepared.vertices.start
         return self._total(
             lambda: self._own_loss(
@@ -118,6 +107,12 @@ class Runner:
         """Make lazy parameters, and find errors of the model, the budget and the disk before anything is trained."""
         with evaluating(self.model):
             self._head.try_rows(self.rows())
+
+    def write_profile(self, folder: Path, measured: Recorder, say: Callable[[str], None]) -> None:
+        """Write a trace of an epoch into the run folder."""
+        from sagann.runtime.forecasting.timeline_files import write_trace
+
+        write_trace(folder / PROFILE_FILE, {"measured": measured})
 
     def require_row_wise(self) -> None:
         """Refuse a model that, in its current mode, mixes vertices between its layers, where it sees some of them at a time."""
@@ -158,7 +153,6 @@ class OnPart(Runner):
     def require_row_wise(self) -> None:
         require_one_graph(self.model, self.prepared.graph)
         if self.model.training not in self._row_wise_modes:
-            # Imported here: most runs have no workers, and it loads the compiler of whole models.
             from sagann.compiler import CompilerOptions
             from sagann.compiler.capture import capture
 
@@ -170,7 +164,6 @@ class OnPart(Runner):
             self._row_wise_modes.add(self.model.training)
 
     def _run(self, model: nn.Module) -> Tensor:
-        # Imported here: most runs have no workers, and it loads Numba.
         from sagann.runtime.workers import batch_norms_over_all
 
         part = self._part
@@ -196,7 +189,6 @@ class ByGraphs(Runner):
 
     def _batches(self) -> Iterator[GraphBatch]:
         """All graphs in order, in batches on the device."""
-        # Imported here: it loads Numba.
         from sagann.runtime.loading import GraphBatches
 
         graph = self.prepared.graph

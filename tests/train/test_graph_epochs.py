@@ -20,7 +20,7 @@ from sagann.runtime.loading import GraphBatches
 from sagann.saga.engine import using_engine
 from sagann.storage import load_graph, save_graph
 from sagann.train import Contract, Predictor, TrainConfig, Trainer, load_run, runner
-from sagann.train.graph_epochs import GraphEpochs
+from sagann.train.batch_epochs import GraphEpochs
 from tests.runtime.loading.many_graphs import many_graphs
 from tests.threads import left_threads
 from tests.tolerances import assert_close
@@ -108,13 +108,6 @@ def test_a_run_learns_and_says_what_it_trains() -> None:
     probabilities = trainer.predict(probabilities=True)
     assert torch.equal(probabilities.argmax(1), trainer.predict())
     assert_close(probabilities.sum(1), torch.ones(200))
-
-
-def test_the_default_batch_has_64_graphs() -> None:
-    graph, heard = rings_and_stars(200), Heard()
-    trainer_of(graph_model(), graph, epochs=1, reporter=heard).fit()
-    num_known = len(graph.graphs.known(graph.graph_splits["train"]))
-    assert heard.batches[0].num_batches == -(-num_known // 64) > 1
 
 
 def test_batches_ahead_change_no_bit_and_leave_no_thread() -> None:
@@ -301,11 +294,6 @@ def test_a_run_is_reopened(tmp_path: Path) -> None:
 def test_graphs_that_do_not_fit_are_not_evaluated(graph: Graph, message: str) -> None:
     with pytest.raises(InputError, match=message):
         of().evaluate(graph)
-
-
-def test_a_single_graph_is_not_predicted() -> None:
-    with pytest.raises(InputError, match="there are no graphs to make batches of"):
-        of().predict(community_graph())
 
 
 def test_targets_of_another_number_are_refused() -> None:

@@ -10,11 +10,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from sagann import torchrun
+from sagann import processes
 from sagann.errors import InputError, WorkerError
 from sagann.runtime.workers import Workers, carriers, group
 from sagann.runtime.workers.devices import AUTO_ON_PROCESSORS, device_of_worker, name_for_workers
-from sagann.train.agreement import device_together
+from sagann.train.identity import device_together
 from tests.runtime.workers.threads import in_threads
 
 
@@ -72,7 +72,7 @@ def test_auto_takes_devices_that_the_workers_can_compute_on(monkeypatch: pytest.
 def test_where_one_machine_has_too_few_devices_auto_is_processors_on_all(monkeypatch: pytest.MonkeyPatch) -> None:
     # As if two machines had two devices each, and the second one had three workers.
     here = threading.local()
-    monkeypatch.setattr(torchrun, "num_local_workers", lambda: here.num_local)
+    monkeypatch.setattr(processes, "num_local_workers", lambda: here.num_local)
 
     def chosen(workers: Workers) -> torch.device:
         here.num_local = 3 if workers.rank else 2

@@ -1,0 +1,288 @@
+"""Epoch sources whose steps are batches: mini-batches of vertices or links that are sampled, batches of links, batches of whole graphs.
+
+Evaluation walks all in-edges of the whole graph, in memory or streamed, and reads the features where they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from sagann.byte_size import parse_bytes
+from sagann.config import TrainConfig
+from sagann.free_space import require_memory
+from sagann.graph import Graph
+from sagann.kernels.memory import POOL
+from sagann.runtime.loading import GraphBatch, GraphBatches, MiniBatches, Pipeline, StageCounters
+from sagann.runtime.loading.batches import AHEAD, useful_ahead
+from sagann.runtime.loading.sampling_place import SampleOn
+from sagann.runtime.tiered import DeviceFeatures, TieredFeatures
+from sagann.saga.batch_norms import batch_size_without_rest
+from sagann.sampling import LearnedLinks
+from sagann.sampling.batches import cut_seeds
+from sagann.sampling.links import beside
+from sagann.train.epoch_source import EpochSource, TrainStep
+from sagann.train.heads import LinkHead
+from sagann.train.predictor import Predictor
+from sagann.train.preparation import PreparedGraph
+from sagann.train.tiers import (
+    hottest_rows,
+    is_in_memory,
+    looks_ahead,
+    measure_batches,
+    plan_tiers,
+    sampling_place,
+    with_hot_tier,
+)
+
+R = TypeVar("R")
+
+
+class BatchEpochs(EpochSource):
+    """An epoch source whose steps are batches that a pipeline makes ahead."""
+
+    minibatches: MiniBatches | GraphBatches
+
+    @property
+    def num_batches(self) -> int:
+        return len(self.minibatches)
+
+    def steps(self, epoch: int, *, first: int = 0) -> Generator[TrainStep, None, None]:
+        with self.minibatches.batches(epoch, first=first) as batches:
+            for batch in batches:
+                yield self.step(batch)
+
+    def step(self, batch: Any) -> TrainStep:
+        """The training step of a batch."""
+        predictor, head = self._predictor, self._predictor.head
+        loss = partial(predictor.loss_of_batch, batch)
+        return TrainStep(loss=loss, num_labelled=head.num_answers(batch), num_edges=head.num_edges(batch))
+
+
+class SampledEpochs(BatchEpochs):
+    """The epoch source of ``TrainConfig.sample``: every labelled training vertex is in one mini-batch of an epoch.
+
+    Batches depend on the run's seed, the epoch and their number. Dropout draws its seeds from PyTorch's generator in the training step, which
+    no thread of the pipeline touches. Rows of features come from tiers where the configuration asks for a hot tier, or has a memory budget
+    and features on disk. ``minibatches`` are those of another source of the same graph and configuration; by default they are made.
+    """
+
+    minibatches: MiniBatches
+
+    def __init__(
+        self,
+        predictor: Predictor,
+        prepared: PreparedGraph,
+        config: TrainConfig,
+        *,
+        say: Callable[[str], None] = lambda text: None,
+        minibatches: MiniBatches | None = None,
+    ) -> None:
+        super().__init__(predictor, prepared)
+        self.minibatches = minibatches or self._made(config, say)
+        features = self.minibatches.graph.features
+        self._store = features if isinstance(features, TieredFeatures | DeviceFeatures) else None
+        self.counters: tuple[StageCounters, ...] = ()
+        "The work of each stage for the steps that were taken last, and of the caller."
+
+    def _made(self, config: TrainConfig, say: Callable[[str], None]) -> MiniBatches:
+        # Samplers read the host's memory, where a graph of a streamed evaluation lies already.
+        graph, ahead = self._tiered(self._prepared.graph.to("cpu"), config, say)
+        # After the hot tier, whose size may be stated.
+        sample_on = sampling_place(graph, config, self._predictor.device, say=say)
+        return self._batches_of(graph, config, ahead=ahead, sample_on=sample_on)
+
+    def _tiered(self, graph: Graph, config: TrainConfig, say: Callable[[str], None]) -> tuple[Graph, int]:
+        """The graph on the processor with its features in tiers, and the number of mini-batches that are made ahead."""
+        predictor = self._predictor
+        ahead = _stated_ahead(graph, config, predictor)
+        if config.has_tiers and graph.features is not None:
+            has_window, budget_bytes = looks_ahead(graph.features, config), None
+            # On a CUDA device, the budget is for the device's memory.
+            if config.memory is not None and predictor.device.type == "cpu":
+                budget_bytes = parse_bytes(config.memory, where="TrainConfig.memory")
+            plan = plan_tiers(
+                graph.features,
+                config,
+                ahead=ahead,
+                budget_bytes=budget_bytes,
+                measure=lambda: measure_batches(
+                    predictor, self._batches_of(graph, config, ahead=0), has_window=has_window
+                ),
+            )
+            if plan.ahead < ahead:
+                say(f"The memory budget has room for a queue of {plan.ahead} mini-batches ahead, not of {ahead}.")
+            ahead = plan.ahead
+            if plan.hot is not None:
+                # Features that lie on the device already have no need of a hot tier there.
+                is_beside = predictor.device.type == "cuda" and self._prepared.graph.topology.device.type == "cpu"
+                device = predictor.device if is_beside and is_in_memory(graph.features) else None
+                hottest = self._hottest(graph, config)
+                graph = with_hot_tier(graph, plan.hot, config, hottest, say=say, device=device)
+        return graph, ahead
+
+    def _batches_of(
+        self, graph: Graph, config: TrainConfig, *, ahead: int, sample_on: SampleOn = "cpu"
+    ) -> MiniBatches:
+        assert config.sample is not None
+        seeds = self._seeds(config)
+        batches = MiniBatches(
+            graph,
+            fanouts=config.sample,
+            batch_size=config.seeds_per_batch,
+            seeds=seeds,
+            seed=config.seed,
+            threads=config.sampling_threads,
+            ahead=ahead,
+            device=self._predictor.device,
+            sample_on=sample_on,
+        )
+        if isinstance(seeds, str):
+            # The ends of links are two rows at least.
+            num_seeds, batch_size = len(batches.seeds), batches.batch_size
+            batches.batch_size = batch_size_without_rest(self._predictor.model, num_seeds, batch_size)
+        return batches
+
+    def _seeds(self, config: TrainConfig) -> str | LearnedLinks:
+        """What mini-batches start from, as for :class:`MiniBatches`."""
+        return "train"
+
+    def _hottest(self, graph: Graph, config: TrainConfig) -> Tensor:
+        """Ids of all vertices, those whose rows mini-batches read most first."""
+        return hottest_rows(graph, config)
+
+    def try_out(self) -> None:
+        """Make the lazy parameters of the model."""
+        with self.minibatches.batches(0) as batches, torch.no_grad():
+            self._predictor.forward_batch(next(batches))
+
+    def steps(self, epoch: int, *, first: int = 0) -> Generator[TrainStep, None, None]:
+        with self._counted(self.minibatches.batches(epoch, first=first)) as batches:
+            for batch in batches:
+                yield self.step(batch)
+
+    @contextmanager
+    def _counted(self, batches: Pipeline[R]) -> Iterator[Pipeline[R]]:
+        """The batches, which end with the ``with`` block; afterwards ``counters`` and ``traffic`` are those of the block."""
+        if self._predictor.streaming is not None:
+            # What an evaluation allocated would stay beside the hot tier.
+            POOL.release()
+        before = None if self._store is None else self._store.traffic()
+        try:
+            with batches:
+                yield batches
+        finally:
+            self.counters = batches.counters
+            if self._store is not None and before is not None:
+                self.traffic = self._store.traffic() - before
+
+
+def _stated_ahead(graph: Graph, config: TrainConfig, predictor: Predictor) -> int:
+    """How many mini-batches are made ahead, if there is room for them."""
+    if config.batches_ahead is not None:
+        return config.batches_ahead
+    is_tiered = config.has_tiers and graph.features is not None and not is_in_memory(graph.features)
+    # What the page cache holds now need not stay.
+    return AHEAD if is_tiered else useful_ahead(graph, predictor.device)
+
+
+class GraphEpochs(BatchEpochs):
+    """The epoch source of a task on whole graphs: every training graph with a known answer is in one batch of an epoch."""
+
+    def __init__(self, predictor: Predictor, prepared: PreparedGraph, config: TrainConfig) -> None:
+        super().__init__(predictor, prepared)
+        ahead, size = config.batches_ahead, config.graphs_per_batch
+        ahead = useful_ahead(prepared.graph, predictor.device) if ahead is None else ahead
+        batches = GraphBatches(prepared.graph, batch_size=size, graphs="train", seed=config.seed, ahead=ahead)
+        self.minibatches = batches
+        batches.batch_size = batch_size_without_rest(predictor.model, len(batches.graphs), batches.batch_size)
+
+    def step(self, batch: GraphBatch) -> TrainStep:
+        return super().step(batch.to(self._predictor.device))
+
+
+_LINK_BYTES = 40
+"Least bytes that a step takes for each of its links: the ids of both ends, as they are drawn and side by side, a score and its gradient."
+
+
+class LinkEpochs(EpochSource):
+    """The epoch source of links whose model runs on the whole graph in every step; with ``batch_size`` None one step has all edges."""
+
+    def __init__(self, predictor: Predictor, prepared: PreparedGraph, config: TrainConfig) -> None:
+        super().__init__(predictor, prepared)
+        assert isinstance(predictor.head, LinkHead)
+        self._head = predictor.head
+        self._links, self._seed = _learned(prepared, config, config.batch_size), config.seed
+        self._edges = self._links.edges
+        self._batch_size = config.batch_size or max(1, len(self._edges))
+
+    @property
+    def num_batches(self) -> int:
+        return -(-len(self._edges) // self._batch_size)
+
+    def steps(self, epoch: int, *, first: int = 0) -> Generator[TrainStep, None, None]:
+        # Ascending edges are the nearest to each other in memory.
+        shuffle, size = self.num_batches > 1, self._batch_size
+        batches = cut_seeds(self._edges, size, shuffle=shuffle, seed=self._seed, epoch=epoch, drop_last=False)
+        for number in range(first, len(batches)):
+            edges = batches[number]
+            yield TrainStep(
+                loss=partial(self._loss, edges, epoch, number),
+                num_labelled=len(edges),
+                num_edges=self._prepared.num_edges * self._predictor.num_hops,
+                complete_gradients=self._runner.add_gradients,
+            )
+
+    def _loss(self, edges: Tensor, epoch: int, number: int) -> Tensor:
+        src, dst, types = self._links.ends_of(edges)
+        negative = self._links.sampler.negatives_of(src, epoch=epoch, batch=number)
+        src, dst = (beside(torch.cat(pair), len(edges)) for pair in zip((src, dst), negative, strict=True))
+        head, count = self._head, len(edges)
+
+        def loss_of(rows: Tensor, share: slice) -> Tensor:
+            """The part of the loss that a worker's share of the links adds."""
+            if share.start == share.stop:
+                # A worker without links takes part in the backward pass of the others.
+                return rows[:0].sum()
+            own_types = None if types is None else types[share]
+            mean = head.loss_of_links(rows, src[share], dst[share], own_types)
+            return mean * ((share.stop - share.start) / count)
+
+        return self._runner.loss_of_all(loss_of, count)
+
+
+def _learned(prepared: PreparedGraph, config: TrainConfig, batch_size: int | None) -> LearnedLinks:
+    """The links that are learned, with ``batch_size`` of them in a step, or all; refuse a step whose links alone do not fit the host's memory."""
+    assert prepared.graph.links is not None
+    links = LearnedLinks(
+        prepared.opened.to("cpu"),
+        negatives=config.negatives,
+        undirected=prepared.graph.links.undirected,
+        keep_positives=config.keep_positives,
+        seed=config.seed,
+    )
+    count = min(batch_size or len(links.edges), len(links.edges))
+    require_memory(
+        count * (1 + config.negatives) * _LINK_BYTES,
+        where=f"a step of {count} links, with {config.negatives} negative ones each",
+        hint="Lower negatives (--negatives), or the number of links in a step (--batch-size).",
+    )
+    return links
+
+
+class SampledLinkEpochs(SampledEpochs):
+    """The epoch source of links on mini-batches: the in-edges of their ends are sampled."""
+
+    def _seeds(self, config: TrainConfig) -> LearnedLinks:
+        return _learned(self._prepared, config, config.seeds_per_batch)
+
+    def _hottest(self, graph: Graph, config: TrainConfig) -> Tensor:
+        # Negative links are drawn among all vertices. A batch starts from both ends of its links.
+        seeds = torch.ones(graph.num_vertices, dtype=torch.bool)
+        num_ends = 2 * (1 + config.negatives) * config.seeds_per_batch
+        return hottest_rows(graph, config, seeds=seeds, batch_size=min(num_ends, graph.num_vertices))
