@@ -80,20 +80,6 @@ def test_what_was_trained_within_a_budget_is_used_within_it(
     assert classes[0] == classes[1]
 
 
-def test_what_was_trained_in_memory_is_used_within_a_budget(invoke: Invoke, trained: Path, tmp_path: Path) -> None:
-    plain = invoke("evaluate", "--run", trained)
-    assert invoke("evaluate", "--run", trained, "--memory", "20kB").out == plain.out
-    refused = invoke("evaluate", "--run", trained, "--memory", "10B")
-    assert refused.code == 2
-    assert "the memory budget cannot be met" in refused.err
-    assert invoke("evaluate", "--run", trained, "--memory", "much").code == 2
-    found = []
-    for name, budget in (("memory.npy", ()), ("streamed.npy", ("--memory", "20kB"))):
-        assert invoke("embed", "--run", trained, *budget, "--out", tmp_path / name).code == 0
-        found.append(torch.from_numpy(np.load(tmp_path / name)))
-    torch.testing.assert_close(*found)
-
-
 def test_predict_csv(invoke: Invoke, trained: Path, blocks: Path, tmp_path: Path) -> None:
     outcome = invoke("predict", "--run", trained, "--out", tmp_path / "p.csv")
     assert outcome.code == 0

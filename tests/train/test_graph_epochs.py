@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from sagann.errors import CheckpointError, InputError, LayerError
-from sagann.graph import Graph, for_task, random_graph_split
+from sagann.graph import Graph, random_graph_split
 from sagann.graph.rows import csr_tensor, offsets_of
 from sagann.nn import ModelConfig, build_model
 from sagann.runtime.in_memory.engine import CompiledEngine
@@ -29,7 +29,6 @@ from tests.train.runs import (
     CPU,
     Heard,
     assert_same_bits,
-    community_graph,
     dense_means,
     numbers_of,
     seeded_model,
@@ -281,27 +280,6 @@ def test_a_run_is_reopened(tmp_path: Path) -> None:
         match=r"neither streamed nor divided among workers: a memory budget .*Leave memory \(--memory\) out",
     ):
         load_run(tmp_path / "classes", memory="1GiB")
-
-
-@pytest.mark.parametrize(
-    ("graph", "message"),
-    [
-        (community_graph(), "has no graph_labels"),
-        (replace(rings_and_stars(), num_graph_classes=3), "3 exclusive classes, the model predicts 2"),
-        (rings_and_stars(multi_label=True), "2 multi-label classes, the model predicts 2 exclusive"),
-    ],
-)
-def test_graphs_that_do_not_fit_are_not_evaluated(graph: Graph, message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        of().evaluate(graph)
-
-
-def test_targets_of_another_number_are_refused() -> None:
-    graph = for_task(many_graphs(), "graph-regression")
-    torch.manual_seed(0)
-    predictor = Predictor(build_model(ModelConfig(model="gin"), graph), Contract.of(graph), device=CPU)
-    with pytest.raises(InputError, match="1 target per graph, the model predicts 2 per graph"):
-        predictor.evaluate(replace(graph, graph_targets=torch.zeros(graph.num_graphs)))
 
 
 def test_outputs_that_are_not_finite_name_the_graph() -> None:
