@@ -32,8 +32,8 @@ from sagann.storage.load import EMBEDDED
 from sagann.storage.tables import column_name, end_columns, named_column, open_table
 from sagann.train import Predictor, Run, load_run, read_run
 from sagann.train.identity import graph_difference, require_agreement, require_same
-from sagann.train.preparation import PreparedGraph, large_arrays
 from sagann.train.run_folder import CONFIG_FILE
+from sagann.train.runner import PreparedGraph, large_arrays
 
 
 @dataclass(frozen=True, slots=True)

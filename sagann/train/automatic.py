@@ -20,7 +20,7 @@ from sagann.graph.rows import is_sparse
 from sagann.saga.layer import count_hops
 from sagann.train.metrics import measuring_bytes, most_measured
 from sagann.train.predictor import Predictor
-from sagann.train.preparation import parameter_dtype, takes_sparse_features
+from sagann.train.runner import parameter_dtype, takes_sparse_features
 
 MARGIN_BYTES = 256 << 20
 "Part of the margin, in bytes: for Python, PyTorch and the compiler of kernels."

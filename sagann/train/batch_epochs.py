@@ -29,7 +29,7 @@ from sagann.sampling.links import beside
 from sagann.train.epoch_source import EpochSource, TrainStep
 from sagann.train.heads import LinkHead
 from sagann.train.predictor import Predictor
-from sagann.train.preparation import PreparedGraph
+from sagann.train.runner import PreparedGraph
 from sagann.train.tiers import (
     hottest_rows,
     is_in_memory,

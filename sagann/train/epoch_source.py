@@ -16,8 +16,7 @@ from torch import Tensor
 
 from sagann.train.metrics import KINDS, Metrics, evaluate_splits
 from sagann.train.predictor import Predictor
-from sagann.train.preparation import PreparedGraph
-from sagann.train.runner import Runner
+from sagann.train.runner import PreparedGraph, Runner
 
 if TYPE_CHECKING:
     from sagann.config import TrainConfig

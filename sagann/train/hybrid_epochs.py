@@ -42,7 +42,7 @@ from sagann.train.contract import Contract
 from sagann.train.epoch_source import TrainStep
 from sagann.train.losses import Loss
 from sagann.train.predictor import Predictor
-from sagann.train.preparation import PreparedGraph
+from sagann.train.runner import PreparedGraph
 
 if TYPE_CHECKING:
     from sagann.nn import ModelConfig

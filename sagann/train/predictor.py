@@ -29,15 +29,18 @@ from sagann.train.metrics import (
     measure_own,
     measured_splits,
 )
-from sagann.train.preparation import (
+from sagann.train.runner import (
+    ByGraphs,
+    OnPart,
     PreparedGraph,
+    Runner,
     evaluating,
     features_as,
     large_arrays,
     parameter_dtype,
     prepared_by,
+    rows_of_batch,
 )
-from sagann.train.runner import ByGraphs, OnPart, Runner, rows_of_batch
 from sagann.train.streamed import Streamed, Streaming
 from sagann.train.trainable import require_features
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from sagann.errors import CheckpointError
-from sagann.train.checkpoint import Position, State
+from sagann.train.checkpoint import Position
 from sagann.train.identity import check_same, digest_of
 from sagann.train.reporter import EpochProgress, EpochRecord, Reporter
 from sagann.train.run import Run
@@ -97,7 +97,18 @@ def continue_run(session: TrainSession, folder: RunFolder, run: Run, on_message:
         on_message("There is no checkpoint yet; the run starts from its first epoch.")
         folder.cut_history(0)
     else:
-        _require_of_run(checkpoint, digest, epochs=session.config.epochs, where=str(folder.checkpoints.path))
+        position, epochs = Position.of(checkpoint), session.config.epochs
+        where = f"checkpoint of {position} in {folder.checkpoints.path}"
+        if checkpoint["run"] != digest:
+            raise CheckpointError(
+                f"the checkpoint belongs to another run: its identity differs from run.json's (in {where})",
+                hint="Remove it from the folder.",
+            )
+        if position > Position(epochs):
+            raise CheckpointError(
+                f"the run is past its last epoch: {position}, epochs is {epochs} (in {where})",
+                hint=f"Set epochs to at least {position.epoch + (position.batch > 0)}.",
+            )
         num_bytes = checkpoint["history_bytes"]
         session.restore(checkpoint, folder.read_history(checkpoint["epoch"], num_bytes))
         folder.cut_history(num_bytes)
@@ -111,22 +122,6 @@ def continue_run(session: TrainSession, folder: RunFolder, run: Run, on_message:
     else:
         folder.clear_result()
     return digest
-
-
-def _require_of_run(checkpoint: State, run: str, *, epochs: int, where: str) -> None:
-    """Refuse the checkpoint of another run, and one past the last epoch."""
-    position = Position.of(checkpoint)
-    where = f"checkpoint of {position} in {where}"
-    if checkpoint["run"] != run:
-        raise CheckpointError(
-            f"the checkpoint belongs to another run: its identity differs from run.json's (in {where})",
-            hint="Remove it from the folder.",
-        )
-    if position > Position(epochs):
-        raise CheckpointError(
-            f"the run is past its last epoch: {position}, epochs is {epochs} (in {where})",
-            hint=f"Set epochs to at least {position.epoch + (position.batch > 0)}.",
-        )
 
 
 def _lost(what: str, value: str, where: str) -> CheckpointError:

@@ -20,9 +20,8 @@ from sagann.config import TrainConfig
 from sagann.errors import InputError, SagannError
 from sagann.free_space import disk_of, free_disk_bytes, is_memory
 from sagann.graph.feature_store import Features
-from sagann.train.preparation import evaluating
 from sagann.train.run_folder import PICTURE_FILE, PROFILE_FILE
-from sagann.train.runner import Runner, unchanged
+from sagann.train.runner import Runner, evaluating, unchanged
 from sagann.train.trainable import require_one_graph
 
 if TYPE_CHECKING:

@@ -41,7 +41,6 @@ from sagann.train.losses import LossFunction, build_loss
 from sagann.train.metrics import Metrics, OwnMetrics
 from sagann.train.policies import OptimizerFactory, ParamGroups, Policies, SchedulerFactory
 from sagann.train.predictor import Predictor
-from sagann.train.preparation import PreparedGraph, large_arrays
 from sagann.train.reporter import (
     EpochRecord,
     History,
@@ -54,6 +53,7 @@ from sagann.train.reporter import (
 from sagann.train.resources import own_turn, reproducible, seeded, stop_on_interrupt
 from sagann.train.run import info_of, model_name, result_of, run_of, summary_of, trained_on
 from sagann.train.run_folder import EVENTS, RunFolder
+from sagann.train.runner import PreparedGraph, large_arrays
 from sagann.train.saver import Saver, continue_run, start_run
 from sagann.train.session import BestTracker, TrainSession, resolve_monitor
 from sagann.train.streamed import Streaming
