@@ -48,8 +48,8 @@ __version__ = "0.1.0"
 
 DEFAULTS["engine"] = "sagann.runtime.in_memory.engine:CompiledEngine"
 DEFAULTS["model names"] = "sagann.nn.zoo:check_names"
-DEFAULTS["training names"] = "sagann.train.config_checks:check_names"
-DEFAULTS["progress"] = "sagann.report.live:live_progress"
+DEFAULTS["training names"] = "sagann.train.policies:check_names"
+DEFAULTS["progress"] = "sagann.report.progress:live_progress"
 
 _MODULES = ("errors", "graph", "interop", "nn", "partition", "sampling", "storage", "tiering", "train")
 """Modules that are there after ``import sagann``, and imported when they are first used."""

@@ -46,8 +46,8 @@ def _open_closed_streams() -> None:
 def _spin_briefly() -> None:
     """Have threads of OpenMP sleep after some 10 us of waiting for each other, unless the user has said how they wait.
 
-    By default they spin for 3 ms. Where other programs want the cores, that keeps a core from the very thread that is waited for, and
-    epochs take many times as long. OpenMP reads the variable when PyTorch loads it; processes that a command starts inherit it.
+    By default they spin for 3 ms, which keeps a core from the very thread that is waited for where other programs want the cores. OpenMP reads
+    the variable when PyTorch loads it; processes that a command starts inherit it.
     """
     if not os.environ.get("OMP_WAIT_POLICY"):
         os.environ.setdefault("GOMP_SPINCOUNT", "1000")

@@ -7,8 +7,7 @@ import json
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from sagann.did_you_mean import closest
-from sagann.errors import InputError, shown
+from sagann.errors import InputError, closest, shown
 
 
 def check_options(
@@ -21,20 +20,10 @@ def check_options(
     by_type: bool = True,
     name: str = "",
 ) -> None:
-    """Refuse options that a class, or another function that makes an object, does not take, or that have a place of their own.
+    """Refuse options that a class, or another function that makes an object, does not take, or that are ``taken``: that are given otherwise.
 
     With ``by_type``, a value has the type of the parameter, where that is bool, int, float or str by its annotation or else by its default.
-
-    Args:
-        kind: the class or function.
-        options: values by name of parameter.
-        taken: names of parameters that are given otherwise.
-        where: where the options are given, for errors.
-        what: name of the options, for errors.
-        by_type: whether types are checked.
-        name: of the class, for errors, if not its own.
-    Raises:
-        InputError: an option is refused.
+    ``where`` and ``what`` name the options for errors.
     """
     name = name or kind.__name__
     parameters = inspect.signature(kind).parameters

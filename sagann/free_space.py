@@ -98,10 +98,7 @@ def free_disk_bytes(folder: Path) -> int:
 
 
 def disk_of(folder: Path) -> str:
-    """A text that is the same for folders on one disk of one running machine, in any of its processes; folders need not exist yet.
-
-    A disk that machines share over a network has another text on each of them.
-    """
+    """A text that is the same for folders on one disk of one running machine, in any of its processes; folders need not exist yet."""
     machine = _text(_PROC / "sys" / "kernel" / "random" / "boot_id").strip() or platform.node()
     return f"{machine} {nearest_folder(folder).stat().st_dev}"
 

@@ -29,13 +29,10 @@ class Progress(Protocol):
     """Callback for the progress of an import, called after every chunk from the thread that imports."""
 
     def __call__(self, done: int, total: int | None, unit: str, stage: str) -> None:
-        """Receive the state of one stage.
+        """Receive the state of one stage: units done, of a total that is exact, estimated or unknown.
 
-        Args:
-            done: number of units done in this stage.
-            total: number of units in this stage, exact or estimated; None where it is unknown.
-            unit: "edges", "vertices", "graphs", or "entries" of an array that has not a row for each of these.
-            stage: "reading edges", "partitioning", "sorting", or "writing" with the name of an array.
+        A unit is "edges", "vertices", "graphs", or "entries" of an array that has not a row for each of these. A stage is "reading edges",
+        "partitioning", "sorting", or "writing" with the name of an array.
         """
 
 

@@ -31,7 +31,7 @@ from numba.core.compiler_machinery import PassManager
 from numba.core.dispatcher import Dispatcher
 
 from sagann.errors import InputError, first_line
-from sagann.parent_process import require_own_threads
+from sagann.processes import require_own_threads
 
 F = TypeVar("F", bound=Callable[..., Any])
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH

@@ -25,8 +25,7 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar, get_args, get_type_hints
 
 from sagann.byte_size import format_bytes, parse_bytes
 from sagann.constructor_options import require_options
-from sagann.did_you_mean import closest, did_you_mean
-from sagann.errors import InputError, shown
+from sagann.errors import InputError, closest, did_you_mean, shown
 from sagann.ranges import Range
 
 T = TypeVar("T")

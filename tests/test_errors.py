@@ -79,14 +79,7 @@ def test_what_is_no_size(text: str) -> None:
         parse_bytes(text, where="--memory")
 
 
-@pytest.mark.parametrize(
-    ("text", "hint"),
-    [
-        ("1048575", "1048575MiB"),
-        ("1.5", "1.5MiB"),
-        ("512 m", "512MiB"),
-    ],
-)
+@pytest.mark.parametrize(("text", "hint"), [("1048575", "1048575MiB"), ("1.5", "1.5MiB"), ("512 m", "512MiB")])
 def test_a_small_number_without_a_unit_is_refused_and_the_size_that_is_offered_is_not(text: str, hint: str) -> None:
     with pytest.raises(InputError, match=rf"size is not understood: .*\. Write a number and a unit, as {hint}\.$"):
         parse_bytes(text, where="--memory")
@@ -114,11 +107,7 @@ def test_nothing_else_is_in_a_range(value: object) -> None:
 
 @pytest.mark.parametrize(
     ("low", "high", "text"),
-    [
-        (1, 1000, "from 1 to 1000"),
-        (0, 2**31 - 1, "from 0 to 2^31 - 1"),
-        (0, 2**40, "from 0 to 2^40"),
-    ],
+    [(1, 1000, "from 1 to 1000"), (0, 2**31 - 1, "from 0 to 2^31 - 1"), (0, 2**40, "from 0 to 2^40")],
 )
 def test_ranges_in_words(low: int, high: int, text: str) -> None:
     assert str(Range(low, high)) == f"an integer {text}"

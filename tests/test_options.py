@@ -14,8 +14,7 @@ import pytest
 
 from sagann.config import SETTINGS
 from sagann.constructor_options import check_options, require_options
-from sagann.did_you_mean import closest, did_you_mean
-from sagann.errors import InputError
+from sagann.errors import InputError, closest, did_you_mean
 from sagann.hybrid.policies import POLICIES
 from sagann.nn import ModelConfig
 from sagann.nn.on_vertices import DECODERS
@@ -121,13 +120,7 @@ class Plain:
         pass
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"rate": 0.5, "name": "y", "flag": True, "count": 3, "other": "anything"},
-    ],
-)
+@pytest.mark.parametrize("options", [{}, {"rate": 0.5, "name": "y", "flag": True, "count": 3, "other": "anything"}])
 def test_options_that_fit_pass(options: dict[str, Any]) -> None:
     check_options(Plain, options, taken=["size"], where="here", what="options")
     require_options(options, where="here", what="options")
@@ -161,10 +154,7 @@ def test_what_cannot_be_saved_is_refused(options: Any, message: str) -> None:
         require_options(options, where="here", what="options")
 
 
-@pytest.mark.parametrize(
-    ("name", "near"),
-    [("gnc", "gcn"), ("GCN", "gcn"), ("gated_gcn", "gated-gcn")],
-)
+@pytest.mark.parametrize(("name", "near"), [("gnc", "gcn"), ("GCN", "gcn"), ("gated_gcn", "gated-gcn")])
 def test_slips_are_recognised(name: str, near: str) -> None:
     assert did_you_mean(name, ["gin", "gcn", "sage", "gated-gcn", "residual-gcn"]) == f"Did you mean '{near}'? "
 

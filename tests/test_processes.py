@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from sagann.torchrun import is_restarted, is_worker
+from sagann.processes import is_restarted, is_worker
 from tests.forks import run_fresh
 
 
@@ -49,11 +49,7 @@ assert computes_in_a_fork() == 8
 
 @pytest.mark.parametrize(
     ("variables", "expected"),
-    [
-        ({}, False),
-        ({"RANK": "0", "WORLD_SIZE": "1"}, False),
-        ({"RANK": "1", "WORLD_SIZE": "2"}, True),
-    ],
+    [({}, False), ({"RANK": "0", "WORLD_SIZE": "1"}, False), ({"RANK": "1", "WORLD_SIZE": "2"}, True)],
 )
 def test_a_worker_has_a_rank_among_several(
     monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], expected: bool

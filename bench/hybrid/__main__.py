@@ -27,10 +27,10 @@ from sagann.hybrid.devices import on_cores
 from sagann.nn import ModelConfig, build_model
 from sagann.runtime.processor import processor_name
 from sagann.train import TrainConfig
+from sagann.train.batch_epochs import SampledEpochs
 from sagann.train.contract import Contract
 from sagann.train.hybrid_epochs import HybridEpochs
 from sagann.train.predictor import Predictor
-from sagann.train.sampled_epochs import SampledEpochs
 
 DEVICES = "host:1,accelerator:1"
 GRID = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)

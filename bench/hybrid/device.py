@@ -22,10 +22,10 @@ from sagann.graph import Graph
 from sagann.nn import ModelConfig, build_model
 from sagann.runtime.places import device_named
 from sagann.train import TrainConfig
+from sagann.train.batch_epochs import SampledEpochs
 from sagann.train.contract import Contract
 from sagann.train.hybrid_epochs import HybridEpochs
 from sagann.train.predictor import Predictor
-from sagann.train.sampled_epochs import SampledEpochs
 
 COLUMNS = (
     "who trains | iteration, ms | seeds of the device | sampling, loading, ms | copies, ms | processor, device, ms | "

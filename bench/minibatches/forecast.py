@@ -16,7 +16,7 @@ from bench.epochs.graphs import graph_of, stored_graph
 from bench.pages import head, parser_of, row
 from sagann import MiniBatches, ModelConfig, TrainConfig, Trainer
 from sagann.graph import Graph
-from sagann.train.sampled_forecast import SampledForecast
+from sagann.train.rehearsals import SampledForecast
 
 COLUMNS = "graph | model | batches | forecast, s | measured, s | seconds, forecast / measured | bytes, forecast / measured | bottleneck"
 

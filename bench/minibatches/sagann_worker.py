@@ -25,7 +25,7 @@ from bench.standalone.stored import read_stored
 from bench.timing import finish
 from sagann import MiniBatches
 from sagann.graph import Graph
-from sagann.nn import ModelConfig, build_model
+from sagann.nn import build_model
 from sagann.runtime.loading import MiniBatch
 from sagann.runtime.loading.minibatches import SampleOn
 from sagann.runtime.places import device_named

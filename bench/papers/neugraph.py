@@ -28,6 +28,7 @@ from tempfile import TemporaryDirectory, gettempdir
 from typing import NamedTuple
 
 import torch
+from sagann.plan.strips import chunk_ends
 from torch import nn
 
 from bench.epochs.graphs import DATASETS, SEED, SHAPES, graph_of, stored_graph
@@ -44,18 +45,12 @@ from sagann.plan.fit import cutter, fitted_intervals, hop_sizes
 from sagann.plan.gradients import Gradients
 from sagann.plan.intervals import PartIntervals
 from sagann.plan.machine import Machine
-from sagann.plan.part_intervals import PartIntervals
 from sagann.plan.residency import BudgetError, place
 from sagann.plan.selection import NEVER, Selection
 from sagann.plan.simulate import StepSeconds, Tier, copy_rates, simulate
-from sagann.plan.steps import UNLIMITED, Block, Move, Plan, Step
-from sagann.plan.strips import chunk_ends
+from sagann.plan.steps import FILES, MEMORY, UNLIMITED, Block, Move, Plan, Step
 from sagann.plan.sweeps import PassKey, Traversal
 from sagann.plan.work import StepWork
-from sagann.plan.residency import BudgetError
-from sagann.plan.selection import NEVER, Selection
-from sagann.plan.steps import FILES, MEMORY, UNLIMITED
-from sagann.plan.sweeps import Traversal
 from sagann.runtime.forecasting.forecast import forecast
 from sagann.runtime.forecasting.probe import measured_selection, probe
 from sagann.runtime.processor import processor_name

@@ -171,7 +171,6 @@ def simulated(
                 raise
             num_intervals *= 2
     plan, origins = joined(workers, cut, budget_bytes=device_bytes, parameter_bytes=job.parameter_bytes)
-    verify(plan)
     works = [StepWork(each.schedule) for each in workers]
     step_s = {step: works[rank].of(origin).seconds(machine) for step, (rank, origin) in origins.items()}
     timeline = simulate(plan, step_s.__getitem__, with_rings(machine))

@@ -1,7 +1,6 @@
 """The work of ``sagann evaluate``, ``predict`` and ``embed``: a run folder and a graph in, a table or a file out.
 
-Several workers open the same run and the same graph, and each computes the rows of its part. Rows travel to the first worker alone, which
-reports and writes.
+Several workers each compute the rows of their part. Rows travel to the first worker alone, which reports and writes.
 """
 
 from __future__ import annotations
@@ -15,36 +14,29 @@ import torch
 from torch import Tensor
 
 from sagann.byte_size import format_bytes
-from sagann.cli.apply import Opening
+from sagann.cli.commands import Opening
 from sagann.cli.options import Given, Shared
 from sagann.cli.prepare import apply_split, link_split, open_checked, training_graph, with_columns, with_held_out
 from sagann.cli.result_file import write_classes, write_columns, write_rows, write_values
-from sagann.cli.run_settings import (
-    absolute_path,
-    merge,
-    read_tables,
-    require_nothing_of_workers,
-    settings_of,
-)
+from sagann.cli.run_settings import absolute_path, merge, read_tables, require_nothing_of_workers, settings_of
 from sagann.config import WORKERS, DataConfig, RunConfig
-from sagann.errors import CheckpointError, DatasetError, InputError, shown
+from sagann.errors import DatasetError, InputError, shown
 from sagann.graph import Graph, original_order
-from sagann.graph.checks import UNITS, check_ids, check_types, numbered
+from sagann.graph.checks import UNITS, check_ids, numbered
 from sagann.graph.graph import without_others
+from sagann.processes import is_worker
 from sagann.report.tables import metrics_table
 from sagann.report.terminal import Terminal
 from sagann.runtime.team import SOLO, Team
 from sagann.storage.load import EMBEDDED
 from sagann.storage.tables import column_name, end_columns, named_column, open_table
-from sagann.torchrun import is_worker
 from sagann.train import Predictor, Run, load_run, read_run
-from sagann.train.agreement import require_agreement, require_same
-from sagann.train.identity import graph_difference
-from sagann.train.preparation import PreparedGraph
-from sagann.train.run_folder import CONFIG_FILE, RUN_FILE, RunFolder
+from sagann.train.identity import graph_difference, require_agreement, require_same
+from sagann.train.run_folder import CONFIG_FILE
+from sagann.train.runner import PreparedGraph, large_arrays
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class TrainedRun:
     """A run folder whose model is open, and the graph that it is applied to."""
 
@@ -63,44 +55,34 @@ class TrainedRun:
 
     def evaluate(self, split: str | None) -> None:
         """Print the metrics of each split; None for the splits of the run or of the other dataset."""
-        seed = self.settings.train.seed
-        of_links = self.predictor.contract.unit == "link"
+        contract, seed, say = self.predictor.contract, self.settings.train.seed, self.terminal.say
         if split is None and self.data is self.settings.data:
-            with self.predictor.large_arrays():
+            with large_arrays(self.predictor.streaming):
                 graph = training_graph(
-                    self.data,
-                    task=self.predictor.contract.task,
-                    seed=seed,
-                    say=self.terminal.say,
-                    check=self.workers.is_first,
+                    self.data, task=contract.task, seed=seed, say=say, check=self.workers.is_first
                 )
             self._note_change(graph)
-        elif of_links:
+        elif contract.unit == "link":
             graph, own = self._graph(), self.settings.data.split
             is_same_data = self.data.data == self.settings.data.data
             if is_same_data and link_split(graph, split or own) != link_split(graph, own):
-                self.terminal.say(
-                    "Other edges are held out than in training: the run has learned some of the links to measure."
-                )
-            graph = with_held_out(graph, split or own, seed=seed, say=self.terminal.say)
+                say("Other edges are held out than in training: the run has learned some of the links to measure.")
+            graph = with_held_out(graph, split or own, seed=seed, say=say)
         else:
             graph = with_columns(self._graph(keep_splits=split is None), self.settings.data.targets)
             graph = graph if split is None else apply_split(graph, split, seed=seed)
         self._say_streamed()
         metrics = self.predictor.evaluate(self._divided(graph, "evaluate"))
         if self.workers.is_first:
-            title = f"{self.run.model} on {graph.name}"
-            self.terminal.show(metrics_table(metrics, title=title))
+            self.terminal.show(metrics_table(metrics, title=f"{self.run.model} on {graph.name}"))
 
     def predict(self, out: Path, links: Path | None) -> None:
         """Write class and probability, or the predicted values, of every vertex, or graph, or the probability of every link of a file, to ``out``."""
         contract = self.predictor.contract
-        if (contract.unit == "link") != (links is not None):
+        if contract.unit == "link" and links is None:
             raise InputError(
-                f"{'there are no links to score' if links is None else 'only a model of links scores pairs of vertices'}: "
-                f"{'no --links' if links is None else '--links'}, and the task is {contract.task} (in sagann "
-                "predict)",
-                hint="Name a table of pairs of vertices with --links." if links is None else "Leave --links out.",
+                f"there are no links to score: no --links, and the task is {contract.task} (in sagann predict)",
+                hint="Name a table of pairs of vertices with --links.",
             )
         graph = self._graph()
         self._say_streamed()
@@ -113,8 +95,9 @@ class TrainedRun:
             return
         order = torch.arange(graph.num_graphs) if unit == "graph" else original_order(graph)
         if is_regression:
-            width = 1 if found.ndim == 1 else found.shape[1]
-            names = ["prediction"] if found.ndim == 1 else [f"prediction_{number}" for number in range(width)]
+            names = ["prediction"]
+            if found.ndim > 1:
+                names = [f"prediction_{number}" for number in range(found.shape[1])]
             write_values(out, found, names, order, of=unit)
         else:
             names = list(self.run.class_names or map(str, range(contract.num_classes)))
@@ -122,17 +105,12 @@ class TrainedRun:
         self.terminal.show(f"Predictions of {len(order)} {UNITS[unit]} written to {out}")
 
     def _predict_links(self, graph: Graph, out: Path, links: Path) -> None:
-        num_edge_types = self.predictor.contract.num_edge_types
-        pairs = read_links(links, with_types=num_edge_types > 0)
-        if "type" in pairs:
-            check_types(pairs["type"], num_edge_types, where=numbered(f"{links}, column type", "pair"))
+        pairs = read_links(links, with_types=self.predictor.contract.num_edge_types > 0)
         for name in ("src", "dst"):
             check_ids(pairs[name], graph.num_vertices, "vertex", where=numbered(f"{links}, column {name}", "pair"))
         order = original_order(graph)
-        ends = (order[pairs["src"]], order[pairs["dst"]])
-        types = (pairs["type"],) if "type" in pairs else ()
-        given = self._divided(graph, "predict")
-        found = self.predictor.predict(given, probabilities=True, links=(*ends, *types)).float()
+        given = tuple(each if name == "type" else order[each] for name, each in pairs.items())
+        found = self.predictor.predict(self._divided(graph, "predict"), probabilities=True, links=given).float()
         if not self.workers.is_first:
             return
         if out.suffix == ".npy":
@@ -155,7 +133,7 @@ class TrainedRun:
     def _graph(self, *, keep_splits: bool = False) -> Graph:
         num_edge_types = self.predictor.contract.num_edge_types
         # Predictions need no splits, so bad splits are no reason to refuse.
-        with self.predictor.large_arrays():
+        with large_arrays(self.predictor.streaming):
             graph = open_checked(
                 self.data, keep_splits=keep_splits, num_edge_types=num_edge_types, check=self.workers.is_first
             )
@@ -167,10 +145,7 @@ class TrainedRun:
 
     def _note_change(self, graph: Graph) -> None:
         """Say whether the run's own graph, with the answers that were learned, is another one now."""
-        if not self.workers.is_first:
-            return
-        changed = graph_difference(self.run.graph, graph)
-        if changed:
+        if self.workers.is_first and (changed := graph_difference(self.run.graph, graph)):
             self.terminal.say(
                 f"The dataset has changed since the run was trained on it ({changed}); it is taken as it is now."
             )
@@ -194,22 +169,24 @@ class TrainedRun:
 
 
 def use_run(opening: Opening, given: Given, shared: Shared, use: Callable[[TrainedRun], None]) -> int:
-    """Open a run folder and its model, use it, and return the exit code. With several workers, start them; or be one of them.
-
-    Args:
-        opening: which run is opened, on which graph, and where it computes.
-        given: settings of workers that were given on the command line.
-        shared: what the command shares with the program.
-        use: what is done with the run, at every worker.
-    """
-    run_dir = _run_dir(opening)
+    """Open a run folder and its model, use it at every worker, and return the exit code. With several workers, start them; or be one of them."""
+    if opening.run is None:
+        raise InputError(
+            "no run: neither a run folder nor --run (in the command line)",
+            hint="Name the folder that 'sagann train' wrote, as in: sagann evaluate runs/demo-gcn",
+        )
+    run_dir = Path(opening.run)
     num_workers, timeout_s, balance = (each.checked(given.get(each.name, each.default)) for each in WORKERS)
     if not is_worker() and num_workers == 1:
         require_nothing_of_workers(given)
         _use(opening, run_dir, shared, use)
         return 0
-    _require_divisible(run_dir)
-    # Imported here: most commands have one worker.
+    contract = read_run(run_dir).contract
+    if contract.unit == "graph":
+        raise InputError(
+            f"several workers divide one graph, and give its vertices rows: the task is {contract.task} (in {run_dir})",
+            hint="Leave workers out (--workers 1).",
+        )
     from sagann.cli.launch import joined, launch_workers
     from sagann.runtime.workers.carriers import device_of_worker, left_alone, name_for_workers
 
@@ -224,19 +201,14 @@ def use_run(opening: Opening, given: Given, shared: Shared, use: Callable[[Train
         shared.terminal().say(said)
     _opened(replace(opening, device="cpu"), run_dir, shared)
     if balance == "cost":
-        # Imported here: most commands have one worker, and it loads Numba.
-        from sagann.train.learned import learned_costs
+        from sagann.train.balancer import learned_costs
 
         learned_costs(run_dir)
     return launch_workers(shared.arguments, num_workers, run_dir=run_dir, again="Start the command again.")
 
 
 def _use(
-    opening: Opening,
-    run_dir: Path,
-    shared: Shared,
-    use: Callable[[TrainedRun], None],
-    workers: Team = SOLO,
+    opening: Opening, run_dir: Path, shared: Shared, use: Callable[[TrainedRun], None], workers: Team = SOLO
 ) -> None:
     settings = _settings(run_dir, has_data=opening.data is not None)
     predictor, terminal = _opened(opening, run_dir, shared, workers), shared.terminal()
@@ -247,16 +219,7 @@ def _use(
     if predictor.learned is not None and not predictor.learned.knows(workers.size):
         terminal.say(predictor.learned.unknown_text(workers.size))
     try:
-        use(
-            TrainedRun(
-                run=read_run(run_dir),
-                settings=settings,
-                predictor=predictor,
-                data=data,
-                terminal=terminal,
-                workers=workers,
-            )
-        )
+        use(TrainedRun(read_run(run_dir), settings, predictor, data, terminal, workers))
     finally:
         predictor.release()
 
@@ -289,39 +252,8 @@ def _opened(opening: Opening, run_dir: Path, shared: Shared, workers: Team = SOL
     )
 
 
-def _run_dir(opening: Opening) -> Path:
-    """The folder of the run; an InputError or a CheckpointError where none is named, or the folder holds none."""
-    if opening.run is None:
-        raise InputError(
-            "no run: neither a run folder nor --run (in the command line)",
-            hint="Name the folder that 'sagann train' wrote, as in: sagann evaluate runs/demo-gcn",
-        )
-    run_dir = Path(opening.run)
-    if not (run_dir / CONFIG_FILE).is_file() and not RunFolder(run_dir).exists:
-        raise CheckpointError(
-            f"not a run folder: there is neither {CONFIG_FILE} nor {RUN_FILE} (in {run_dir})",
-            hint="Name the folder of a run that 'sagann train' or a Trainer wrote.",
-        )
-    return run_dir
-
-
-def _require_divisible(run_dir: Path) -> None:
-    """Refuse what several workers cannot do together."""
-    contract = read_run(run_dir).contract
-    if contract.unit == "graph":
-        raise InputError(
-            f"several workers divide one graph, and give its vertices rows: the task is {contract.task} (in "
-            f"{run_dir})",
-            hint="Leave workers out (--workers 1).",
-        )
-
-
 def read_links(path: Path, *, with_types: bool) -> dict[str, Tensor]:
-    """The columns 'src', 'dst' and, with types, 'type' of a table, by name or position: int64 [n] each.
-
-    Raises:
-        DatasetError: the file is no table, has too few columns, or a value is no integer.
-    """
+    """The columns 'src', 'dst' and, with types, 'type' of a table, by name or position: int64 [n] each."""
     table = open_table(path)
     wanted = ("src", "dst", "type") if with_types else ("src", "dst")
     names = end_columns(table)

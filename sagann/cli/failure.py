@@ -1,12 +1,7 @@
 """Failure: the message and the exit code of a command that fails.
 
-======  =====================================================================================
-0       done
-1       our fault: an exception that is not expected
-2       wrong use or bad input: usage, every SagannError, files, memory, the user's own model
-130     interrupted by Ctrl-C
-143     terminated by SIGTERM
-======  =====================================================================================
+The code is 1 for a fault of ours, an exception that is not expected; 2 for wrong use or bad input: usage, every SagannError, files, memory,
+the user's own model; 130 after Ctrl-C, and 143 after SIGTERM.
 """
 
 from __future__ import annotations
@@ -40,9 +35,6 @@ OPTION = re.compile(
     r"\b(?:TrainConfig|ModelConfig|DataConfig|RunConfig|load_run|ImportOptions|EdgeListFormat|Opening)\.(\w+)"
 )
 "A field or parameter in a message that is an option of the command line; its name is the group."
-# What PyTorch says where a model that runs as it is written multiplies rows by a matrix of another width.
-_WIDTHS = re.compile(r"shapes cannot be multiplied \(\d+x(\d+) and (\d+)x\d+\)")
-
 # What PyTorch says where rows of vertices are added to, or put beside, rows of other vertices.
 _NUMBERS_OF_ROWS = re.compile(
     r"must match the size of .* dimension 0|Sizes of tensors must match except in dimension [1-9]"
@@ -74,22 +66,17 @@ class Failure:
 def failure_of(
     error: BaseException, *, user_files: Collection[str] = (), arguments: Collection[str] = ()
 ) -> Failure:
-    """Explain an exception of a command with these arguments.
+    """Explain an exception of a command with these arguments. One from ``user_files``, absolute paths of the user's files, is not our fault."""
 
-    One from ``user_files``, absolute paths of the user's own Python files, is not our fault.
-    """
+    def option(field: re.Match[str]) -> str:
+        """The option that sets a field, with its key in a file unless the option is given."""
+        if (setting := SETTINGS.get(name := field[1])) is None:
+            return "--" + name.removesuffix("_bytes").replace("_", "-")
+        is_given = any(each.partition("=")[0] == setting.flag for each in arguments)
+        return setting.flag if is_given else f"{setting.flag}, or {setting.section}.{name} in a file"
+
     failure, notes = _explained(error, user_files), tuple(getattr(error, "__notes__", ()))
-    return replace(
-        failure, message=OPTION.sub(lambda found: _option(found[1], arguments), failure.message), notes=notes
-    )
-
-
-def _option(name: str, arguments: Collection[str]) -> str:
-    """The option that sets a field, with its key in a file unless the option is among ``arguments``."""
-    if (setting := SETTINGS.get(name)) is None:
-        return "--" + name.removesuffix("_bytes").replace("_", "-")
-    is_given = any(each.partition("=")[0] == setting.flag for each in arguments)
-    return setting.flag if is_given else f"{setting.flag}, or {setting.section}.{name} in a file"
+    return replace(failure, message=OPTION.sub(option, failure.message), notes=notes)
 
 
 def _explained(error: BaseException, user_files: Collection[str]) -> Failure:
@@ -106,15 +93,12 @@ def _explained(error: BaseException, user_files: Collection[str]) -> Failure:
         )
     line = line_of_user(error, user_files)
     if line:
-        if misfit := _WIDTHS.search(str(error)):
-            hint = f"A map of width {misfit[2]} is given rows of width {misfit[1]}: change one of them"
-        elif _NUMBERS_OF_ROWS.search(str(error)):
+        hint = "Mend the model"
+        if _NUMBERS_OF_ROWS.search(str(error)):
             hint = (
                 "Rows before a layer and rows after it differ in number on mini-batches: take x[: hop.num_dst] of those before "
                 "it (docs/layers.md, A whole model)"
             )
-        else:
-            hint = "Mend the model"
         return Failure(
             code=BAD_INPUT,
             message=f"your model failed: {in_one_line(error)} (in {line})",

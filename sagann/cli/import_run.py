@@ -26,16 +26,7 @@ _FILES = ("features", "labels", "targets")
 def import_run(
     source: Path, out: Path, *, kind: str, given: Mapping[str, Any], options: ImportOptions, terminal: Terminal
 ) -> None:
-    """Import ``source`` into the folder ``out``, with a progress bar.
-
-    Args:
-        source: file or folder.
-        out: dataset folder to make.
-        kind: one of FORMATS, or 'auto' to detect it.
-        given: options on the command line that importers of some formats read.
-        options: options of every import.
-        terminal: where notes are written.
-    """
+    """Import ``source`` into the folder ``out``, with a progress bar; ``kind`` is one of FORMATS, or 'auto', and ``given`` has options of some formats."""
     if not source.exists():
         raise DatasetError(
             f"source not found: no file or folder of that name (in {source})", hint="Check the path."
@@ -80,10 +71,7 @@ def import_run(
 
 
 def _counting(progress: Progress, num_read: dict[str, int]) -> Progress:
-    """The progress of an import, which also writes the numbers of rows that are read to ``num_read``, by the name of their array.
-
-    Splits are left out: many formats list ids, and their masks have a row for each vertex, however many ids were read.
-    """
+    """The progress of an import, which also writes the numbers of rows that are read to ``num_read``, by the name of their array, but for splits."""
 
     def told(done: int, total: int | None, unit: str, stage: str) -> None:
         name = "edges" if stage == READING else stage.removeprefix(WRITING)
@@ -124,3 +112,10 @@ def _column_of_split(text: str | None) -> int | None:
             hint="Give its number, or leave it out where there is one split.",
         )
     return None if text is None else int(text)
+
+
+def _not_recognised(source: Path, value: str) -> DatasetError:
+    return DatasetError(
+        f"format is not recognised: {value} (in {source})",
+        hint=f"Say what it is with --format: {', '.join(FORMATS)}.",
+    )

@@ -1,7 +1,7 @@
 """Starts the workers of a command with ``--workers N`` on this machine, by the launcher that torchrun runs; and joins them.
 
-The rendezvous listens on the loopback alone: :mod:`torch.distributed` does not authenticate who connects. The launcher gives each
-worker its rank by environment variables, as torchrun does, passes Ctrl-C and SIGTERM on, and ends all workers when one fails.
+The rendezvous listens on the loopback alone: :mod:`torch.distributed` does not authenticate who connects. The launcher passes Ctrl-C and
+SIGTERM on, and ends all workers when one fails.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from sagann.cli.failure import BAD_INPUT, INTERRUPTED, OUR_FAULT, TERMINATED
 from sagann.cli.options import Given, Shared
 from sagann.errors import InputError, WorkerError
 from sagann.free_space import require_memory
-from sagann.parent_process import end_with
+from sagann.processes import end_with
 from sagann.runtime.processor import num_cores
 
 if TYPE_CHECKING:
@@ -39,18 +39,9 @@ _CODES = (OUR_FAULT, BAD_INPUT, INTERRUPTED, TERMINATED)
 
 
 def launch_workers(arguments: Sequence[str], num_workers: int, *, run_dir: Path, again: str) -> int:
-    """Run ``sagann`` with these arguments in several processes, and return the exit code.
+    """Run ``sagann`` with these arguments in several processes, and return the exit code; ``again`` says how to go on after a worker was killed.
 
     Each worker gets an equal share of the cores, unless ``OMP_NUM_THREADS`` states its number of threads.
-
-    Args:
-        arguments: the command line, without the name of the program.
-        num_workers: number of processes.
-        run_dir: the run folder, for errors.
-        again: how to go on after a worker was killed, for the error.
-    Raises:
-        InputError: so many processes do not fit memory.
-        WorkerError: a worker was killed by a signal.
     """
     # The number may come from a file of somebody else.
     require_memory(
@@ -58,7 +49,6 @@ def launch_workers(arguments: Sequence[str], num_workers: int, *, run_dir: Path,
         where=f"{num_workers} workers",
         hint=f"Start fewer workers: each takes {format_bytes(_WORKER_BYTES)} before it holds anything of the graph.",
     )
-    # Imported here: it takes longer than most commands.
     from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
@@ -94,11 +84,7 @@ def launch_workers(arguments: Sequence[str], num_workers: int, *, run_dir: Path,
         # one has ended say so by their codes.
         rank, failure = min(
             error.failures.items(),
-            key=lambda each: (
-                each[1].timestamp,
-                each[1].exitcode == -signal.SIGTERM,
-                each[1].exitcode in _CODES,
-            ),
+            key=lambda each: (each[1].timestamp, each[1].exitcode == -signal.SIGTERM, each[1].exitcode in _CODES),
         )
         if failure.exitcode in _CODES:
             return failure.exitcode
@@ -117,17 +103,7 @@ def launch_workers(arguments: Sequence[str], num_workers: int, *, run_dir: Path,
 
 @contextmanager
 def joined(shared: Shared, given: Given, *, timeout_s: float, balance: str) -> Iterator[Workers]:
-    """Be one of the workers that this launcher, or torchrun, has started, inside the ``with`` block. The first one alone writes notes.
-
-    Args:
-        shared: what the command shares with the program.
-        given: settings that were given on the command line.
-        timeout_s: seconds for which a worker waits for another one.
-        balance: name of the policy that divides the vertices.
-    Raises:
-        InputError: ``--workers`` states another number.
-        WorkerError: the workers do not find each other.
-    """
+    """Be one of the workers that this launcher, or torchrun, has started, inside the ``with`` block. The first one alone writes notes."""
     # Imported here: it loads torch.distributed, which the launcher imports after its checks.
     from sagann.runtime.workers import join_workers
 

@@ -7,20 +7,17 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Annotated, Any, NoReturn
 
 import typer
 
 from sagann import __version__
-from sagann.cli import apply, data, machine, train
+from sagann.cli import commands, data
 from sagann.cli.failure import BAD_INPUT, INTERRUPTED, TERMINATED, failure_of, line_of_user
 from sagann.cli.options import App, DebugOption, QuietOption, Shared, ThreadsOption, UsageError
 from sagann.cli.signals import Signals
-from sagann.did_you_mean import nearest
-from sagann.errors import InputError
-from sagann.process_end import end_quickly
-from sagann.ranges import RANGES
+from sagann.errors import nearest
+from sagann.processes import end_quickly
 
 app = App(
     name="sagann",
@@ -51,14 +48,11 @@ def _sagann(
     pass
 
 
-app.command()(train.train)
-app.command()(train.plan)
-app.command()(apply.evaluate)
-app.command()(apply.predict)
-app.command()(apply.embed)
+for _each in (commands.train, commands.plan, commands.evaluate, commands.predict, commands.embed):
+    app.command()(_each)
 app.add_typer(data.app, name="data")
-app.command()(machine.doctor)
-app.command()(machine.machine)
+app.command()(commands.doctor)
+app.command()(commands.machine)
 
 
 def run(signals: Signals) -> NoReturn:
@@ -92,7 +86,6 @@ def _run_command(arguments: Sequence[str], shared: Shared) -> int:
     command = typer.main.get_command(app)
     code = None
     try:
-        _check_environment()
         code = command.main(list(arguments), prog_name="sagann", standalone_mode=False, obj=shared)
     except BaseException as error:  # noqa: BLE001 - every failure ends here, and a user's model may raise anything
         if shared.error is None:
@@ -117,19 +110,6 @@ def _advise(error: Any) -> None:
         error.possibilities = [near if near[0] == "-" else f"{names[near]} without a name"] if near else None
     elif error.message.startswith("Got unexpected extra argument"):
         error.message += ". Write the name of an option before its value, and a switch without one, as --undirected or --no-undirected."
-
-
-def _check_environment() -> None:
-    """Refuse a number of Numba's threads with which Numba cannot be imported; it passes over what is no integer."""
-    text, number = os.environ.get("NUMBA_NUM_THREADS", ""), RANGES["threads"].low
-    with suppress(ValueError):
-        number = int(text)
-    if number not in RANGES["threads"]:
-        raise InputError(
-            f"number of threads is out of range: {text:.40}, expected {RANGES['threads']} (in the "
-            "environment's NUMBA_NUM_THREADS)",
-            hint="Correct it, or unset it.",
-        )
 
 
 def _fail(error: BaseException, shared: Shared) -> int:

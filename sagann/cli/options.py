@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from sagann.cli.signals import Signals
-from sagann.did_you_mean import nearest
-from sagann.errors import InputError, shown
+from sagann.errors import InputError, nearest, shown
 from sagann.options import ADVANCED, Arguments, Option
 from sagann.ranges import RANGES, Range
 
@@ -100,9 +99,7 @@ class Shared:
     def loading(self) -> Iterator[None]:
         """Load libraries in the block without looking for garbage, and look for none later among all objects that exist then.
 
-        PyTorch and Numba make half a million objects, which stay until the end. Python's garbage collector would look at all of them
-        each time there are a quarter more, and several times while the process ends: a third of the time of a short command. Outside of
-        the program nothing is changed.
+        PyTorch and Numba make half a million objects, which stay until the end: looking at them takes a third of the time of a short command.
         """
         if not self.is_program:
             yield
@@ -139,7 +136,6 @@ class Shared:
         """Absolute paths of the files of models, and of what they have imported beside them."""
         if not self.user_files:
             return set()
-        # Imported here: it loads PyTorch, as the model does.
         from sagann.nn.user_model import files_of_models
 
         return self.user_files | files_of_models()
@@ -155,7 +151,6 @@ class Shared:
 
     def terminal(self) -> Terminal:
         """Where the command writes."""
-        # Imported here: rich is not needed for a version, or for a word that the shell completes.
         from sagann.report.terminal import Terminal
 
         return Terminal(quiet=self.quiet)
@@ -173,9 +168,7 @@ def option(
 ) -> Any:
     """An option with a value, for the annotation of a command's parameter.
 
-    ``default`` is the default in words, where it is not the parameter's, ``panel`` the title of the group of options,
-    ``name`` the option with dashes, where it is not the parameter's name, ``hidden`` whether --help leaves it to --help-all, and ``within``
-    the range of an integer.
+    ``default`` is the default in words, where it is not the parameter's, and ``hidden`` leaves the option to --help-all.
     """
     if default is not None:
         # Typer would put parentheses around the words.

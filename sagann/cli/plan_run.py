@@ -13,7 +13,7 @@ from sagann.cli.options import Given, Shared
 from sagann.cli.plan_trainers import described_machine, require_vertices, show_trainers
 from sagann.cli.result_file import check_target
 from sagann.cli.run_settings import chosen_settings, new_engine, require_nothing_of_workers
-from sagann.cli.train_run import check_memory, made_trainer, opened_graph
+from sagann.cli.train_run import made_trainer, opened_graph
 from sagann.compiler import LayerProgram
 from sagann.compiler.explain import explain
 from sagann.config import RunConfig
@@ -24,9 +24,17 @@ from sagann.graph.subgraph import subgraph
 from sagann.kernels.edge.cpu import source_of
 from sagann.partition import part_of, vertex_ranges
 from sagann.plan.machine import Machine
-from sagann.report.plan_text import forecast_text, plan_text, resident_text, steps_text
+from sagann.report.plan_text import (
+    batches_text,
+    cost_model_table,
+    costs_text,
+    forecast_text,
+    parts_table,
+    plan_text,
+    resident_text,
+    steps_text,
+)
 from sagann.report.progress import ProgressReporter
-from sagann.report.shares_text import batches_text, cost_model_table, costs_text, parts_table
 from sagann.report.terminal import Terminal
 from sagann.runtime.forecasting.forecast import forecast
 from sagann.runtime.forecasting.probe import probe
@@ -41,11 +49,11 @@ from sagann.saga.engine import using_engine
 from sagann.saga.layer import count_hops
 from sagann.storage.picture import require_drawing
 from sagann.train import Trainer
-from sagann.train.agreement import require_divisible
-from sagann.train.learned import learned_costs
+from sagann.train.balancer import learned_costs
+from sagann.train.identity import require_divisible
 from sagann.train.resources import resolve_device
 from sagann.train.run_folder import RUNS, is_of_run
-from sagann.train.streaming import Streaming
+from sagann.train.streamed import Streaming
 
 _PROGRAMS, _STREAMED = "the programs of layers", "an epoch within a budget (--memory)"
 _SAMPLED, _TRAINERS, _PARTS = "mini-batches (--sample)", "several trainers (--devices)", "workers (--workers)"
@@ -75,7 +83,11 @@ def plan_run(
     of_run = is_of_run(file)
     settings = chosen_settings(given, file, of_run=of_run)
     shared.add_user_file(settings.model.model)
-    plan = _plan_of(settings)
+    train, plan = settings.train, _PARTS
+    if settings.workers == 1 and train.sample is not None:
+        plan = _SAMPLED if train.devices is None else _TRAINERS
+    elif settings.workers == 1:
+        plan = _PROGRAMS if train.memory is None else _STREAMED
     for name in (f"--show {show}", machine_file and "--machine", picture and "--picture", learned and "--learned"):
         if name in _READ_BY and plan not in _READ_BY[name]:
             raise InputError(
@@ -97,15 +109,6 @@ def plan_run(
         run.show_parts(learned=learned, run_dir=file.parent if file and of_run else None)
 
 
-def _plan_of(settings: RunConfig) -> str:
-    train = settings.train
-    if settings.workers > 1:
-        return _PARTS
-    if train.sample is not None:
-        return _SAMPLED if train.devices is None else _TRAINERS
-    return _PROGRAMS if train.memory is None else _STREAMED
-
-
 class PlannedRun:
     """A run that is explained."""
 
@@ -121,10 +124,7 @@ class PlannedRun:
     def opened(self) -> Graph:
         """The graph with its split, as training opens it."""
         streaming = Streaming.of(self.settings.train, self.folder, device=self.device)
-        graph = opened_graph(self.settings, streaming, say=self.terminal.say)
-        if self.settings.workers == 1:
-            check_memory(self.settings, graph)
-        return graph
+        return opened_graph(self.settings, streaming, say=self.terminal.say)
 
     def trainer(self, graph: Graph, *, device: str | None = None) -> Trainer:
         """The Trainer of the run, or of the same run on another device."""
@@ -248,10 +248,7 @@ class PlannedRun:
 
 
 def machine_in(file: Path, device: torch.device) -> Machine:
-    """The described machine.
-
-    One with rates of copies to a device is refused where the processor computes, and one without where a device does.
-    """
+    """The described machine, with rates of copies to a device where a device computes, and without where the processor does."""
     found = described_machine(file)
     of_device = found.host_to_device_bytes is not None
     if of_device == (device.type != "cpu"):

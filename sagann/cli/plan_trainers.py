@@ -32,10 +32,11 @@ from sagann.hybrid.forecast import (
 )
 from sagann.machines import NAMES, published_machine
 from sagann.plan.machine import Machine
-from sagann.report.shares_text import trainers_text
+from sagann.report.plan_text import trainers_text
 from sagann.runtime.processor import num_cores, processor_name
 from sagann.saga.engine import using_engine
 from sagann.sampling import NeighborSampler
+from sagann.train.rehearsals import foretell_trainers
 
 if TYPE_CHECKING:
     from sagann.cli.plan_run import PlannedRun
@@ -72,7 +73,7 @@ def show_trainers(run: PlannedRun, *, machine_file: Path | None) -> None:
         run.terminal.say("Sampling, loading and training a few mini-batches with every trainer ...")
         trainer = run.trainer(graph)
         with using_engine(new_engine(run.settings)):
-            found, more = trainer.foretell_trainers()
+            found, more = foretell_trainers(trainer)
     else:
         run.terminal.say("Sampling a few mini-batches ...")
         job_on = _job_on(run.settings, graph, total)
@@ -159,10 +160,7 @@ def _this_machine(devices: Devices) -> str:
 def sampled_counts(
     graph: Graph, fanouts: tuple[int, ...], total: int
 ) -> tuple[Callable[[int], BatchCounts], float]:
-    """Vertices and edges of mini-batches of at most ``total`` seeds, and the edges that a thread of this machine samples per second.
-
-    Some sizes are sampled; between them, counts are on a straight line.
-    """
+    """Vertices and edges of mini-batches of at most ``total`` seeds, interpolated between sampled sizes; and the edges that a thread samples per second."""
     sampler, seeds = NeighborSampler(graph.topology, fanouts), graph.splits["train"].nonzero().flatten()
     sizes, rows = [0], [[0.0] * (2 * len(fanouts) + 1)]
     num_edges, sampled_s = 0, 0.0

@@ -47,14 +47,9 @@ _LINK_SHARES_SAID = (
 def training_graph(
     config: DataConfig, *, task: str | None, seed: int, say: Callable[[str], None], check: bool = True
 ) -> Graph:
-    """Open the graph that ``config`` names, with the answers of one task and a split to train on.
-
-    ``say`` is told of answers that are left out, and of the default split, which nobody asked for. Without ``check`` the values are not
-    checked: another worker does it.
-    """
+    """Open the graph that ``config`` names, with the answers of one task and a split to train on; ``say`` is told of what nobody asked for."""
     graph = with_task(open_checked(config, keep_splits=config.split is None, check=check), config, task, say)
     if config.data.endswith(".npz") and os.path.isfile(config.data):
-        # Imported here: most graphs are folders.
         from sagann.storage.npz_graph import arrays_left_out
 
         if names := arrays_left_out(config.data):
@@ -109,7 +104,6 @@ def link_split(graph: Graph, choice: str | None) -> str:
 
 def with_held_out(graph: Graph, choice: str | None, *, seed: int, say: Callable[[str], None]) -> Graph:
     """The graph with links held out as :func:`link_split` says; ``say`` is told of a default."""
-    # Imported here: most runs do not learn links, and it loads Numba.
     from sagann.sampling import hold_out_links
 
     split = link_split(graph, choice)
@@ -149,10 +143,9 @@ def _with_split(graph: Graph, config: DataConfig, *, seed: int, say: Callable[[s
 
 
 def open_checked(config: DataConfig, *, keep_splits: bool, num_edge_types: int = 0, check: bool = True) -> Graph:
-    """Open the graph that ``config`` names, check every value, and change it as asked; the split is ignored.
+    """Open the graph that ``config`` names, check every value, and change it as asked; the dataset's own splits are kept and checked, or dropped.
 
-    The dataset's own splits are kept and checked, or dropped. ``num_edge_types`` is the number of edge types, with
-    inverses, of the graph that a model was trained on; 0 without a model.
+    ``num_edge_types`` is the number of edge types, with inverses, of the graph that a model was trained on; 0 without a model.
     """
     # A path would be absolute, so this is a name.
     graph = (
@@ -185,7 +178,14 @@ def apply_split(graph: Graph, choice: str, *, seed: int) -> Graph:
         "random": float,
         "per-class": _count,
         "planetoid": _count,
-        "graphs": lambda names: [_graph_key(name, graph) for name in names.split(",") if name],
+        # A graph may be called '3', so names come first. A position has few digits.
+        "graphs": lambda names: [
+            int(name)
+            if name not in graph.graph_names and name.isascii() and name.isdigit() and len(name) < 19
+            else name
+            for name in names.split(",")
+            if name
+        ],
     }
     parts: list[Any] = []
     with suppress(KeyError, ValueError):
@@ -211,12 +211,6 @@ def apply_split(graph: Graph, choice: str, *, seed: int) -> Graph:
         "planetoid:20,500,1000 (per class, then in all), or graphs:TRAIN/VAL/TEST "
         "(names or positions, comma-separated); or leave --split out for the graph's own train, val and test.",
     )
-
-
-def _graph_key(key: str, graph: Graph) -> str | int:
-    # A graph may be called '3', so names come first. A position has few digits.
-    is_position = key.isascii() and key.isdigit() and len(key) < 19
-    return int(key) if is_position and key not in graph.graph_names else key
 
 
 def _count(text: str) -> int:

@@ -14,7 +14,6 @@ from torch import Tensor
 from sagann.errors import InputError
 from sagann.storage.folder import is_dataset
 from sagann.storage.npy import write_npy
-from sagann.train.run_folder import RunFolder
 
 _AT_ONCE_BYTES = 32 << 20
 
@@ -29,8 +28,8 @@ def check_target(path: Path, suffixes: Sequence[str], *, overwrite: bool, option
         what, hint = f"file cannot be written: there is no folder '{folder}'", elsewhere
     elif not os.access(folder, os.W_OK):
         what, hint = f"file cannot be written: the folder '{folder}' may not be written to", elsewhere
-    elif owner := owner_of(path):
-        what = f"file cannot be written among those of a dataset or a run: they belong to {owner}"
+    elif owner := dataset_of(path):
+        what = f"file cannot be written among those of a dataset: they belong to {owner}"
         hint = "Choose a file in another folder."
     elif os.path.lexists(path) and not path.is_file():
         what, hint = "file cannot be written: what stands there is not a file", "Choose another name."
@@ -42,30 +41,18 @@ def check_target(path: Path, suffixes: Sequence[str], *, overwrite: bool, option
     raise InputError(f"{what} (in {option} {path})", hint=hint)
 
 
-def owner_of(path: Path) -> Path | None:
-    """The dataset or run to whose own folders ``path`` would be added; None if there is none."""
+def dataset_of(path: Path) -> Path | None:
+    """The dataset in whose folder ``path`` would lie; None if there is none."""
     inside = path.parent.resolve()
-    for folder in (inside, *inside.parents):
-        if is_dataset(folder):
-            return folder
-        # Predictions may be written into a run folder itself, but not into its subfolders.
-        if folder != inside and RunFolder(folder).is_described:
-            return folder
-    return None
+    return next((folder for folder in (inside, *inside.parents) if is_dataset(folder)), None)
 
 
 def write_classes(
     path: Path, probabilities: Tensor, names: Sequence[str], order: Tensor, *, of: str, multi_label: bool
 ) -> None:
-    """Write the likeliest class of each vertex, or graph, and its probability; of several labels, the probability of each class.
+    """Write the likeliest class of each vertex, or graph, and its probability; of several labels, a column with the probability of each class.
 
-    Args:
-        path: as for :func:`write_columns`; the array of several labels has a column for each class.
-        probabilities: of the classes, float32 [n, C].
-        names: of the classes.
-        order: row i of the file is row ``order[i]`` of ``probabilities``.
-        of: what a row is, which names the first column.
-        multi_label: whether a row may have several classes.
+    Row i of the file is row ``order[i]`` of ``probabilities`` [n, C]; ``of`` is what a row is, which names the first column.
     """
     if multi_label:
         if len({*names, of}) <= len(names):
@@ -124,10 +111,7 @@ def _write_table(path: Path, columns: Mapping[str, Any]) -> None:
 
 
 def write_aside(path: Path, write: Callable[[Path], object]) -> None:
-    """Write a file aside and rename it, so that a reader never sees half a file.
-
-    It is written in a folder of its own, into which nobody else can put a link to another file.
-    """
+    """Write a file aside, in a folder of its own, into which nobody else can put a link, and rename it: a reader never sees half a file."""
     try:
         with TemporaryDirectory(prefix=".tmp-", dir=path.parent, ignore_cleanup_errors=True) as folder:
             aside = Path(folder, path.name)

@@ -10,8 +10,7 @@ from typing import Any
 
 from sagann.cli.failure import OPTION
 from sagann.config import SETTINGS, WORKERS, DataConfig, ModelConfig, RunConfig, TrainConfig
-from sagann.did_you_mean import closest
-from sagann.errors import InputError
+from sagann.errors import InputError, closest
 from sagann.nn.user_model import require_named
 from sagann.options import NONE, Needs
 from sagann.saga.engine import Engine, NaiveEngine
@@ -25,7 +24,6 @@ SECTIONS = tuple(dict.fromkeys(setting.section for setting in SETTINGS.values())
 
 def new_engine(settings: RunConfig) -> Engine:
     """The engine that runs the layers."""
-    # Imported here: it loads Numba, which many commands do not need.
     from sagann.runtime.in_memory.engine import CompiledEngine
 
     return NaiveEngine() if settings.engine == "naive" else CompiledEngine(lean=settings.engine == "lean")
@@ -130,18 +128,9 @@ def settings_of(tables: Tables, *, stored: bool = False) -> RunConfig:
     if isinstance(data["data"], str) and not (stored and data["data"] in EMBEDDED):
         data["data"] = absolute_path(data["data"])
     of_run = {name: train.pop(name) for name in tables["train"] if SETTINGS[name].owner is RunConfig}
-    settings = RunConfig(
+    return RunConfig(
         data=DataConfig(**data), model=ModelConfig(**tables["model"]), train=TrainConfig(**train), **of_run
     )
-    try:
-        settings.to_toml().encode()
-    except UnicodeEncodeError:
-        raise InputError(
-            f"a setting cannot be written in UTF-8: data is {settings.data.data!r}, model is "
-            f"{settings.model.model!r} (in the run's config.toml)",
-            hint="Rename the file or folder: its name has bytes that are no characters.",
-        ) from None
-    return settings
 
 
 def require_nothing_of_workers(given: Mapping[str, Any]) -> None:

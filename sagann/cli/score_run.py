@@ -11,7 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
-from rich.table import Table
 from torch import Tensor
 
 from sagann.byte_size import format_bytes
@@ -44,13 +43,16 @@ def score_run(
     plot: Path | None,
     overwrite: bool,
 ) -> None:
-    """Print the shares of reads that hot rows take, and draw the curves if asked for.
-
-    The arguments are those of ``sagann data score``; ``names`` are those of the scores.
-    """
+    """Print the shares of reads that hot rows take, and draw the curves if asked for."""
     for name in names:
         require_choice(name, SCORES, what="unknown score", where="--score")
-    fanouts = _fanouts(fanouts_text)
+    try:
+        fanouts = [int(part) for part in fanouts_text.split(",")]
+    except ValueError as error:
+        raise InputError(
+            f"fanouts are not understood: '{fanouts_text[:80]}' (in --fanouts)",
+            hint="Write a number per hop, with commas, as 25,10; -1 takes all in-edges.",
+        ) from error
     if plot is not None:
         require_drawing("--plot")
         check_target(plot, (".png",), overwrite=overwrite, option="--plot")
@@ -58,33 +60,24 @@ def score_run(
     # Scores and samplers rely on valid ids and masks. Features are not read.
     check_graph(replace(graph, features=None))
     seeds = _seeds(graph, split)
-    counts = measured_accesses(
-        graph.topology,
-        seeds.nonzero().squeeze(1),
-        fanouts,
-        batch_size=batch_size,
-        seed=seed,
-    )
+    ids = seeds.nonzero().squeeze(1)
+    counts = measured_accesses(graph.topology, ids, fanouts, batch_size=batch_size, seed=seed)
     scores = {
         name: score_vertices(graph, name, fanouts=fanouts, batch_size=batch_size, seeds=seeds) for name in names
     }
     curves = {name: access_curve(score, counts) for name, score in scores.items()}
     curves["oracle"] = access_curve(counts, counts)
     title = f"Reads of features that hot rows of {graph.name} take"
-    terminal.show(_curves_table(curves, title=title))
+    # A row per share of hot rows, a column per curve: the share of reads that the hot rows take.
+    rows = [
+        (f"{hot:.0%}", *(f"{float(curve[int(hot * (len(curve) - 1))]):.1%}" for curve in curves.values()))
+        for hot in _HOT_SHARES
+    ]
+    terminal.show(table(title, ["hot rows", *curves], rows, num_texts=0))
     terminal.say(_epoch(graph, int(seeds.sum()), int(counts.sum()), batch_size))
     if plot is not None:
         write_curves(plot, curves, title=title)
         terminal.show(f"Curves drawn in {plot}")
-
-
-def _curves_table(curves: Mapping[str, Tensor], *, title: str) -> Table:
-    """A row per share of hot rows, a column per curve: the share of reads that the hot rows take."""
-    rows = []
-    for hot_share in _HOT_SHARES:
-        shares = (float(curve[int(hot_share * (len(curve) - 1))]) for curve in curves.values())
-        rows.append((f"{hot_share:.0%}", *(f"{share:.1%}" for share in shares)))
-    return table(title, ["hot rows", *curves], rows, num_texts=0)
 
 
 def write_curves(path: Path, curves: Mapping[str, Tensor], *, title: str) -> None:
@@ -127,13 +120,3 @@ def _epoch(graph: Graph, num_seeds: int, num_reads: int, batch_size: int) -> str
         return f"{text}."
     store = feature_store(graph.features)
     return f"{text}, {format_bytes(num_reads * store.row_shape[0] * store.dtype.itemsize)} of dense features."
-
-
-def _fanouts(text: str) -> list[int]:
-    try:
-        return [int(part) for part in text.split(",")]
-    except ValueError as error:
-        raise InputError(
-            f"fanouts are not understood: '{text[:80]}' (in --fanouts)",
-            hint="Write a number per hop, with commas, as 25,10; -1 takes all in-edges.",
-        ) from error

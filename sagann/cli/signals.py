@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from types import FrameType
 
 from sagann.errors import Interrupted
-from sagann.torchrun import is_worker
+from sagann.processes import is_worker
 
 
 class Signals:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import shlex
 from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,47 +14,30 @@ from sagann.byte_size import format_bytes
 from sagann.cli.failure import INTERRUPTED
 from sagann.cli.options import Given, Shared
 from sagann.cli.prepare import training_graph
-from sagann.cli.result_file import owner_of
+from sagann.cli.result_file import dataset_of
 from sagann.cli.run_settings import chosen_settings, new_engine, require_nothing_of_workers
 from sagann.config import RunConfig
 from sagann.errors import CheckpointError, InputError
-from sagann.free_space import require_memory
 from sagann.graph import Graph
-from sagann.nn import MODELS, ModelConfig, build_model
+from sagann.nn import MODELS
+from sagann.processes import is_restarted, is_worker, local_rank, num_local_workers
 from sagann.report.progress import ProgressReporter, short_seconds
 from sagann.report.tables import metrics_table
 from sagann.report.terminal import Terminal
 from sagann.runtime.team import SOLO, START_TIMEOUT_S, Team
 from sagann.saga.engine import using_engine
 from sagann.storage.folder import write_whole
-from sagann.torchrun import is_restarted, is_worker, local_rank, num_local_workers
 from sagann.train import Reporter, RunInfo, Trainer, TrainResult
-from sagann.train.agreement import require_divisible
-from sagann.train.atomic import leftovers
 from sagann.train.checkpoint import Position
-from sagann.train.metrics import DECISION_BYTES, most_measured
+from sagann.train.identity import require_divisible
 from sagann.train.resources import resolve_device
-from sagann.train.run_folder import (
-    CONFIG_FILE,
-    HISTORY_FILE,
-    LOCK_FILE,
-    RUN_FILE,
-    RUNS,
-    WRITTEN_ASIDE,
-    RunFolder,
-    is_of_run,
-)
-from sagann.train.start import require_no_work
-from sagann.train.streaming import Streaming
-
-_FLOAT_BYTES = 4
+from sagann.train.run_folder import CONFIG_FILE, RUNS, RunFolder, is_of_run
+from sagann.train.runner import large_arrays
+from sagann.train.streamed import Streaming
 
 
 class _RunReporter(ProgressReporter):
-    """A progress bar that saves the settings at the start of the run.
-
-    Settings that the Trainer refuses must not replace those of the run in the folder.
-    """
+    """A progress bar that saves the settings at the start of the run: those that the Trainer refuses must not replace those in the folder."""
 
     def __init__(self, terminal: Terminal, save: Callable[[], None]) -> None:
         super().__init__(terminal.err)
@@ -70,10 +52,7 @@ class _RunReporter(ProgressReporter):
 def train_run(
     given: Given, *, out: Path | None, file: Path | None, resume: bool, overwrite: bool, shared: Shared
 ) -> int:
-    """Train, save and report a run, and return the exit code. With several workers, start them; or be one of them.
-
-    The arguments are the options of ``sagann train``; ``given`` are the settings among them, ``file`` is ``--config``.
-    """
+    """Train, save and report a run, and return the exit code. With several workers, start them; or be one of them."""
     from_run = is_of_run(file) or (resume and file is None)
     if resume:
         file = _file_of_resumed(out, file, overwrite=overwrite)
@@ -82,7 +61,6 @@ def train_run(
     if settings.workers == 1 and not is_worker():
         require_nothing_of_workers(given)
         return _train(settings, out, shared, resume=resume, overwrite=overwrite)
-    # Imported here: most runs have one worker.
     from sagann.cli.launch import joined, launch_workers
 
     if is_worker():
@@ -98,13 +76,7 @@ def train_run(
 
 
 def _train(
-    settings: RunConfig,
-    out: Path | None,
-    shared: Shared,
-    *,
-    resume: bool,
-    overwrite: bool,
-    workers: Team = SOLO,
+    settings: RunConfig, out: Path | None, shared: Shared, *, resume: bool, overwrite: bool, workers: Team = SOLO
 ) -> int:
     """Train in this process, alone or as one of several workers, of which the first one writes and reports."""
     terminal, is_first = shared.terminal(), workers.is_first
@@ -113,9 +85,7 @@ def _train(
     if workers.size > 1 and workers.any(is_restarted(), "agreeing on whether to resume"):
         overwrite = False
         # A worker may have been lost before there was a run. Only the first one reads the folder.
-        resume = (
-            workers.any(is_first and RunFolder(run_dir).is_described, "agreeing on whether to resume") or resume
-        )
+        resume = workers.any(is_first and RunFolder(run_dir).exists, "agreeing on whether to resume") or resume
     if is_first:
         _check_folder(run_dir, resume=resume, overwrite=overwrite)
     with workers.together("checking the options"):
@@ -126,8 +96,6 @@ def _train(
         streaming = Streaming.of(settings.train, run_dir, device=device)
     with workers.together("opening the dataset"):
         graph = opened_graph(settings, streaming, say=terminal.say, check=is_first)
-    if workers.size == 1:
-        check_memory(settings, graph)
     if streaming is not None:
         passes = "epochs" if settings.train.sample is None else "evaluations"
         terminal.say(f"Cutting the graph, and planning {passes} within {format_bytes(streaming.memory_bytes)} ...")
@@ -138,13 +106,17 @@ def _train(
             _say_interrupted(f"Interrupted after {position}, and saved.", settings, run_dir, terminal)
         return INTERRUPTED
     if is_first:
-        _report(result, run_dir, terminal)
+        ended = "stopped early" if result.stopped_early else "done"
+        of_epoch = f", of epoch {result.best_epoch}" if result.weights == "best" else ""
+        terminal.show(metrics_table(result.metrics, title=f"Metrics of the {result.weights} weights{of_epoch}"))
+        noun = "epoch" if result.epochs == 1 else "epochs"
+        terminal.show(f"{result.epochs} {noun} {ended}, {short_seconds(result.epoch_s)} each (median).")
+        terminal.show(f"Run saved in {run_dir}")
     return 0
 
 
 def _device_of_worker(settings: RunConfig, *, local_rank: int, num_local: int) -> torch.device:
     """The device of a worker. What several workers cannot train is refused before anything is read."""
-    # Imported here: most runs have one worker.
     from sagann.runtime.workers.carriers import device_of_worker, name_for_workers
 
     require_divisible(settings.train, balance=settings.balance)
@@ -156,58 +128,14 @@ def opened_graph(
     settings: RunConfig, streaming: Streaming | None, *, say: Callable[[str], None], check: bool = True
 ) -> Graph:
     """The graph of a run with a split to train on, with large arrays in files where the run is streamed."""
-    with nullcontext() if streaming is None else streaming.large_arrays():
+    with large_arrays(streaming):
         return training_graph(
             settings.data, task=settings.train.task, seed=settings.train.seed, say=say, check=check
         )
 
 
-def check_memory(settings: RunConfig, graph: Graph) -> None:
-    """Refuse a run whose weights and outputs alone do not fit memory, as where a wrong label makes billions of classes.
-
-    CUDA devices refuse by themselves.
-    """
-    if resolve_device(settings.train.device).type != "cpu":
-        return
-    model, is_streamed = settings.model, settings.train.memory is not None
-    answers = graph.answers
-    learned = f"{answers.num_outputs} {'classes' if answers.targets is None else 'targets'}"
-    streamed = "" if is_streamed or settings.engine != "compiled" else "--memory, which streams the run, "
-    require_memory(
-        least_bytes(model, graph, is_streamed=is_streamed),
-        where=f"{model.model}, {model.layers} layers, hidden {model.hidden}, for {'links' if answers.unit == 'link' else learned} on "
-        f"{graph.num_vertices} vertices and {graph.num_edges} edges",
-        hint=f"If there are too many classes, number them from 0 without gaps. Else use {streamed}a smaller --hidden, fewer --layers, or more memory.",
-    )
-
-
-def least_bytes(config: ModelConfig, graph: Graph, *, is_streamed: bool) -> int:
-    """Bytes that a run on the CPU takes at least: weights, and beside them their gradients or the outputs of all vertices.
-
-    Of a user's own model only the outputs are counted, and of a task on whole graphs, which are computed in batches, only the weights.
-    """
-    outputs, unit = 0, graph.answers.unit
-    if is_streamed and graph.multi_label:
-        # Logits lie in files, but decisions of several labels are counted a split at a time.
-        outputs = most_measured(graph.vertices) * graph.num_classes * DECISION_BYTES
-    elif not is_streamed and unit != "graph":
-        outputs = graph.num_vertices * (config.hidden if unit == "link" else graph.num_outputs) * _FLOAT_BYTES
-    if config.model not in MODELS:
-        return outputs
-    # Nothing is allocated on this device.
-    with torch.device("meta"):
-        weights = sum(parameter.nbytes for parameter in build_model(config, graph).parameters())
-    return weights + max(weights, outputs)
-
-
 def made_trainer(
-    settings: RunConfig,
-    graph: Graph,
-    shared: Shared,
-    *,
-    run_dir: Path,
-    reporter: Reporter,
-    workers: Team = SOLO,
+    settings: RunConfig, graph: Graph, shared: Shared, *, run_dir: Path, reporter: Reporter, workers: Team = SOLO
 ) -> Trainer:
     """The Trainer of a run, whose graph has been opened; nothing is written yet."""
     shared.load_compiler()
@@ -293,33 +221,16 @@ def _check_folder(run_dir: Path, *, resume: bool, overwrite: bool) -> None:
     """Refuse a folder that holds files, or lies in a dataset or a run, before the graph is opened."""
     if resume:
         return
-    if owner := owner_of(run_dir):
+    if owner := dataset_of(run_dir):
         raise InputError(
-            f"a run cannot be saved among the files of a dataset or of another run: they belong to {owner}, "
-            f"and may be replaced with it (in {run_dir})",
+            f"a run cannot be saved among the files of a dataset: they belong to {owner}, and may be replaced with it (in {run_dir})",
             hint="Choose a folder elsewhere with --out.",
         )
-    if not run_dir.exists():
-        return
-    if not run_dir.is_dir():
+    if run_dir.exists() and not run_dir.is_dir():
         raise InputError(
             f"the run folder is a file: a folder is needed (in {run_dir})", hint="Choose another --out."
         )
-    folder = RunFolder(run_dir)
-    # A run that was interrupted while it wrote its settings leaves a temporary file and nothing else.
-    others = {path.name for path in run_dir.iterdir()} - leftovers(WRITTEN_ASIDE)
-    has_settings = CONFIG_FILE in others
-    # Settings without work are those of a run that was killed before its first epoch, unless other files stand there.
-    is_unstarted = others <= {CONFIG_FILE, HISTORY_FILE, LOCK_FILE}
-    is_run = folder.is_described or (has_settings and (folder.has_work or is_unstarted))
-    if is_run and not overwrite:
-        require_no_work(folder)
-    if others and not is_run:
-        raise InputError(
-            f"the folder holds something else than a run: {len(others)} files and folders, no {RUN_FILE} of a "
-            f"run (in {run_dir})",
-            hint="Choose an empty or a new folder with --out.",
-        )
+    RunFolder(run_dir).require_free(overwrite=overwrite)
 
 
 def _say_interrupted(text: str, settings: RunConfig, run_dir: Path, terminal: Terminal) -> None:
@@ -327,12 +238,3 @@ def _say_interrupted(text: str, settings: RunConfig, run_dir: Path, terminal: Te
     model = "" if settings.model.model in MODELS else f" --model {shlex.quote(settings.model.model)}"
     terminal.say(f"{text} Continue with:")
     terminal.say(f"  sagann train --resume --out {shlex.quote(str(run_dir))}{model}")
-
-
-def _report(result: TrainResult, run_dir: Path, terminal: Terminal) -> None:
-    ended = "stopped early" if result.stopped_early else "done"
-    of_epoch = f", of epoch {result.best_epoch}" if result.weights == "best" else ""
-    terminal.show(metrics_table(result.metrics, title=f"Metrics of the {result.weights} weights{of_epoch}"))
-    noun = "epoch" if result.epochs == 1 else "epochs"
-    terminal.show(f"{result.epochs} {noun} {ended}, {short_seconds(result.epoch_s)} each (median).")
-    terminal.show(f"Run saved in {run_dir}")

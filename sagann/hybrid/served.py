@@ -33,8 +33,7 @@ from sagann.errors import InputError, SagannError, in_one_line
 from sagann.graph.rows import csr_tensor, is_sparse, row_arrays
 from sagann.hybrid.trainer import LossOf, Share, layout_views, propagate
 from sagann.kernels.packed import Layout
-from sagann.parent_process import end_with
-from sagann.process_end import end_quickly
+from sagann.processes import end_quickly, end_with
 
 
 def taken_apart(share: Share) -> tuple[bytes, list[Tensor]]:

@@ -13,8 +13,7 @@ from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
-from sagann.did_you_mean import did_you_mean
-from sagann.errors import DatasetError, InputError, listed, require_type, shown
+from sagann.errors import DatasetError, InputError, did_you_mean, listed, require_type, shown
 from sagann.graph import Graph
 from sagann.interop.ogb import read_ogb
 from sagann.interop.planetoid import FOLDERS, PUBLISHED, fetch_planetoid, read_planetoid

@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from sagann.graph.constant import is_constant, version_of
+from sagann.graph.feature_store import is_constant, version_of
 from sagann.graph.large_arrays import slabs
 from sagann.graph.rows import csr_slice, csr_tensor, dense_rows
 from sagann.kernels.dense import block_rows, multiply

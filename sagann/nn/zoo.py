@@ -17,8 +17,7 @@ from torch import Tensor, nn
 from sagann import interop
 from sagann.config import ATTENTION, ModelConfig, class_in_file
 from sagann.constructor_options import check_options
-from sagann.did_you_mean import did_you_mean
-from sagann.errors import InputError, require_type, shown
+from sagann.errors import InputError, did_you_mean, require_type, shown
 from sagann.graph import Graph, for_task
 from sagann.graph.graph import answers_of, without_others
 from sagann.nn.attention import GAT, GATv2, TransformerConv

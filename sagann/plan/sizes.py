@@ -10,10 +10,9 @@ from itertools import zip_longest
 from torch import Tensor, fx
 
 from sagann.compiler.model_program import Gather, ModelProgram
-from sagann.graph.rows import id_dtype
 from sagann.compiler.program import Stage
 from sagann.compiler.trace import ROWS, is_rows
-from sagann.graph.widths import id_dtype
+from sagann.graph.rows import id_dtype
 from sagann.kernels.dense import NUM_PARTS, add_, linear, relu_
 from sagann.kernels.edge.kinds import kind_of, reduced_results
 from sagann.kernels.edge.work import HOST_GRAIN, most_items, most_slots, most_splits

@@ -1,7 +1,6 @@
 """Probes: small computations with a known result, which show whether a part of sagann works on this machine.
 
-Probes run in a process of their own (``python -m sagann.report.probes``), because a broken library or driver can crash a
-process. The first probe without a finding is the one that crashed.
+They run in a process of their own, because a broken library or driver can crash a process: the first probe without a finding has crashed.
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
-"""Progress bars: of a training run, and of an import."""
+"""Progress bars: of a training run, on the command line and in Python where somebody watches, and of an import."""
 
 from __future__ import annotations
 
+import io
 import statistics
+import sys
 import textwrap
 import time
 from collections import deque
@@ -30,8 +32,8 @@ from sagann.import_config import Progress as ImportProgress, silent
 from sagann.report.terminal import Terminal
 
 if TYPE_CHECKING:
-    from sagann.train.epoch_progress import EpochProgress
-    from sagann.train.reporter import EpochRecord, RunInfo, TrainResult
+    from sagann.train.reporter import EpochProgress, EpochRecord, RunInfo, TrainResult
+
 
 _RECENT_EPOCHS = 20
 """Number of epochs whose median time is shown, so that one slow epoch does not make time and rate jump."""
@@ -52,18 +54,11 @@ _SCALES = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
 class ProgressReporter:
-    """A progress bar of a run, with epoch time, edges per second, loss and the monitored metric.
+    """A progress bar of a run, with epoch time, edges per second, loss and the monitored metric, on standard error.
 
-    A second line of a run with tiers shows the rows of the last epoch, the share of them that were hits, and the bytes of each tier.
-    A second line of a run whose workers are balanced by cost shows each worker's share of the edges, its seconds, and what was predicted.
-    A second line of a run with several trainers shows each one's share of the seeds, its seconds, how long it waited for the others, and the million edges
-    that all traversed per second; below stands the last decision about their shares.
-    A long sampled epoch has a bar of its own below, with batches, edges and seeds per second, and the loss so far.
-
-    A terminal gets live bars; a pipe or a file gets the messages, a line a minute, and the last state.
-
-    Args:
-        console: where to write; by default standard error, so that standard output holds results only.
+    A second line shows what the tiers gave to the last epoch, or shares and seconds of workers that are balanced by cost, or of several trainers.
+    A long sampled epoch has a bar of its own below. A terminal gets live bars; a pipe or a file gets the messages, a line a minute, and the last
+    state.
     """
 
     def __init__(self, console: Console | None = None) -> None:
@@ -248,3 +243,72 @@ def _short(number: float) -> str:
 def short_seconds(seconds: float) -> str:
     """Format a time: in seconds from one second on, below in milliseconds."""
     return f"{seconds:.2f} s" if seconds >= 1 else f"{seconds * 1e3:.3g} ms"
+
+
+_CELL_WIDTH = 120
+"Characters of a line in a cell."
+_CELL_EVERY_S = 0.25
+"Least seconds between two states that a cell shows. Each of them goes to the browser."
+
+
+def live_progress() -> ProgressReporter | None:
+    """The progress bar for a terminal or a notebook; None where nobody would see it move."""
+    # Where cells of a notebook run this process, IPython is there, and its shell has a kernel.
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    if hasattr(shell, "kernel"):
+        return NotebookReporter()
+    console, stream = Console(stderr=True, force_jupyter=False), sys.stderr
+    # rich takes a pipe for a terminal where FORCE_COLOR is set; a bar in a log is a thousand lines.
+    is_seen = stream is not None and not getattr(stream, "closed", False) and stream.isatty()
+    return ProgressReporter(console) if is_seen and not console.is_dumb_terminal else None
+
+
+class NotebookReporter(ProgressReporter):
+    """A progress bar of a run in the output of a notebook's cell."""
+
+    def __init__(self) -> None:
+        # Messages are lines of the cell.
+        super().__init__(Console(force_jupyter=False, force_terminal=False, width=_CELL_WIDTH))
+
+    def _bars(self, *columns: ProgressColumn) -> Progress:
+        return _CellBars(*columns)
+
+    def _log(self, line: str) -> None:
+        """Write nothing: the cell has the bar."""
+
+
+class _CellBars(Progress):
+    """Bars as a text that is replaced, which needs no widgets in the notebook."""
+
+    def __init__(self, *columns: ProgressColumn) -> None:
+        console = Console(file=io.StringIO(), force_jupyter=False, color_system=None, width=_CELL_WIDTH)
+        super().__init__(*columns, console=console, auto_refresh=False)
+        self._output: Any = None
+        self._shown_s = 0.0
+
+    def start(self) -> None:
+        """Show the bars in the cell that runs now."""
+        from IPython.display import display
+
+        self._output = display(self._content(), raw=True, display_id=True)
+
+    def update(self, task_id: TaskID, **changes: Any) -> None:
+        """Change a bar, and show the change if the last one was shown some time ago."""
+        super().update(task_id, **changes)
+        if self._output is not None and time.monotonic() - self._shown_s >= _CELL_EVERY_S:
+            self._show()
+
+    def stop(self) -> None:
+        """Show the last state, and leave it."""
+        if self._output is not None:
+            self._show()
+            self._output = None
+
+    def _show(self) -> None:
+        self._shown_s = time.monotonic()
+        self._output.update(self._content(), raw=True)
+
+    def _content(self) -> dict[str, str]:
+        with self.console.capture() as captured:
+            self.console.print(self.get_renderable())
+        return {"text/plain": "\n".join(line.rstrip() for line in captured.get().splitlines())}

@@ -37,10 +37,7 @@ def _metric(name: str, value: float) -> str:
 
 
 def dataset_table(graph: Graph, *, path: Path) -> Table:
-    """Describe ``graph``, for ``sagann data info``. Offsets, labels and splits are read; edges, features and targets are not.
-
-    Classes without names are numbered. ``path`` is the dataset, for its size on disk.
-    """
+    """Describe ``graph``, for ``sagann data info``. Offsets, labels and splits are read; edges, features and targets are not."""
     rows = {
         "vertices": f"{graph.num_vertices:,}",
         "edges": f"{graph.num_edges:,} directed",
@@ -64,7 +61,8 @@ def dataset_table(graph: Graph, *, path: Path) -> Table:
     if graph.original_ids is not None:
         rows["order"] = "renumbered; original ids are kept"
     if path.exists():
-        rows["on disk"] = format_bytes(_size_bytes(path))
+        files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
+        rows["on disk"] = format_bytes(sum(file.stat().st_size for file in files))
     return facts_table(graph.name, rows.items())
 
 
@@ -127,12 +125,6 @@ def _graphs(graph: Graph) -> str:
 
 def _listed(shown: list[str], count: int) -> str:
     return ", ".join([*shown, "..."] if count > len(shown) else shown)
-
-
-def _size_bytes(path: Path) -> int:
-    if path.is_file():
-        return path.stat().st_size
-    return sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
 
 
 def _dtype(dtype: torch.dtype) -> str:

@@ -60,10 +60,7 @@ def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], *, 
 
 
 def facts_table(title: str, rows: Iterable[Sequence[str | Text]]) -> Table:
-    """A table without a header, whose rows begin with the name of a fact.
-
-    Values that do not fit are wrapped, never cut off, because people copy them into reports.
-    """
+    """A table without a header, whose rows begin with the name of a fact. Values are wrapped, never cut off: people copy them into reports."""
     found = Table(title=title, title_justify="left", show_header=False)
     for row in rows:
         found.add_row(*row)

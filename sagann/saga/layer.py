@@ -22,7 +22,7 @@ from sagann.graph.graph import Graph
 from sagann.graph.rows import csr_tensor
 from sagann.graph.topology import Topology
 from sagann.kernels.feature_rows import FeatureRows
-from sagann.parent_process import require_own_threads
+from sagann.processes import require_own_threads
 from sagann.saga.accumulator import Accumulators, check_accumulator
 from sagann.saga.edge import Edge, named
 from sagann.saga.engine import EdgeData, VertexRows, current_engine

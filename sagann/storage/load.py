@@ -7,8 +7,7 @@ from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 
-from sagann.did_you_mean import did_you_mean
-from sagann.errors import DatasetError, require_type
+from sagann.errors import DatasetError, did_you_mean, require_type
 from sagann.graph import Graph
 
 _MOST_ENTRIES = 1000

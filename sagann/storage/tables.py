@@ -21,8 +21,7 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 
-from sagann.did_you_mean import did_you_mean
-from sagann.errors import DatasetError
+from sagann.errors import DatasetError, did_you_mean
 from sagann.import_config import EDGE_LISTS
 from sagann.storage.json_fields import is_unicode
 from sagann.storage.regular_file import reading

@@ -19,7 +19,7 @@ from sagann.graph import Graph, validate_graph
 from sagann.graph.feature_store import Features, feature_store, read_pieces, version_of
 from sagann.graph.graph import named_arrays
 from sagann.graph.rows import flat_bytes
-from sagann.parent_process import require_own_threads
+from sagann.processes import require_own_threads
 from sagann.storage.npy import PartChecksums, map_of
 
 

@@ -27,7 +27,7 @@ from weakref import ref
 import numpy as np
 import torch
 
-from sagann.graph.widths import id_dtype
+from sagann.graph.rows import id_dtype
 from sagann.jit import compiled
 from sagann.kernels.edge.cpu.access import prefetcher
 

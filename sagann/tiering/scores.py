@@ -36,9 +36,8 @@ from sagann.errors import InputError, require_choice, require_type
 from sagann.graph.checks import wrong_form
 from sagann.graph.counting_sort import BUCKET_BITS, ITEMS_PER_THREAD, Array, count_buckets, offsets_of_slices
 from sagann.graph.graph import Graph
-from sagann.graph.threads import pytorch_threads
 from sagann.graph.topology import Topology
-from sagann.jit import compiled
+from sagann.jit import compiled, pytorch_threads
 from sagann.ranges import require_integer
 from sagann.sampling.arguments import require_fanouts, require_square
 

@@ -1,17 +1,14 @@
-"""Training on whole graphs: Trainer, its configuration, its run folders."""
+"""Training: Trainer, its configuration, its run folders. What most runs do without, as Numba, is imported by the function that needs it."""
 
 from sagann.config import TrainConfig
 from sagann.train.contract import Contract
-from sagann.train.epoch_progress import EpochProgress
-from sagann.train.history import History
 from sagann.train.link_metrics import filtered_ranks, link_metrics, link_ranks, rank_metrics
 from sagann.train.losses import LOSSES, LossFunction
-from sagann.train.metrics import METRICS, Metrics
-from sagann.train.own_metrics import GatheredMetric, MetricFunction
+from sagann.train.metrics import METRICS, GatheredMetric, MetricFunction, Metrics
 from sagann.train.policies import DECAY_POLICIES
 from sagann.train.predictor import Predictor
 from sagann.train.reopen import load_run, read_run
-from sagann.train.reporter import EpochRecord, LogReporter, Reporter, RunInfo, TrainResult
+from sagann.train.reporter import EpochProgress, EpochRecord, History, LogReporter, Reporter, RunInfo, TrainResult
 from sagann.train.run import Run
 from sagann.train.trainer import Trainer
 

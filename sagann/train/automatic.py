@@ -1,11 +1,7 @@
 """Automatic budget: a run that is too large for the free memory is streamed, although no budget is stated.
 
-The decision has two steps. An upper estimate from sizes alone lets most runs go on as they are. For the other runs, the
-plan of an epoch in memory says what the epoch takes. The budget is the free memory, less a margin and what the run holds
-besides an epoch's tensors. So the budget differs from day to day; a run keeps its own, and so does a resumed run.
-
-A streamed run holds no logits of all vertices: the loss is computed interval by interval, and an evaluation writes logits
-to a file, which metrics read slab by slab. Measuring the largest split is counted in either case.
+An upper estimate from sizes alone lets most runs go on as they are. For the others, the plan of an epoch in memory says what the epoch
+takes. The budget is the free memory, less a margin and what the run holds besides an epoch's tensors; a resumed run keeps its own.
 """
 
 from __future__ import annotations
@@ -24,7 +20,7 @@ from sagann.graph.rows import is_sparse
 from sagann.saga.layer import count_hops
 from sagann.train.metrics import measuring_bytes, most_measured
 from sagann.train.predictor import Predictor
-from sagann.train.preparation import parameter_dtype, takes_sparse_features
+from sagann.train.runner import parameter_dtype, takes_sparse_features
 
 MARGIN_BYTES = 256 << 20
 "Part of the margin, in bytes: for Python, PyTorch and the compiler of kernels."
@@ -42,11 +38,6 @@ _EDGE_BYTES = 16
 _VERTEX_BYTES = 100
 
 
-def _room_bytes(model: nn.Module, graph: Graph, free_bytes: int) -> int:
-    """Memory for an epoch's tensors of vertices and edges, in a streamed run; without streaming, logits take a part of it."""
-    return free_bytes - MARGIN_BYTES - int(MARGIN_SHARE * free_bytes) - _held_bytes(model, graph)
-
-
 def may_choose_budget(predictor: Predictor, config: TrainConfig) -> bool:
     """Whether a run is streamed where memory is too small for it: no budget is stated, and one processor walks a whole graph."""
     is_alone = config.memory is None and predictor.device.type == "cpu" and predictor.team.size == 1
@@ -54,10 +45,7 @@ def may_choose_budget(predictor: Predictor, config: TrainConfig) -> bool:
 
 
 def bytes_in_files(predictor: Predictor, graph: Graph, config: TrainConfig) -> int:
-    """Bytes of the arrays that preparing ``graph`` makes, where they are so many that they should lie in files; else 0.
-
-    Whether to stream is decided later, from the prepared graph.
-    """
+    """Bytes of the arrays that preparing ``graph`` makes, where they are so many that they should lie in files, whether it is streamed or not; else 0."""
     usable_bytes = memory().usable_bytes
     if usable_bytes is None or not may_choose_budget(predictor, config):
         return 0
@@ -76,40 +64,46 @@ def automatic_budget(
 ) -> int | None:
     """The budget that a model must be streamed within, in bytes; None where memory is large enough for the run, or another budget is stated.
 
-    The graph is prepared. ``say`` is told if the run is streamed, or should be and cannot. ``known``
-    is the budget that the run began with, which is kept if there is room. ``in_files_bytes`` is what
-    :func:`bytes_in_files` gave for the graph before it was prepared. Of a run on mini-batches, only evaluations walk the whole graph.
+    ``known`` is the budget that the run began with, which is kept if there is room, ``in_files_bytes`` what :func:`bytes_in_files` gave
+    for the graph before it was prepared. Of a run on mini-batches, only evaluations walk the whole graph.
     """
     if not may_choose_budget(predictor, config):
         return None
     free_bytes, model = memory().usable_bytes, predictor.model
     if free_bytes is None:
         return known
-    hot_bytes, trains = _hot_bytes(graph, config), config.sample is None
+    hot_bytes, trains = 0, config.sample is None
+    if config.hot is not None:
+        from sagann.train.tiers import stated_hot_bytes
+
+        hot_bytes = stated_hot_bytes(graph.features, config)
     free_bytes = max(0, free_bytes - hot_bytes)
-    room_bytes = max(1, _room_bytes(model, graph, free_bytes))
+    margin_bytes = MARGIN_BYTES + int(MARGIN_SHARE * free_bytes)
+    room_bytes = max(1, free_bytes - margin_bytes - _held_bytes(model, graph))
     # In memory, logits of all vertices and arrays that lie in files take their part.
-    epoch_bytes = room_bytes - _logit_bytes(model, graph) - in_files_bytes
+    logit_bytes = graph.num_vertices * graph.num_outputs * _number_bytes(model)
+    epoch_bytes = room_bytes - logit_bytes - in_files_bytes
     if known is not None and known <= room_bytes:
         say(f"The run goes on as it began: streamed within {format_bytes(known)}.")
         return known
     if known is None and (_most_bytes(model, graph) <= epoch_bytes or not is_streamed_by_engine()):
         return None
-    # Imported here: most runs do not get this far, and it loads Numba.
     from sagann.runtime.streaming.stream import dense_bytes
 
     free = f"{format_bytes(free_bytes)} are free" + (" beside the hot tier" if hot_bytes else "")
     try:
         needed_bytes = dense_bytes(model, graph, trains=trains)
     except (InputError, LayerError) as error:
-        if _least_bytes(model, graph) > epoch_bytes:
+        # Results of linear maps, and their gradients, take less than an epoch.
+        widths = sum(module.out_features for module in model.modules() if isinstance(module, nn.Linear))
+        if 2 * graph.num_vertices * widths * _number_bytes(model) > epoch_bytes:
             say(f"The run may need more memory than there is: {free}. It cannot be streamed: {error}")
         return None
     if known is None and needed_bytes <= epoch_bytes:
         return None
     say(
         f"An {'epoch' if trains else 'evaluation'} would take {format_bytes(needed_bytes)} of memory, the logits of an evaluation "
-        f"{format_bytes(_logit_bytes(model, graph))}, and {free}: the model is streamed within "
+        f"{format_bytes(logit_bytes)}, and {free}: the model is streamed within "
         f"{format_bytes(room_bytes)}. --memory (TrainConfig.memory) sets another budget."
     )
     if known is not None:
@@ -126,25 +120,11 @@ def is_streamed_by_engine() -> bool:
     return isinstance(engine, CompiledEngine) and not engine.lean
 
 
-def _hot_bytes(graph: Graph, config: TrainConfig) -> int:
-    """Bytes of the hot tier that the configuration states."""
-    if config.hot is None:
-        return 0
-    # Imported here: most runs have no tiers, and it loads Numba.
-    from sagann.train.tiers import stated_hot_bytes
-
-    return stated_hot_bytes(graph.features, config)
-
-
 def _held_bytes(model: nn.Module, graph: Graph) -> int:
     """Bytes that training holds besides logits and an epoch's tensors of vertices and edges."""
     weights = sum(parameter.nbytes for parameter in _parameters(model))
     measuring = measuring_bytes(most_measured(graph.vertices), graph.num_outputs, multi_label=graph.multi_label)
     return _WEIGHT_COPIES * weights + _VERTEX_BYTES * graph.num_vertices + measuring
-
-
-def _logit_bytes(model: nn.Module, graph: Graph) -> int:
-    return graph.num_vertices * graph.num_outputs * _number_bytes(model)
 
 
 def _prepared_bytes(model: nn.Module, graph: Graph) -> int:
@@ -168,12 +148,6 @@ def _most_bytes(model: nn.Module, graph: Graph) -> int:
     widths += sum(sum(parameter.shape) for parameter in _parameters(model))
     rows = graph.num_vertices + graph.num_edges
     return _MOST_TENSORS * rows * max(1, count_hops(model)) * widths * _number_bytes(model)
-
-
-def _least_bytes(model: nn.Module, graph: Graph) -> int:
-    """Fewer bytes than an epoch takes: results of linear maps, and their gradients."""
-    widths = sum(module.out_features for module in model.modules() if isinstance(module, nn.Linear))
-    return 2 * graph.num_vertices * widths * _number_bytes(model)
 
 
 def _number_bytes(model: nn.Module) -> int:

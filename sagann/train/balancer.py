@@ -1,10 +1,8 @@
 """Balancer: measures what epochs take each worker, and moves vertices between workers where that pays.
 
 After an epoch, workers tell each other the seconds of their own computing, by kind of operation. The first worker alone learns the cost
-model from the medians of the last epochs' seconds and decides; the others move as it says. So all do the same, though their clocks differ.
-
-The seconds of the first epoch after a start or a move teach nothing: in that epoch kernels are compiled, offsets of out-edges are made,
-and gathers of constant features are computed which later epochs keep.
+model from the medians of the last epochs' seconds and decides; the others move as it says. The first epoch after a start or a move teaches
+nothing: in it kernels are compiled, and results are computed that later epochs keep.
 
 References:
     Jia et al., ROC, MLSys 2020, Sec. 4: the cost model is fitted after each epoch, and the graph is divided anew. We differ in that vertices
@@ -14,13 +12,17 @@ References:
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import torch
 
+from sagann.errors import CheckpointError
 from sagann.graph.topology import Topology
 from sagann.partition import (
     CostFeatures,
@@ -29,12 +31,19 @@ from sagann.partition import (
     MoveCosts,
     RecentEpochs,
     Repartition,
+    balanced_bounds,
     count_cost_features,
     decide_repartition,
     widths_to_count,
 )
 from sagann.runtime.team import START_TIMEOUT_S
 from sagann.runtime.workers import WorkerPart
+from sagann.train.checkpoint import Position
+from sagann.train.run_folder import RunFolder
+
+if TYPE_CHECKING:
+    from sagann.runtime.workers import Workers
+
 
 REPAY_EPOCHS = 20
 "Number of epochs within which a move has to pay for itself."
@@ -44,12 +53,7 @@ _SENDING = "measuring how fast workers send"
 
 
 class Balancer:
-    """Balances the workers of a run by what its epochs take. Every worker has one; all call its methods at the same time.
-
-    Args:
-        part: this worker's part, which moves.
-        say: is told, at the first worker, of every move.
-    """
+    """Balances the workers of a run by what its epochs take. Every worker has one for its part; all call its methods at the same time."""
 
     def __init__(self, part: WorkerPart, *, say: Callable[[str], None] = lambda text: None) -> None:
         self.part, self._say = part, say
@@ -85,16 +89,12 @@ class Balancer:
             self._count_features()
 
     def settle(self, epochs_left: int) -> dict[str, Any]:
-        """Learn from the epoch that has ended, and move vertices where that pays.
+        """Learn from the epoch that has ended, and move vertices where that pays, for the epochs that are left.
 
-        Args:
-            epochs_left: number of epochs that will follow.
         Returns:
             how the epoch was divided, for its record: bounds of the workers' ranges of vertices and edges of their parts; seconds of each worker's own
             computing, without waits and the optimizer's step, and what the cost model predicted, None before it has learned; bounds from the
             next epoch on and seconds of the move, None where vertices stay.
-        Raises:
-            WorkerError: a worker does not answer.
         """
         part, workers = self.part, self.part.workers
         laps = workers.stopwatch.take()
@@ -130,11 +130,7 @@ class Balancer:
 
     def state_dict(self) -> dict[str, Any]:
         """The balancer's part of a checkpoint: the ranges of the next epoch, and what was learned."""
-        return {
-            "bounds": list(self._bounds),
-            "operations": dict(self.operations),
-            "model": self.model.to_plain(),
-        }
+        return {"bounds": list(self._bounds), "operations": dict(self.operations), "model": self.model.to_plain()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue with the ranges and the model of a checkpoint, unless another number of workers made it."""
@@ -144,8 +140,7 @@ class Balancer:
 
     def _told(self, mine: Mapping[str, Any]) -> list[dict[str, Any]]:
         """What each worker tells about the epoch."""
-        texts = self.part.workers.texts(json.dumps(mine), _TELLING, timeout_s=None)
-        return [json.loads(text) for text in texts]
+        return [json.loads(text) for text in self.part.workers.texts(json.dumps(mine), _TELLING, timeout_s=None)]
 
     def _decision(self, told: Sequence[Mapping[str, Any]], epochs_left: int) -> dict[str, Any]:
         bounds = self.part.bounds
@@ -209,13 +204,7 @@ class Balancer:
             fixed_s=max(each["made_s"] for each in told) + first_epoch_s,
         )
         return decide_repartition(
-            part.bounds,
-            self._features,
-            self.operations,
-            self.model,
-            costs,
-            self._recent,
-            before=self._before,
+            part.bounds, self._features, self.operations, self.model, costs, self._recent, before=self._before
         )
 
     def _count_features(self) -> None:
@@ -253,3 +242,69 @@ class Balancer:
 def read_learned(state: Mapping[str, Any]) -> tuple[dict[str, int], CostModel]:
     """The operations and the cost model in what :meth:`Balancer.state_dict` gives."""
     return dict(state["operations"]), CostModel.from_plain(state["model"])
+
+
+_FORWARD = "forward"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Learned:
+    """What a run has learned of the seconds of its workers."""
+
+    model: CostModel
+    "Weights of the kinds of operations, and speeds of the workers."
+    operations: Mapping[str, int]
+    "Kinds of the operations of an epoch, with the bytes of a source's row in each; 0 for work on vertices alone."
+    device: str
+    "Type of the devices that the workers computed on."
+
+    @property
+    def forward(self) -> Learned:
+        """The same for a forward pass alone, as in an evaluation or a prediction."""
+        return replace(
+            self, operations={kind: size for kind, size in self.operations.items() if kind.startswith(_FORWARD)}
+        )
+
+    def for_workers(self, size: int) -> Learned:
+        """The same, if so many workers were measured; else with workers of speed 1."""
+        return self if self.knows(size) else replace(self, model=self.model.with_speeds((1.0,) * size))
+
+    def knows(self, size: int) -> bool:
+        """Whether so many workers were measured."""
+        return len(self.model.speeds) == size
+
+    def unknown_text(self, size: int) -> str:
+        """That another number of workers was measured, in words."""
+        return f"Not {size} workers were measured, but {len(self.model.speeds)}: each is taken to have speed 1."
+
+    def count(self, topology: Topology) -> CostFeatures:
+        """The cost features of a graph for the operations: about 40 bytes for each vertex."""
+        return count_cost_features(topology, widths_to_count(self.operations), device=self.device)
+
+    def bounds(self, features: CostFeatures, size: int) -> tuple[int, ...]:
+        """Bounds of the parts of so many workers, of equal seconds as the model predicts them for a graph with these features."""
+        fitting = self.for_workers(size).model
+        return balanced_bounds(fitting.part_costs(features, self.operations), fitting.speeds_of(size))
+
+    def cut(self, topology: Topology, workers: Workers) -> tuple[int, ...]:
+        """Bounds of the workers' parts of a graph. All workers call this at the same time; the first one counts and decides."""
+        content = None
+        if workers.is_first:
+            content = json.dumps(self.bounds(self.count(topology), workers.size)).encode()
+        return tuple(json.loads(workers.from_first(content, "cutting the graph by learned costs")))
+
+
+def learned_costs(run_dir: str | os.PathLike[str]) -> Learned:
+    """The cost model in the newest checkpoint of a run whose workers are balanced by cost; a CheckpointError where there is none."""
+    folder = RunFolder(Path(run_dir))
+    device = folder.read_run().device
+    checkpoint = folder.checkpoints.newest(on_damaged=lambda text: None)
+    state = None if checkpoint is None else checkpoint.get("source", {}).get("balance")
+    if state is None or not state["operations"]:
+        found = "no checkpoint" if checkpoint is None else f"none in the checkpoint of {Position.of(checkpoint)}"
+        raise CheckpointError(
+            f"the run has learned no cost model: {found} (in {folder.path})",
+            hint="Name a run of several workers that trained some epochs with --balance cost.",
+        )
+    operations, model = read_learned(state)
+    return Learned(model=model, operations=operations, device=device)

@@ -7,22 +7,28 @@ epoch 10.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
-from collections.abc import Callable, Mapping
+from collections import Counter, OrderedDict, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
 from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
 
 from sagann.errors import CheckpointError
 from sagann.interop.torch_file import load_plain
 from sagann.storage.folder import TEMPORARY_PREFIX, write_whole
-from sagann.train.atomic import disk_errors, remove_leftovers
-from sagann.train.plain_state import pack
 
 FORMAT = 3
 State: TypeAlias = Mapping[str, Any]
 """The state of a run at the end of an epoch, or between two batches of one: its ``epoch`` and ``batch``, and further values by the name of their
-part: numbers, texts, tensors, and plain containers of these (:mod:`sagann.train.plain_state`)."""
+part: numbers, texts, tensors, and plain containers of these (:func:`pack`)."""
 _NAME = re.compile(r"epoch-(\d{6,})(?:-batch-(\d{6,}))?\.pt")
 
 
@@ -98,10 +104,7 @@ class CheckpointFolder:
         return state
 
     def newest(self, *, on_damaged: Callable[[str], None]) -> State | None:
-        """The newest whole checkpoint; None where there is none, a CheckpointError where every one is damaged.
-
-        ``on_damaged`` is told of each damaged checkpoint that is passed over.
-        """
+        """The newest whole checkpoint; None where there is none, a CheckpointError where every one is damaged. ``on_damaged`` is told of these."""
         last: CheckpointError | None = None
         tried: list[Position] = []
         # Listed anew each time: a process that trains writes new checkpoints and removes old ones.
@@ -113,11 +116,10 @@ class CheckpointFolder:
                 if self._file(untried[0]).exists():
                     on_damaged(f"{error} Trying the one before.")
                     last = error
-        anew = "Start the run anew: fit(overwrite=True), or another folder."
         if last is not None:
             raise CheckpointError(
                 f"every checkpoint is damaged: {len(tried)} tried (in {self.path}); the last: {last.message}",
-                hint=anew,
+                hint="Start the run anew: fit(overwrite=True), or another folder.",
             )
         return None
 
@@ -127,3 +129,81 @@ class CheckpointFolder:
     def _file(self, position: Position) -> Path:
         batch = f"-batch-{position.batch:06d}" if position.batch else ""
         return self.path / f"epoch-{position.epoch:06d}{batch}.pt"
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write ``value`` as indented JSON; a reader sees the old file or the new one."""
+    write_whole(path, (json.dumps(value, indent=2, allow_nan=False) + "\n").encode())
+
+
+def new_digest(content: bytes = b"") -> Any:
+    """BLAKE2b-128 of bytes, to which more may be added."""
+    return hashlib.blake2b(content, digest_size=16)
+
+
+def digest(content: bytes) -> str:
+    """BLAKE2b-128, in hexadecimal."""
+    found: str = new_digest(content).hexdigest()
+    return found
+
+
+@contextmanager
+def disk_errors(folder: Path) -> Iterator[None]:
+    """Turn an OSError inside the block into a CheckpointError."""
+    try:
+        yield
+    except OSError as error:
+        raise CheckpointError(
+            f"the run folder cannot be written: {error.strerror or str(error)} (in {error.filename or folder})",
+            hint="Free some space or mend the permissions, then resume; files written before are whole.",
+        ) from error
+
+
+def remove_leftovers(folder: Path, names: Iterable[str]) -> None:
+    """Remove files of these names that a killed process has left unfinished."""
+    for name in names:
+        (folder / f"{TEMPORARY_PREFIX}{name}").unlink(missing_ok=True)
+
+
+def pack(state: Mapping[str, Any]) -> bytes:
+    """The state as a file. A value that is neither a number, a text, a plain container nor a tensor is a CheckpointError, which names it."""
+    file = BytesIO()
+    try:
+        torch.save({name: _plain(part, name) for name, part in state.items()}, file)
+    except RecursionError as error:
+        raise _unsaved("containers that lie in each other too deeply", ", ".join(state)) from error
+    return file.getvalue()
+
+
+def unpack(content: bytes) -> dict[str, Any]:
+    """The inverse of :func:`pack`; a ValueError says what is wrong with ``content``."""
+    state: dict[str, Any] = load_plain(BytesIO(content))
+    return state
+
+
+def _plain(value: Any, name: str) -> Any:
+    """A copy without views and classes of other libraries, on the host."""
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, Tensor):
+        # Of a view, torch.save would write all that lies behind it.
+        return value.detach().as_subclass(Tensor).to("cpu", copy=True, memory_format=torch.contiguous_format)
+    if isinstance(value, str):
+        return str.__str__(value)
+    for number in (int, float):
+        if isinstance(value, number):
+            return number(value)
+    # A default factory is a function.
+    kind = dict if isinstance(value, defaultdict) else type(value)
+    if kind in (dict, OrderedDict, Counter):
+        return kind({_plain(key, f"{name}.key"): _plain(item, f"{name}.{key}") for key, item in value.items()})
+    if kind in (list, tuple, set):
+        return kind(_plain(item, f"{name}.{at}") for at, item in enumerate(value))
+    raise _unsaved(f"a {kind.__module__}.{kind.__qualname__}", name)
+
+
+def _unsaved(value: str, name: str) -> CheckpointError:
+    return CheckpointError(
+        f"training state cannot be saved: {value} (in {name})",
+        hint="Use an optimizer, scheduler and model whose state_dict holds tensors, numbers, strings and plain containers of these.",
+    )

@@ -113,62 +113,57 @@ class Contract:
         if graph.num_features != self.num_features:
             raise _unfit(
                 graph,
-                "the graph has other features than the model was trained on",
+                "the graph has other features than the model was trained on: "
                 f"{graph.num_features} features per vertex, the model expects {self.num_features}",
                 "Prepare the graph's features as those of the training graph.",
             )
-        pairs = enumerate(zip(graph.feature_names, self.feature_names, strict=False))
-        for at, (name, trained) in (pair for pair in pairs if pair[1][0] != pair[1][1]):
-            raise _unfit(
-                graph,
-                "the graph's features have other names than those that the model was trained on",
-                f"feature {at} is {shown(name)}, the model expects {shown(trained)}",
-                f"Order the features as {listed(self.feature_names)}, or, if the names alone differ, rename them.",
-            )
+        for at, (name, trained) in enumerate(zip(graph.feature_names, self.feature_names, strict=False)):
+            if name != trained:
+                raise _unfit(
+                    graph,
+                    "the graph's features have other names than those that the model was trained on: "
+                    f"feature {at} is {shown(name)}, the model expects {shown(trained)}",
+                    f"Order the features as {listed(self.feature_names)}, or, if the names alone differ, rename them.",
+                )
         if self.num_features == 0 and graph.num_vertices != self.num_vertices:
             raise _unfit(
                 graph,
-                "a model trained without features knows the vertices of its own graph only",
+                "a model trained without features knows the vertices of its own graph only: "
                 f"{graph.num_vertices} vertices, the model has weights for {self.num_vertices}",
                 "Use the training graph, or train on features.",
             )
         if found > expected or found == 0 < expected:
             raise _unfit(
                 graph,
-                f"the graph has {'more' if found else 'no'} edge types, but the model was trained on {expected}",
-                f"{found} edge types, the model expects {expected}",
+                f"the graph has {'more' if found else 'fewer'} edge types, than the model was trained on: {found} edge types, the model expects {expected}",
                 "Number the edge types as in the training graph, and remove edges of unknown types.",
             )
 
     def check_labels(self, graph: Graph) -> None:
-        """Refuse a graph without labels, or with labels of other classes; for a regression, without targets or with another number of them.
-
-        What is checked are labels or targets of whole graphs where the model learns those, and links to measure where it learns links.
-        """
+        """Refuse a graph without what the model is measured by (labels, targets, or links), or with other classes or another number of targets."""
         if self.unit == "link":
             if graph.links is None:
-                raise _unfit(graph, "the graph has no links to measure", "links are None", TO_HOLD_OUT)
+                raise _unfit(graph, "the graph has no links to measure: links are None", TO_HOLD_OUT)
             return
         answers = (graph.graphs if self.unit == "graph" else graph.vertices).only(self.task)
+        is_multi_label = self.kind == "multi-label"
         if self.kind == "regression":
             if answers.num_targets != self.num_outputs:
                 raise _unfit(
                     graph,
-                    "the graph has other targets than the model was trained on",
+                    "the graph has other targets than the model was trained on: "
                     f"{answers_of(graph)}, the model predicts {self.num_outputs} per {self.unit}",
                     "Give the graph the targets of the training graph, or use predict, which needs none.",
                 )
-            return
-        if answers.labels is None:
-            hint = "Attach labels, or use predict, which needs none."
+        elif answers.labels is None:
             field = f"{answers.prefix}labels"
-            raise _unfit(graph, f"the graph has no {field}", f"{field} are None", hint)
-        is_multi_label = self.kind == "multi-label"
-        if answers.multi_label != is_multi_label or answers.num_classes != self.num_outputs:
+            what = f"the graph has no {field}: {field} are None"
+            raise _unfit(graph, what, "Attach labels, or use predict, which needs none.")
+        elif answers.multi_label != is_multi_label or answers.num_classes != self.num_outputs:
             raise _unfit(
                 graph,
-                "the graph has other classes than the model was trained on",
-                f"{_classes(answers.num_classes, answers.multi_label)}, the model predicts {_classes(self.num_outputs, is_multi_label)}",
+                f"the graph has other classes than the model was trained on: {_classes(answers.num_classes, answers.multi_label)}, "
+                f"the model predicts {_classes(self.num_outputs, is_multi_label)}",
                 "Number the classes as in the training graph and set num_classes to the model's.",
             )
 
@@ -183,8 +178,8 @@ def require_names(names: Sequence[object], num_classes: int, *, where: str) -> t
     return tuple(str(name) for name in names)
 
 
-def _unfit(graph: Graph, what: str, value: str, hint: str) -> InputError:
-    return InputError(f"{what}: {value} (in graph '{graph.name}')", hint=hint)
+def _unfit(graph: Graph, what: str, hint: str) -> InputError:
+    return InputError(f"{what} (in graph '{graph.name}')", hint=hint)
 
 
 def _classes(count: int, multi_label: bool) -> str:

@@ -1,8 +1,6 @@
-"""Epoch sources: where a training session gets the work of an epoch.
+"""Epoch sources: where a training session gets the work of an epoch. Whoever trains never asks what kind a source is.
 
-Loss, optimizer, metrics, checkpoints and reports do not depend on the source. :class:`WholeGraph` takes one step an epoch, in memory,
-streamed, or by several workers, each of which computes its share;
-:class:`sagann.train.sampled_epochs.SampledEpochs` takes one for each mini-batch.
+:class:`WholeGraph` takes one step an epoch, in memory, streamed, or by several workers; those of :mod:`sagann.train.batch_epochs` take several.
 """
 
 from __future__ import annotations
@@ -10,7 +8,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Generator, Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,15 +16,12 @@ from torch import Tensor
 
 from sagann.train.metrics import KINDS, Metrics, evaluate_splits
 from sagann.train.predictor import Predictor
-from sagann.train.preparation import PreparedGraph
-from sagann.train.run_folder import PROFILE_FILE
-from sagann.train.runner import Runner
+from sagann.train.runner import PreparedGraph, Runner
 
 if TYPE_CHECKING:
     from sagann.config import TrainConfig
     from sagann.hybrid.manager import TrainerWork
     from sagann.nn import ModelConfig
-    from sagann.runtime.loading import GraphBatches, MiniBatches
     from sagann.runtime.recorder import Recorder
     from sagann.runtime.tiered import Traffic
     from sagann.train.balancer import Balancer
@@ -53,12 +47,7 @@ class TrainStep:
 
 
 class EpochSource(ABC):
-    """Gives a session its work, and measures the model on the whole graph. By default nothing is recorded, started or ended.
-
-    Args:
-        predictor: has the model.
-        prepared: the graph as the model reads it.
-    """
+    """Gives a session its work, and measures the model on the whole graph. By default nothing is recorded, started or ended."""
 
     def __init__(self, predictor: Predictor, prepared: PreparedGraph) -> None:
         self._predictor = predictor
@@ -89,24 +78,12 @@ class EpochSource(ABC):
     def _runner(self) -> Runner:
         return self._predictor.runner(self._prepared)
 
-    def step(self, batch: Any) -> TrainStep:
-        """The training step of a batch."""
-        head = self._predictor.head
-        return TrainStep(
-            loss=partial(self._predictor.loss_of_batch, batch),
-            num_labelled=head.num_answers(batch),
-            num_edges=head.num_edges(batch),
-        )
-
     def logits(self) -> Tensor:
         """What is measured while the model is trained (:meth:`Predictor.logits`)."""
         return self._predictor.logits(self._prepared, splits=WHILE_TRAINING)
 
     def measure(self, names: Collection[str]) -> dict[str, Metrics]:
-        """Measure the model on the splits 'train' and 'val': the loss, the quick metric of its task, and the metrics of these names.
-
-        All metrics are measured at the end of a run.
-        """
+        """The loss, the quick metric of the task, and the metrics of these names on the splits 'train' and 'val'. A run measures all of them at its end."""
         kind = self._predictor.contract.kind
         return evaluate_splits(
             self.logits(),
@@ -127,10 +104,7 @@ class EpochSource(ABC):
     def write_profile(self, folder: Path, say: Callable[[str], None]) -> None:
         """Write what ran in the last epoch into a folder, if it was recorded."""
         if self.trace is not None:
-            # Imported here: most runs are not recorded.
-            from sagann.runtime.forecasting.timeline_files import write_trace
-
-            write_trace(folder / PROFILE_FILE, {"measured": self.trace})
+            self._runner.write_profile(folder, self.trace, say)
 
     def state_dict(self) -> dict[str, Any] | None:
         """What a checkpoint keeps of the source; None for nothing."""
@@ -150,26 +124,8 @@ class EpochSource(ABC):
         """End what :meth:`open` has started. A second call does nothing."""
 
 
-class BatchEpochs(EpochSource):
-    """An epoch source whose steps are batches that a pipeline makes ahead."""
-
-    minibatches: MiniBatches | GraphBatches
-
-    @property
-    def num_batches(self) -> int:
-        return len(self.minibatches)
-
-    def steps(self, epoch: int, *, first: int = 0) -> Generator[TrainStep, None, None]:
-        with self.minibatches.batches(epoch, first=first) as batches:
-            for batch in batches:
-                yield self.step(batch)
-
-
 class WholeGraph(EpochSource):
-    """The epoch source whose one step is the whole graph, in memory, streamed, or divided among workers.
-
-    With ``profile``, each epoch is recorded.
-    """
+    """The epoch source whose one step is the whole graph, in memory, streamed, or divided among workers."""
 
     def __init__(self, predictor: Predictor, prepared: PreparedGraph, *, profile: bool = False) -> None:
         super().__init__(predictor, prepared)
@@ -195,18 +151,10 @@ class WholeGraph(EpochSource):
 
     def _loss(self) -> Tensor:
         if self._profile:
-            # Imported here: most runs are not recorded.
             from sagann.runtime.recorder import Recorder
 
             self.trace = Recorder()
         return self._runner.loss(self._loss_of, timeline=self.trace)
-
-    def write_profile(self, folder: Path, say: Callable[[str], None]) -> None:
-        if self.trace is not None:
-            # Imported here: most runs do not stream, and it loads Numba.
-            from sagann.train.profile import write_profile
-
-            write_profile(folder, self._runner, self.trace, say)
 
     def _loss_of(self, logits: Tensor, vertices: slice) -> Tensor:
         """The part of the training loss that a range of vertices adds."""
@@ -230,9 +178,8 @@ def source_of(
     """The source that a configuration asks for; ``model_config`` is None for a module of the user's own."""
     unit, part = predictor.contract.unit, prepared.part
     source: EpochSource
-    # Imported below: most runs take one kind of step, and others load Numba, or start processes.
     if unit == "graph":
-        from sagann.train.graph_epochs import GraphEpochs
+        from sagann.train.batch_epochs import GraphEpochs
 
         source = GraphEpochs(predictor, prepared, config)
     elif config.devices is not None:
@@ -240,13 +187,12 @@ def source_of(
 
         source = HybridEpochs(predictor, prepared, config, model_config=model_config, say=say)
     elif config.sample is not None:
-        from sagann.train.link_epochs import SampledLinkEpochs
-        from sagann.train.sampled_epochs import SampledEpochs
+        from sagann.train.batch_epochs import SampledEpochs, SampledLinkEpochs
 
         kind = SampledLinkEpochs if unit == "link" else SampledEpochs
         source = kind(predictor, prepared, config, say=say)
     elif unit == "link":
-        from sagann.train.link_epochs import LinkEpochs
+        from sagann.train.batch_epochs import LinkEpochs
 
         source = LinkEpochs(predictor, prepared, config)
     else:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeGuard
 
 import torch
@@ -14,17 +14,20 @@ from sagann.errors import InputError, LayerError, require_type
 from sagann.graph import Graph
 from sagann.graph.answers import answers_in
 from sagann.graph.checks import CHECKED_AT_ONCE, Unit, check_ids, check_types, form_of, numbered, require_ids
+from sagann.graph.topology import Topology
 from sagann.graph.validate import FEATURE_DTYPES
+from sagann.kernels.feature_rows import FeatureRows
 from sagann.nn.model_call import GRAPHS, VERTICES, check_call, check_score, class_of, own_score
 from sagann.nn.on_vertices import product, reads_graphs
-from sagann.saga.layer import count_hops
+from sagann.saga.engine import EdgeData, Engine, VertexRows, current_engine, using_engine
+from sagann.saga.layer import SagaLayer, count_hops
 from sagann.train.contract import Contract
-from sagann.train.last_input import LastInput
 from sagann.train.losses import Loss
 from sagann.train.metrics import predict_classes
 
 if TYPE_CHECKING:
     from sagann.runtime.loading import GraphBatch, MiniBatch
+
 
 Batch: TypeAlias = "MiniBatch | GraphBatch"
 "What a step of several in an epoch trains on."
@@ -48,11 +51,7 @@ class Call(NamedTuple):
 
 
 class Head:
-    """What a model of vertices gives: a row of outputs for each.
-
-    Raises:
-        InputError: the model cannot be called so.
-    """
+    """What a model of vertices gives: a row of outputs for each."""
 
     unit: Unit = "vertex"
     arguments: tuple[str, ...] = VERTICES
@@ -144,11 +143,7 @@ class Head:
 
 
 class GraphHead(Head):
-    """What a model of whole graphs gives: a row of outputs for each graph of a batch.
-
-    Raises:
-        InputError: the model does not take ``graph_ptr``.
-    """
+    """What a model of whole graphs gives: a row of outputs for each graph of a batch."""
 
     unit: Unit = "graph"
     arguments = GRAPHS
@@ -179,9 +174,6 @@ class LinkHead(Head):
 
     ``model.score(src, dst, types)`` gets the rows [n, F] of sources and of destinations, and the types of the links, int64 [n] or None; it gives
     logits [n].
-
-    Raises:
-        InputError: ``score`` takes other arguments.
     """
 
     unit: Unit = "link"
@@ -225,11 +217,7 @@ class LinkHead(Head):
         return batch.links.num_positive
 
     def outputs(self, rows: Tensor, graph: Graph, splits: Collection[str]) -> Tensor:
-        """The scores of the links to measure, each before those of its negative links: [num_links, 1 + num_negatives]; 0 for links of other splits.
-
-        Raises:
-            InputError: a score is not finite.
-        """
+        """The scores of the links to measure, each before those of its negative links: [num_links, 1 + num_negatives]; 0 for links of other splits."""
         links = graph.links
         assert links is not None
         masks = [mask for name, mask in links.splits.items() if name in splits]
@@ -257,14 +245,7 @@ class LinkHead(Head):
         return outputs
 
     def loss_of_links(self, rows: Tensor, src: Tensor, dst: Tensor, types: Tensor | None) -> Tensor:
-        """The mean loss of positive links, from the rows that they join.
-
-        Args:
-            rows: rows of the vertices.
-            src: sources, int64 [n, 1 + K], of a positive link and of its negative ones.
-            dst: destinations, likewise.
-            types: int64 [n]; None where links have none.
-        """
+        """The mean loss of positive links, each with its negative ones: ``src`` and ``dst`` int64 [n, 1 + K], ``types`` int64 [n] or None."""
         scores = self._side_by_side(rows, src, dst, types)
         return self.mean_loss(scores, torch.zeros(len(src), dtype=torch.int64, device=scores.device))
 
@@ -274,10 +255,7 @@ class LinkHead(Head):
         return self.scores(rows, src.flatten(), dst.flatten(), of_each).view(dst.shape)
 
     def scores(self, rows: Tensor, src: Tensor, dst: Tensor, types: Tensor | None) -> Tensor:
-        """The logits [n] of links between rows, in the model's current mode, with their gradient.
-
-        A slice of the links is computed at a time; its rows are not kept, but gathered again in the backward pass.
-        """
+        """The logits [n] of links between rows, slice by slice; the rows of a slice are gathered again in the backward pass."""
         src, dst = src.to(rows.device), dst.to(rows.device)
         types = None if types is None else types.to(rows.device)
         step = max(1, CHECKED_AT_ONCE // max(1, rows.shape[1]))
@@ -293,8 +271,7 @@ class LinkHead(Head):
         def scored(rows: Tensor) -> Tensor:
             # The backward pass of an embedding adds in parallel, that of an index does not. Rows may be too many for the device.
             sources, destinations = (F.embedding(ids, rows).to(self.device) for ids in (src, dst))
-            # A score may overwrite what it gets.
-            scores = score(sources, destinations, None if types is None else types.to(self.device, copy=True))
+            scores = score(sources, destinations, None if types is None else types.to(self.device))
             if _is_floats(scores, self.device) and scores.shape == (len(src),):
                 return scores
             raise LayerError(
@@ -353,3 +330,53 @@ def _is_floats(found: object, device: torch.device) -> TypeGuard[Tensor]:
         and found.dtype in FEATURE_DTYPES
         and found.device == device
     )
+
+
+class LastInput(nn.Module):
+    """Runs a model, and returns the input of the SAGA layer that ran last, in whatever order the layers were registered.
+
+    It is traced and streamed as any model: a trace leaves out operators that only the model's own output needs.
+    """
+
+    def __init__(self, model: nn.Module, num_hops: int) -> None:
+        super().__init__()
+        self.model = model
+        self.num_hops = num_hops
+        # In another mode than the model's, the model would be traced anew.
+        self.training = False
+
+    def forward(self, hops: Sequence[Topology], x: Tensor, *more: Tensor) -> Tensor:
+        """Dense rows [num_vertices, F]. Where the layer reads several tensors, their rows stand side by side."""
+        engine = _Noting(current_engine())
+        with using_engine(engine):
+            self.model(hops, x, *more)
+        if engine.x is None:
+            raise LayerError(
+                f"embed needs a SAGA layer: the model ran no SagaLayer (in model {type(self.model).__name__})",
+                hint="Write the model's layers as subclasses of sagann.SagaLayer; an embedding is the last one's input.",
+            )
+        dense = [rows.dense() if isinstance(rows, FeatureRows) else rows for rows in engine.x.values()]
+        return dense[0] if len(dense) == 1 else torch.cat([rows.flatten(1) for rows in dense], -1)
+
+
+class _Noting(Engine):
+    """An engine that passes layers on to another engine, and notes their input."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self.x: VertexRows | None = None
+        "Input of the last layer so far."
+
+    def note_input(self, x: Tensor) -> None:
+        self.x = {"": x}
+
+    def run(self, layer: SagaLayer, topology: Topology, x: VertexRows, data: EdgeData) -> Tensor:
+        from sagann.interop.pyg_layer import PygLayer
+
+        # The input of a layer of PyG is noted, and not that of the SAGA layers that it runs.
+        if not isinstance(layer, PygLayer):
+            self.x = x
+        return self._engine.run(layer, topology, x, data)
+
+    def maps_features(self, layer: SagaLayer, x: FeatureRows, data: EdgeData) -> bool:
+        return self._engine.maps_features(layer, x, data)

@@ -1,7 +1,7 @@
 """HybridEpochs: the epoch source whose mini-batches are trained by the processor and accelerators together.
 
-Its steps are those of :class:`~sagann.train.sampled_epochs.SampledEpochs`, with the same seeds, the same sampled edges and the same tiers of
-features: the loss of a step is that of the whole mini-batch, and only its computation is shared out.
+Its steps are those of :class:`~sagann.train.batch_epochs.SampledEpochs`: the loss is that of the whole mini-batch, and only its computation
+is shared out.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ import torch
 from torch import Tensor, nn
 
 from sagann.config import TrainConfig, class_in_file
-from sagann.errors import listed
 from sagann.hybrid.assignment import HOST
 from sagann.hybrid.cuda_trainer import CudaTrainer
 from sagann.hybrid.devices import Devices, on_cores
@@ -35,31 +34,21 @@ from sagann.runtime.device.streams import Streams
 from sagann.runtime.loading import MiniBatches
 from sagann.runtime.recorder import Recorder
 from sagann.saga.engine import current_engine, set_engine
+from sagann.train.batch_epochs import SampledEpochs, require_shareable
 from sagann.train.contract import Contract
 from sagann.train.epoch_source import TrainStep
 from sagann.train.losses import Loss
 from sagann.train.predictor import Predictor
-from sagann.train.preparation import PreparedGraph
-from sagann.train.sampled_epochs import SampledEpochs, require_shareable
-from sagann.train.trainable import copy_of_model
+from sagann.train.runner import PreparedGraph
 
 if TYPE_CHECKING:
     from sagann.nn import ModelConfig
 
 
 class HybridEpochs(SampledEpochs):
-    """The epoch source of ``TrainConfig.devices``.
+    """The epoch source of ``TrainConfig.devices``. ``model_config`` names the file of a user's model, which accelerators load.
 
-    Args:
-        predictor: has the model, and evaluates it.
-        prepared: the graph as the model reads it.
-        config: how to train; ``sample`` and ``devices`` are set.
-        model_config: names the file of a user's model, which accelerators load; None for a module that was passed.
-        say: is told who trains.
-        minibatches: as for :class:`SampledEpochs`. A hot tier keeps the rows of the highest score: batches of several trainers are not announced.
-    Raises:
-        InputError: the model cannot be sent to another process, or the graph cannot be shared out.
-        TrainerError: an accelerator does not start.
+    A hot tier keeps the rows of the highest score: batches of several trainers are not announced.
     """
 
     def __init__(
@@ -141,13 +130,7 @@ class HybridEpochs(SampledEpochs):
     def close(self) -> None:
         for trainer in self.trainers.values():
             trainer.close()
-        idle = self.work.without_seeds if self.work is not None and self.trainers else ()
         self.trainers = {}
-        if idle:
-            self._say(
-                f"{listed(idle)} got no seeds in the last epoch, because iterations were expected to be shorter so. Training without "
-                f"{'it' if len(idle) == 1 else 'them'} spares the copies and messages."
-            )
 
     def _loss(self, iteration: Iteration, launched: Callable[[], None]) -> Tensor:
         """The loss of an iteration, which all trainers compute now, perhaps not for the first time; that takes seconds of the iteration."""
@@ -191,18 +174,24 @@ class HybridEpochs(SampledEpochs):
 
     def _started(self) -> dict[str, Trainer]:
         """The trainers, that of the processor first."""
-        trainers = dict[str, Trainer]()
+        trainers, known = dict[str, Trainer](), self._predictor
         if self.devices.uses_host:
-            trainers[HOST] = HostTrainer(self._predictor.loss_of_batch, self._parameters)
+            trainers[HOST] = HostTrainer(known.loss_of_batch, self._parameters)
         cores, self._own_cores = self.devices.cores(), self.devices.own_cores()
         self._say(f"Starting {', '.join(self.devices.names)} ...")
         if self._config.sharing == "hyscale" and not self.devices.uses_host:
             self._say("Algorithm 1 moves nothing where the processor does not train: --sharing joint does.")
         try:
             for device in self.devices.cuda_devices(where="TrainConfig.devices"):
-                trainers[str(device)] = self._on_cuda(device)
+                copy = known.copied(device=device)
+                given = (copy.model, copy.loss_of_batch, self._parameters, Streams(device))
+                trainers[str(device)] = CudaTrainer(str(device), *given)
             for name, own in zip(accelerator_names(len(cores)), cores, strict=True):
-                trainers[name] = self._in_process(name, own)
+                # A model that cannot be pickled is an InputError.
+                parts = pickled((known.model, known.contract, known.mean_loss, current_engine()))
+                replica = partial(_replica, self._model_file, parts)
+                rate = self._config.link_rate
+                trainers[name] = ProcessTrainer(name, replica, self._parameters, cores=own, bytes_per_s=rate)
             for trainer in trainers.values():
                 trainer.open()
         except BaseException:
@@ -212,27 +201,9 @@ class HybridEpochs(SampledEpochs):
             raise
         return trainers
 
-    def _in_process(self, name: str, cores: tuple[int, ...]) -> ProcessTrainer:
-        """A process as a trainer. A model that cannot be pickled is an InputError."""
-        known = self._predictor
-        parts = pickled((known.model, known.contract, known.mean_loss, current_engine()))
-        replica = partial(_replica, self._model_file, parts)
-        return ProcessTrainer(name, replica, self._parameters, cores=cores, bytes_per_s=self._config.link_rate)
-
-    def _on_cuda(self, device: torch.device) -> CudaTrainer:
-        """A CUDA device as a trainer, with a copy of the model."""
-        known = self._predictor
-        replica = Predictor(copy_of_model(known.model), known.contract, device=device, loss=known.mean_loss)
-        return CudaTrainer(str(device), replica.model, replica.loss_of_batch, self._parameters, Streams(device))
-
 
 def _replica(model_file: tuple[Path, str] | None, parts: bytes) -> tuple[nn.Module, LossOf]:
-    """A model in another process, with its loss.
-
-    Args:
-        model_file: file and class of a user's model; the file is executed before ``parts`` is read.
-        parts: model, contract, loss and engine, pickled.
-    """
+    """A model in another process, with its loss: the user's file is executed, then model, contract, loss and engine are unpickled."""
     if model_file is not None:
         load_class(*model_file)
     model: nn.Module

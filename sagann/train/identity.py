@@ -1,32 +1,41 @@
-"""Identity of a run: the properties that must be the same for a resume, and the first one that differs.
+"""Identity: what must be the same where a run is resumed, and at all workers that train together; the first difference is refused.
 
-An identity covers the model (class, every field of its ModelConfig, a digest of a user's own file, the shape of every
-tensor), the graph (sizes, and a digest of every array), the task, the loss, the optimizer, the scheduler, the class of the engine, and the
-training options that change the numbers.
+The identity of a run covers the model (class, every field of its ModelConfig, a digest of a user's own file, the shape of every tensor), the
+graph (sizes, and a digest of every array), the task, the loss, the optimizer, the scheduler, the class of the engine, and the training
+options that change the numbers.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor
+from torch.nn.parameter import is_lazy
 
-from sagann.config import FREE_OPTIONS, class_in_file
-from sagann.errors import CheckpointError
+from sagann import processes
+from sagann.config import FREE_OPTIONS, TrainConfig, class_in_file
+from sagann.errors import CheckpointError, InputError
 from sagann.graph import Graph
 from sagann.graph.feature_store import Features, feature_store
 from sagann.graph.graph import named_arrays
 from sagann.nn import ModelConfig
 from sagann.nn.model_call import class_of
 from sagann.nn.user_model import imported_files
+from sagann.options import refuse
+from sagann.runtime.team import START_TIMEOUT_S, Team
 from sagann.saga.engine import current_engine
 from sagann.storage.verify import array_checksums
-from sagann.train.atomic import digest
-from sagann.train.predictor import Predictor
-from sagann.train.session import TrainSession
+from sagann.train.checkpoint import digest, pack, unpack
+from sagann.train.reporter import EpochRecord
+from sagann.train.resources import resolve_device, versions
+
+if TYPE_CHECKING:
+    from sagann.train.predictor import Predictor
+    from sagann.train.session import TrainSession
 
 _OF_LOSS = ("task", "loss", "class_weights")
 "Training options that the task and the loss of a run are made of, which the identity has instead."
@@ -35,10 +44,7 @@ _OF_LOSS = ("task", "loss", "class_weights")
 def identity_of(
     session: TrainSession, predictor: Predictor, graph: Graph, model_config: ModelConfig | None
 ) -> dict[str, Any]:
-    """The identity of a run as nested JSON values.
-
-    Reads the arrays of ``graph``, which is the graph before it was prepared, unless their files have been verified.
-    """
+    """The identity of a run as nested JSON values. ``graph`` is the graph before it was prepared."""
     model, config, scheduler = session.model, session.config, session.scheduler
     tensors = {name: value for name, value in model.state_dict().items() if isinstance(value, Tensor)}
     unit = graph.answers.unit
@@ -54,13 +60,14 @@ def identity_of(
             "tensors": {name: f"{value.dtype} {list(value.shape)}" for name, value in tensors.items()},
         },
         "graph": graph_identity(graph),
-        "optimizer": {
-            "class": type(session.optimizer).__name__,
-            "num_groups": len(session.optimizer.param_groups),
-        },
+        "optimizer": {"class": type(session.optimizer).__name__, "num_groups": len(session.optimizer.param_groups)},
         "scheduler": {"class": None if scheduler is None else type(scheduler).__name__},
         "train": {**options, "device": session.device.type},
-        "param_groups": {at: _numbers_of(group) for at, group in enumerate(session.optimizer.param_groups)},
+        "param_groups": {
+            at: {name: value for name, value in group.items() if isinstance(value, int | float | tuple)}
+            | {"num_parameters": len(group["params"])}
+            for at, group in enumerate(session.optimizer.param_groups)
+        },
         "task": predictor.contract.kind,
         "loss": predictor.mean_loss.to_json(),
         # Engines add in different orders. The options of an engine do not matter.
@@ -71,17 +78,8 @@ def identity_of(
     return found
 
 
-def _numbers_of(group: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of a group of an optimizer that are numbers, and the number of its parameters."""
-    numbers = {name: value for name, value in group.items() if isinstance(value, int | float | tuple)}
-    return {**numbers, "num_parameters": len(group["params"])}
-
-
 def config_identity(config: ModelConfig | None) -> dict[str, Any]:
-    """The fields that a model was built from.
-
-    A user's file may be moved: what counts is its name, its content, and that of the files beside it that it imports.
-    """
+    """The fields that a model was built from. Of a user's file, its name, its content, and that of the files beside it that it imports."""
     if config is None:
         return {}
     fields = asdict(config)
@@ -125,10 +123,7 @@ def check_same(saved: Mapping[str, Any], current: Mapping[str, Any], *, where: s
 
 
 def graph_difference(saved: Mapping[str, Any], graph: Graph) -> str | None:
-    """Name the first size or array of ``graph`` that differs from a saved :func:`graph_identity`; None where all are equal.
-
-    Where ``graph`` has no splits, of vertices or of graphs, saved splits are not compared.
-    """
+    """The first size or array of ``graph`` that differs from a saved :func:`graph_identity`, if any. Splits that it lacks are not compared."""
     absent = (*(() if graph.splits else ("split_",)), *(() if graph.graph_splits else ("graph_split_",)))
     names = (name for name, _, _ in differences(saved, graph_identity(graph)))
     return next((name for name in names if not name.startswith(absent)), None)
@@ -147,3 +142,101 @@ def differences(saved: Any, current: Any, name: str = "") -> Iterator[tuple[str,
 def _digest(array: Features, *, as_stated: bool = False) -> str:
     store, checksums = feature_store(array), array_checksums(array, as_stated=as_stated)
     return digest(f"{array.dtype} {[store.num_rows, *store.row_shape]} {checksums}".encode())
+
+
+def require_divisible(config: TrainConfig, *, balance: str) -> None:
+    """Refuse what several workers, whose parts are balanced by a policy, cannot train yet."""
+    if balance == "cost" and config.memory is not None:
+        raise InputError(
+            f"vertices do not move between workers that stream: balance is 'cost', memory is {config.memory!r} "
+            "(in TrainConfig.memory)",
+            hint="Balance by edges or vertices (--balance edges), or leave memory out.",
+        )
+    if balance == "cost" and config.sample is not None:
+        raise InputError(
+            f"mini-batches are divided equally among workers: balance is 'cost', sample is {list(config.sample)} (in TrainConfig.sample)",
+            hint="Balance by edges or vertices (--balance edges), or leave sample out.",
+        )
+    why = "several workers train, which have a device each and write no profile"
+    refuse(config, ["devices", "profile"], why, "train with one worker")
+
+
+def device_together(name: str, team: Team, say: Callable[[str | None], None] = lambda text: None) -> torch.device:
+    """The device that this process computes on; of several workers, connected with the others' devices. All call this at the same time.
+
+    Where 'auto' is a processor on one machine, it is on all. ``say`` is told why CUDA devices are left alone, if they are.
+    """
+    if team.size == 1:
+        return resolve_device(name)
+    from sagann.runtime.workers import Workers
+    from sagann.runtime.workers.carriers import device_of_worker, left_alone, name_for_workers
+
+    assert isinstance(team, Workers)
+    num_local = processes.num_local_workers()
+    chosen = name_for_workers(name, num_local=num_local)
+    doing = "choosing a device"
+    # The first worker may be checking a large graph.
+    if team.any(name == "auto" and chosen == "cpu", doing, timeout_s=START_TIMEOUT_S) and name == "auto":
+        chosen = "cpu"
+    with team.together(doing):
+        device = device_of_worker(chosen, local_rank=processes.local_rank(), num_local=num_local)
+    require_same(team, {"device": device.type})
+    team.compute_on(device)
+    say(left_alone(name, device))
+    return device
+
+
+def require_agreement(
+    team: Team, config: TrainConfig, graph: Graph, predictor: Predictor, model_config: ModelConfig | None
+) -> None:
+    """Require that all workers have the same versions, options, graph, loss, model and weights. All workers call this at the same time."""
+    model = predictor.model
+    # LBFGS asks for another pass by sums that other threads round differently. Else every worker adds the same gradients.
+    may_differ = "" if config.optimizer == "LBFGS" else "threads"
+    weights = {
+        name: "none yet"
+        if is_lazy(value)
+        else digest(f"{value.dtype} {list(value.shape)} {array_checksums(value.detach().reshape(-1))}".encode())
+        for name, value in model.state_dict().items()
+        if isinstance(value, Tensor)
+    }
+    values = {
+        "versions": {name: value for name, value in versions().items() if name != may_differ},
+        "train": config.to_json(),
+        "loss": predictor.mean_loss.to_json(),
+        "workers": {"timeout_s": team.timeout_s, "balance": team.balance},
+        "graph": graph_identity(graph, as_stated=not team.is_first),
+        "model": {"class": class_of(model).__qualname__, **config_identity(model_config), "weights": weights},
+    }
+    require_same(team, values)
+
+
+def require_same_run(team: Team, *, resume: bool) -> None:
+    """Require that all workers start, or resume, a run by the same engine: others exchange other rows."""
+    engine = current_engine()
+    options = {"lean": getattr(engine, "lean", None), "options": repr(getattr(engine, "options", None))}
+    require_same(team, {"engine": {"name": type(engine).__name__, **options}, "resume": resume})
+
+
+def require_same(team: Team, values: Mapping[str, Any]) -> None:
+    """Require that all workers call this with the same JSON values; an InputError names the first difference from worker 0."""
+    found = [json.loads(text) for text in team.texts(json.dumps(values), "comparing versions, data and options")]
+    for rank, theirs in enumerate(found):
+        for name, first, other in differences(found[0], theirs):
+            raise InputError(
+                f"the workers disagree: {name} is {first} at worker 0, and {other} at worker {rank} (in worker "
+                f"{team.rank} of {team.size})",
+                hint="Start every worker with the same versions, data, model and options.",
+            )
+
+
+def continue_together(session: TrainSession) -> None:
+    """Bring every worker's session to the state of the first worker's. No other worker reads the run folder."""
+    content, team = None, session.team
+    if team.is_first:
+        history = [record.to_json() for record in session.history]
+        content = pack({"state": session.state_dict(run="", history_bytes=0), "history": history})
+    content = team.from_first(content, "sharing the checkpoint")
+    if not team.is_first:
+        found = unpack(content)
+        session.restore(found["state"], [EpochRecord.from_json(line) for line in found["history"]])

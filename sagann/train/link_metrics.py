@@ -123,7 +123,6 @@ def filtered_ranks(
         >>> filtered_ranks(scores, known, head=torch.tensor([0]), tail=torch.tensor([1]))
         tensor([2.], dtype=torch.float64)
     """
-    # Imported here: the package loads Numba, which most training does without.
     from sagann.sampling.arguments import require_square
 
     require_square(known, where="known")
@@ -165,20 +164,15 @@ def _known_candidates(
         candidates = known.indices[ids].long()
     rows = torch.repeat_interleave(offsets.diff(), output_size=len(ids))
     if relation is not None:
-        same = _types_of(known)[ids] == relation.to(known.device)[rows]
+        if "type" not in known.edge_data:
+            raise InputError(
+                f"the known triples have no relations: edge data: {', '.join(sorted(known.edge_data)) or 'none'} (in known)",
+                hint="Add the relation of each edge as edge data 'type', or leave relation=None.",
+            )
+        same = known.edge_data["type"][ids] == relation.to(known.device)[rows]
         rows, candidates = rows[same], candidates[same]
     pairs = (rows * known.num_src + candidates).unique()
     return pairs // known.num_src, pairs % known.num_src
-
-
-def _types_of(known: Topology) -> Tensor:
-    if "type" not in known.edge_data:
-        raise InputError(
-            f"the known triples have no relations: edge data: {', '.join(sorted(known.edge_data)) or 'none'} "
-            "(in known)",
-            hint="Add the relation of each edge as edge data 'type', or leave relation=None.",
-        )
-    return known.edge_data["type"]
 
 
 def _num_above(scores: Tensor, of_true: Tensor) -> Tensor:

@@ -1,8 +1,7 @@
 """Losses: how far a model's outputs are from the answers, as a mean over vertices.
 
-A loss is a mean of one number per vertex, and no vertex's number depends on another vertex. So the loss of many vertices is the mean of
-their parts' losses, weighted by the sizes of the parts: the same number in memory, streamed by intervals, by several workers, and over the
-mini-batches of an epoch.
+No vertex's number depends on another vertex. So the loss of many vertices is the mean of their parts' losses, weighted by the sizes of the
+parts: the same number in memory, streamed by intervals, by several workers, and over the mini-batches of an epoch.
 """
 
 from __future__ import annotations
@@ -92,11 +91,10 @@ class Loss:
 
     @classmethod
     def from_json(cls, values: object) -> Loss:
-        """The inverse of :meth:`to_json`; a TypeError where a value is missing or of the wrong type."""
+        """The inverse of :meth:`to_json`; a TypeError or KeyError where a value is missing or of the wrong type."""
         found = as_mapping(values)
-        name = as_text(found["name"])
         weights = tuple(as_number(weight, "a class weight") for weight in as_list(found["class_weights"]))
-        return cls(name=name, class_weights=weights)
+        return cls(name=as_text(found["name"]), class_weights=weights)
 
     def require_fit(self, kind: str, num_classes: int) -> None:
         """A TypeError for a loss that a model of this kind, with so many classes, cannot have been trained by."""
@@ -108,12 +106,7 @@ class Loss:
     def _rows(self, function: LossFunction, outputs: Tensor, answers: Tensor) -> Tensor:
         """The user's losses of some rows; an InputError where they are not one for each row."""
         losses: object = function(outputs, answers)
-        if (
-            isinstance(losses, Tensor)
-            and losses.ndim
-            and len(losses) == len(outputs)
-            and losses.is_floating_point()
-        ):
+        if isinstance(losses, Tensor) and losses.is_floating_point() and losses.shape[:1] == outputs.shape[:1]:
             return losses
         raise InputError(
             f"a loss function must give the loss of each vertex: {form_of(losses)} for {len(outputs)} "
@@ -122,10 +115,7 @@ class Loss:
         )
 
     def try_out(self, known: Answers, num_outputs: int, device: torch.device) -> None:
-        """Find errors of a function of the user's before anything is trained: its shape, and a vertex that depends on others.
-
-        The function gets outputs of ``num_outputs`` columns, as in training.
-        """
+        """Find errors of a function of the user's before anything is trained: its shape, and a vertex that depends on others."""
         if self.function is None:
             return
         mask = known.splits["train"] if "train" in known.splits else next(iter(known.splits.values()))
@@ -164,17 +154,7 @@ def build_loss(
     class_weights: str | Sequence[float] | None = None,
     function: Any = None,
 ) -> Loss:
-    """The loss of a run that learns ``known``, the answers of ``task`` alone with a split 'train'.
-
-    Args:
-        task: one of :data:`sagann.graph.TASKS`, or :data:`sagann.graph.LINK_TASK`.
-        known: what is learned.
-        name: a name in LOSSES; None for the task's default.
-        class_weights: 'balanced', or a weight for each class; None for equal weights.
-        function: a function of the user's, a :data:`LossFunction`, instead of ``name``.
-    Raises:
-        InputError: the loss is not for the task, or the class weights do not fit loss and classes.
-    """
+    """The loss of a run that learns ``known``, the answers of ``task`` alone: of a name, the task's default, or a function of the user's."""
     if function is not None:
         if not callable(function):
             hint = "Name a loss as TrainConfig(loss='mae'); pass a function of outputs and answers here."

@@ -19,10 +19,12 @@ import math
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import torch
 from torch import Tensor
 
+from sagann.errors import InputError, require_type
 from sagann.graph import LINK_TASK, SPLIT_NAMES, Answers
 from sagann.graph.checks import CHECKED_AT_ONCE, slices
 from sagann.train.losses import Loss, default_loss
@@ -43,10 +45,7 @@ class Kind:
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """Names of all metrics. 'loss' is the training loss on the split, without dropout. Of links it is over the negative links that each
-        link is ranked among (50, where hold_out_links draws them), not over the ``TrainConfig.negatives`` of training: a softmax or a sum over
-        them is larger than in training.
-        """
+        """Names of all metrics. 'loss' is the training loss on the split, without dropout; of links, over the negative links that each is ranked among."""
         return ("loss", *self.errors, *self.scores)
 
 
@@ -97,10 +96,7 @@ def evaluate_splits(
     splits: Collection[str] = SPLIT_NAMES,
     names: Collection[str] | None = None,
 ) -> dict[str, Metrics]:
-    """Metrics of each of ``splits`` that there are; of one split 'all' where there are none.
-
-    ``known`` has answers for one task alone. ``task``, ``loss`` and ``names`` are those of :func:`compute_metrics`.
-    """
+    """Metrics of each of ``splits`` that there are, as :func:`compute_metrics` gives them; of one split 'all' where there are none."""
     found: dict[str, Metrics] = {}
     for name, mask in measured_splits(known).items():
         if name in splits or name == "all":
@@ -142,22 +138,20 @@ def compute_metrics(
     """Measure ``outputs``, float [n, C], against ``answers``: class ids int64 [n], all known; 0 and 1 uint8 [n, C] for 'multi-label';
     float [n, C] for 'regression'; for links, 0 int64 [n], the place of the positive link among its negative ones.
 
-    Where a vertex may have several labels, a class is predicted where its logit is above 0 (probability 0.5), and accuracy
-    is over all n * C decisions. A metric that is undefined on these answers is left out; for n = 0, all are.
-
-    Args:
-        outputs: outputs of a model.
-        answers: what they should be.
-        task: one of :data:`sagann.graph.TASKS`, or :data:`sagann.graph.LINK_TASK`.
-        loss: the loss to measure; None for that of the task. One that is not known any more is left out.
-        names: metrics to measure; None for all of the task.
-        rows: int64 [n], the rows of ``outputs`` to measure; None for all.
+    Where a vertex may have several labels, a class is predicted where its logit is above 0 (probability 0.5), and accuracy is over all n * C
+    decisions. A metric that is undefined on these answers is left out; for n = 0, all are. ``rows`` are the rows of ``outputs`` to measure,
+    int64 [n]; None for all.
     """
     if len(answers) == 0:
         return {}
     names = KINDS[task].metrics if names is None else names
     chosen, loss = Rows(outputs, rows, len(answers)), loss or default_loss(task)
-    found = {"loss": _mean_loss(chosen, answers, loss)} if "loss" in names and loss.is_known else {}
+    found: Metrics = {}
+    if "loss" in names and loss.is_known:
+        parts = [(float(loss(slab, answers[part])), part.stop - part.start) for part, slab in chosen.slabs()]
+        # The mean of one slab is exact to the last bit.
+        is_one = len(parts) == 1
+        found["loss"] = parts[0][0] if is_one else sum(mean * count for mean, count in parts) / len(answers)
     measured = [name for name in names if name != "loss"]
     if not measured:
         return found
@@ -183,12 +177,6 @@ class Rows:
             part = slice(first, min(first + step, self.count))
             at = self._rows
             yield part, self._outputs[part] if at is None else self._outputs.index_select(0, at[part])
-
-
-def _mean_loss(rows: Rows, answers: Tensor, loss: Loss) -> float:
-    parts = [(float(loss(outputs, answers[part])), part.stop - part.start) for part, outputs in rows.slabs()]
-    # The mean of one slab is exact to the last bit.
-    return parts[0][0] if len(parts) == 1 else sum(mean * count for mean, count in parts) / len(answers)
 
 
 def predict_classes(logits: Tensor, *, multi_label: bool) -> Tensor:
@@ -293,10 +281,7 @@ def _f1(right: Tensor, predicted_or_true: Tensor) -> Tensor:
 def _roc_auc(
     rows: Rows, classes: range, scores_of: Callable[[Tensor], Tensor], truth_of: Callable[[int], Tensor]
 ) -> Metrics:
-    """Mean area over the classes that have both a false and a true row; empty where there is no such class.
-
-    ``scores_of`` gives the scores of logits on the CPU, ``truth_of`` a bool per row for a class.
-    """
+    """Mean area over the classes that have both a false and a true row; empty where there is no such class."""
     areas = []
     at_once = max(1, _SCORES_AT_ONCE // max(1, rows.count))
     for first in range(classes.start, classes.stop, at_once):
@@ -318,3 +303,72 @@ def area(scores: Tensor, truth: Tensor) -> float:
     below = false.cumsum(0) - false
     pairs = (true * (2 * below + false)).sum()
     return float(pairs.double() / (2 * true.sum() * false.sum()))
+
+
+MetricFunction: TypeAlias = Callable[[Tensor, Tensor], Any]
+"""Gives a number from outputs [n, C] of the model for the vertices of a split, and answers: class ids int64 [n], 0 and 1 uint8 [n, C], or
+targets float [n, T]. Both are on the CPU."""
+
+
+@runtime_checkable
+class GatheredMetric(Protocol):
+    """A metric that gathers slabs of outputs and answers, such as a ``torchmetrics.Metric``."""
+
+    def reset(self) -> None:
+        """Forget what was gathered."""
+
+    def update(self, outputs: Tensor, answers: Tensor, /) -> None:
+        """Gather the vertices of a slab."""
+
+    def compute(self) -> Any:
+        """The metric of all that was gathered, a number."""
+
+
+OwnMetrics: TypeAlias = Mapping[str, MetricFunction | GatheredMetric]
+"Metrics of the user's by name."
+
+
+def check_own_metrics(metrics: Mapping[Any, Any], *, where: str) -> None:
+    """Refuse names that other metrics have or that are no words, and values that cannot be called."""
+    require_type(metrics, Mapping, where=where, hint="Pass a mapping of name to function.")
+    for name, metric in metrics.items():
+        if not isinstance(name, str) or not name.isidentifier() or name in METRICS:
+            raise InputError(
+                f"name of a metric cannot be used: {name!r}, expected a word other than {', '.join(METRICS)} "
+                f"(in {where})",
+                hint="Choose another name.",
+            )
+        if not callable(metric) and not isinstance(metric, GatheredMetric):
+            hint = "Pass a function of outputs and answers, or an object with reset, update and compute."
+            raise InputError(f"a metric cannot be called: '{name}' is {metric!r:.80} (in {where})", hint=hint)
+
+
+def measure_own(metrics: OwnMetrics, rows: Rows, answers: Tensor) -> Metrics:
+    """Each metric of some rows of outputs; one that is NaN or infinite is left out, as undefined."""
+    found: Metrics = {}
+    for name, metric in metrics.items():
+        with torch.no_grad():
+            value = _value(metric, rows, answers)
+        if isinstance(value, Tensor) and value.numel() == 1:
+            value = value.item()
+        if not isinstance(value, int | float):
+            raise InputError(
+                f"a metric must give a number: {type(value).__name__} "
+                f"{list(value.shape) if isinstance(value, Tensor) else value!r:.80} (in metric '{name}')",
+                hint="Return a float, or a tensor with one element.",
+            )
+        if math.isfinite(value):
+            found[name] = float(value)
+    return found
+
+
+def _value(metric: MetricFunction | GatheredMetric, rows: Rows, answers: Tensor) -> Any:
+    if isinstance(metric, GatheredMetric):
+        if hasattr(metric, "distributed_available_fn"):
+            # Every worker has the rows of all. torchmetrics would add them up once more.
+            metric.distributed_available_fn = lambda: False
+        metric.reset()
+        for part, outputs in rows.slabs():
+            metric.update(outputs.cpu(), answers[part].cpu())
+        return metric.compute()
+    return metric(torch.cat([outputs.cpu() for _, outputs in rows.slabs()]), answers.cpu())

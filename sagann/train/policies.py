@@ -1,4 +1,4 @@
-"""Policies of a training run: weight decay, optimizer, learning-rate scheduler.
+"""Policies of a training run: weight decay, optimizer, learning-rate scheduler; and the names in a :class:`sagann.TrainConfig`.
 
 TrainConfig names each policy, so that a run can be reopened. A callable of the user's may replace each one in Trainer.
 """
@@ -6,23 +6,29 @@ TrainConfig names each policy, so that a run can be reopened. A callable of the 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+import re
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
 
 import torch
 from torch import nn
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
-from sagann.errors import InputError
+from sagann.config import TrainConfig
+from sagann.constructor_options import check_options
+from sagann.errors import InputError, closest, nearest, shown
+from sagann.graph.answers import ALL_TASKS
+from sagann.options import options_of
 from sagann.saga import SagaLayer
-
-if TYPE_CHECKING:
-    from sagann.config import TrainConfig
+from sagann.train.losses import LOSS_ALIASES, LOSSES
+from sagann.train.metrics import METRICS
 
 _ELEMENTWISE = "ASGD Adadelta Adagrad Adam AdamW Adamax NAdam RAdam RMSprop Rprop SGD"
 ELEMENTWISE = tuple(getattr(torch.optim, name) for name in _ELEMENTWISE.split())
 "Optimizers that step each number by itself. Others add numbers up, which machines may round differently."
-REFUSALS = (TypeError, ValueError, RuntimeError, AttributeError, LookupError, ArithmeticError, AssertionError)
+_REFUSALS = (TypeError, ValueError, RuntimeError, AttributeError, LookupError, ArithmeticError, AssertionError)
 "Errors that torch raises for options of a wrong type or value."
 
 _TRIED_EPOCHS = 1000
@@ -111,51 +117,28 @@ class Policies:
                 "the model has nothing to train: 0 parameters that require a gradient (in Trainer.model)",
                 hint="Give the model parameters, or set requires_grad on them.",
             )
-        kind = getattr(torch.optim, config.optimizer)
+        kind: Callable[..., torch.optim.Optimizer] = getattr(torch.optim, config.optimizer)
         if "weight_decay" not in inspect.signature(kind).parameters:
             groups = [{name: value for name, value in group.items() if name != "weight_decay"} for group in groups]
-        try:
-            optimizer: torch.optim.Optimizer = kind(groups, lr=config.lr, **config.optimizer_options)
-        except REFUSALS as error:
-            raise torch_refuses("optimizer", config.optimizer, error) from error
-        return optimizer
+        with explained("optimizer", config.optimizer):
+            return kind(groups, lr=config.lr, **config.optimizer_options)
 
     def scheduler_of(self, optimizer: torch.optim.Optimizer, *, maximise: bool) -> LRScheduler | None:
-        """Make the scheduler, if there is to be one. ``maximise`` is the default mode of ReduceLROnPlateau.
-
-        A refusal of torch, or a schedule that ends before the last epoch, is an InputError.
-        """
+        """Make the scheduler, if there is to be one. ``maximise`` is the default mode of ReduceLROnPlateau."""
         config = self._config
         if self._scheduler is not None:
             return self._scheduler(optimizer)
         if config.scheduler is None:
             return None
-        kind = getattr(torch.optim.lr_scheduler, config.scheduler)
+        kind: type[LRScheduler] = getattr(torch.optim.lr_scheduler, config.scheduler)
         options = dict(config.scheduler_options)
         if issubclass(kind, ReduceLROnPlateau):
             options.setdefault("mode", "max" if maximise else "min")
-        try:
-            scheduler: LRScheduler = kind(optimizer, **options)
-        except REFUSALS as error:
-            raise torch_refuses("scheduler", config.scheduler, error) from error
-        length = getattr(scheduler, "total_steps", None)
-        if (
-            isinstance(scheduler, torch.optim.lr_scheduler.OneCycleLR)
-            and length is not None
-            and length < config.epochs
-        ):
-            raise InputError(
-                f"the schedule ends before training: {length} steps, {config.epochs} epochs (in "
-                "TrainConfig.scheduler_options)",
-                hint=f"Set total_steps to at least {config.epochs}, or train for fewer epochs.",
-            )
-        return scheduler
+        with explained("scheduler", config.scheduler):
+            return kind(optimizer, **options)
 
     def try_out(self) -> None:
-        """Step the optimizer and the scheduler on a parameter of no use, unless the user makes one of them.
-
-        Torch checks most options only when it uses them, which may be in the middle of training.
-        """
+        """Step the optimizer and the scheduler on a parameter of no use: torch checks most options when it uses them, perhaps in the middle of training."""
         config = self._config
         if self._optimizer is not None or self._scheduler is not None:
             return
@@ -168,10 +151,8 @@ class Policies:
             parameter.grad = torch.zeros_like(parameter)
         for _ in range(min(config.epochs, _TRIED_EPOCHS) if scheduler else 1):
             check_rates(scheduler, optimizer)
-            try:
+            with explained("optimizer", config.optimizer):
                 optimizer.step(lambda: 0.0)
-            except REFUSALS as error:
-                raise torch_refuses("optimizer", config.optimizer, error) from error
             step_scheduler(scheduler, 0.0)
 
 
@@ -188,38 +169,105 @@ def _require_maker(given: object, what: str, argument: str) -> None:
 
 
 def step_scheduler(scheduler: LRScheduler | None, monitored: float | None) -> None:
-    """Step the scheduler, if there is one, at the end of an epoch.
-
-    ReduceLROnPlateau is stepped only where ``monitored``, the value of the monitored metric, was measured in this epoch.
-    """
-    try:
+    """Step the scheduler, if there is one, at the end of an epoch; ReduceLROnPlateau where the monitored metric was measured in it."""
+    with explained("scheduler", type(scheduler).__name__):
         if isinstance(scheduler, ReduceLROnPlateau):
             if monitored is not None:
                 scheduler.step(monitored)
         elif scheduler is not None:
             scheduler.step()
-    except REFUSALS as error:
-        raise torch_refuses("scheduler", type(scheduler).__name__, error) from error
 
 
 def check_rates(scheduler: LRScheduler | None, optimizer: torch.optim.Optimizer) -> None:
     """Refuse a learning rate that a scheduler has made negative or too large for float32."""
     if scheduler is None:
         return
-    for group in optimizer.param_groups:
-        lr = float(group["lr"])
+    for lr in (float(group["lr"]) for group in optimizer.param_groups):
         if not 0 <= lr <= _LARGEST_LR:
             raise InputError(
-                f"the scheduler leaves the range of learning rates: {lr:g} after {scheduler.last_epoch} steps, "
-                f"expected 0 to {_LARGEST_LR:.3g} (in TrainConfig.scheduler_options of "
-                f"{type(scheduler).__name__})",
+                f"the scheduler {type(scheduler).__name__} leaves the range of learning rates: {lr:g} after {scheduler.last_epoch} steps, expected 0 to {_LARGEST_LR:.3g} (in "
+                "TrainConfig.scheduler_options)",
                 hint="Correct its options; a factor (gamma) is between 0 and 1, a period at least 1.",
             )
 
 
-def torch_refuses(what: str, name: str, error: Exception) -> InputError:
-    """The error of an 'optimizer' or 'scheduler' of the class ``name``, for an error that torch raised."""
-    return InputError(
-        f"torch refuses the {what}: {name}: {error or type(error).__name__} (in TrainConfig.{what}_options)",
-        hint=f"Correct its options; the documentation of {name} lists their types and ranges.",
-    )
+@contextmanager
+def explained(what: str, name: str, *, unless: Callable[[], bool] = lambda: False) -> Iterator[None]:
+    """Inside the block, what torch refuses of an 'optimizer' or 'scheduler' of the class ``name`` is an InputError, unless something else failed."""
+    try:
+        yield
+    except _REFUSALS as error:
+        if unless():
+            raise
+        raise InputError(
+            f"torch refuses the {what}: {name}: {error or type(error).__name__} (in TrainConfig.{what}_options)",
+            hint=f"Correct its options; the documentation of {name} lists their types and ranges.",
+        ) from error
+
+
+def check_names(config: TrainConfig) -> None:
+    """Check the names and options that only registries know, set the loss to its first name, and the weight decay to the optimizer's."""
+    if config.task is not None and config.task not in ALL_TASKS:
+        raise _unknown("task", config.task, ALL_TASKS)
+    if config.loss is not None:
+        loss = LOSS_ALIASES.get(config.loss, config.loss)
+        if loss not in LOSSES:
+            known = (*LOSSES, *LOSS_ALIASES)
+            raise _unknown("loss", config.loss, known, " Pass a function as Trainer(..., loss=...).")
+        object.__setattr__(config, "loss", loss)
+    _check_monitor(config)
+    optimizer = _class_of_torch(torch.optim, torch.optim.Optimizer, config.optimizer, "optimizer")
+    has_decay = "weight_decay" in inspect.signature(optimizer).parameters
+    if config.weight_decay is None:
+        object.__setattr__(config, "weight_decay", 5e-4 if has_decay else 0.0)
+    # PyTorch takes other types than its annotations say, and checks them itself.
+    check = partial(check_options, by_type=False)
+    where, what = "TrainConfig.optimizer_options", "optimizer_options"
+    check(optimizer, config.optimizer_options, taken={"params", "lr", "weight_decay"}, where=where, what=what)
+    if config.weight_decay and not has_decay:
+        expected = f"0 for the optimizer '{config.optimizer}', which has no weight decay"
+        raise options_of(TrainConfig)["weight_decay"].refused(config.weight_decay, expected)
+    if config.scheduler is not None:
+        schedulers = torch.optim.lr_scheduler
+        scheduler = _class_of_torch(schedulers, schedulers.LRScheduler, config.scheduler, "scheduler")
+        where, what = "TrainConfig.scheduler_options", "scheduler_options"
+        check(scheduler, config.scheduler_options, taken={"optimizer"}, where=where, what=what)
+    if config.hot is not None:
+        from sagann.runtime.tiered.hot_size import parse_hot
+
+        parse_hot(config.hot, where="TrainConfig.hot")
+    if config.devices is not None:
+        from sagann.hybrid.devices import Devices
+
+        Devices.parse(config.devices, where="TrainConfig.devices")
+
+
+def _check_monitor(config: TrainConfig) -> None:
+    name = config.monitor
+    split, _, metric = (name or "").partition("/")
+    # Weights chosen by the test split would make its metrics worthless.
+    if name is None or (split in ("train", "val") and metric in METRICS):
+        return
+    expected = f"'train' or 'val' (never 'test'), a slash, and one of {', '.join(METRICS)}"
+    # Offer the nearest for a name such as 'val_acc' or 'auc'.
+    found = re.match(r"(train|val|test)[a-z]*[/_ -]", name)
+    near = nearest(name[found.end() :] if found else name, METRICS)
+    hint = f"Did you mean '{'train' if name.startswith('train') else 'val'}/{near}'? " if near else ""
+    raise options_of(TrainConfig)["monitor"].refused(name, expected, f"{hint}Set monitor to {expected}.")
+
+
+def _unknown(what: str, value: object, known: Collection[str], otherwise: str = "") -> InputError:
+    where, hint = f"TrainConfig.{what}", closest(value, known) + otherwise
+    return InputError(f"unknown {what}: {shown(value)} (in {where})", hint=hint)
+
+
+def _class_of_torch(module: Any, base: type, name: str, what: str) -> type:
+    """The class of an optimizer or a scheduler, by its name in PyTorch."""
+    classes = {
+        key: kind
+        for key, kind in sorted(vars(module).items())
+        if isinstance(kind, type) and issubclass(kind, base) and kind is not base and not key.startswith("_")
+    }
+    if name not in classes:
+        raise _unknown(what, name, classes, f" Pass a function that makes one as Trainer(..., {what}=...).")
+    return classes[name]

@@ -2,36 +2,51 @@
 
 from __future__ import annotations
 
+import copy
 import threading
 from collections.abc import Collection
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
-from sagann.errors import InputError, LayerError, require_type
+from sagann.errors import InputError, LayerError, first_line, require_type
 from sagann.graph import SPLIT_NAMES, Graph
 from sagann.graph.graph import without_others
-from sagann.nn.model_call import class_of
 from sagann.runtime.team import SOLO, Team
 from sagann.storage.verify import check_graph
 from sagann.train.contract import Contract
-from sagann.train.evaluating import evaluating
 from sagann.train.heads import HEADS, Batch
 from sagann.train.losses import Loss, default_loss
-from sagann.train.metrics import Metrics, Rows, evaluate_splits, finite, measured_splits
-from sagann.train.own_metrics import OwnMetrics, check_own_metrics, measure_own
-from sagann.train.preparation import PreparedGraph, features_as, parameter_dtype, prepared_by
-from sagann.train.runner import ByGraphs, OnPart, Runner, rows_of_batch
-from sagann.train.streamed import Streamed
-from sagann.train.streaming import Streaming
+from sagann.train.metrics import (
+    Metrics,
+    OwnMetrics,
+    Rows,
+    check_own_metrics,
+    evaluate_splits,
+    finite,
+    measure_own,
+    measured_splits,
+)
+from sagann.train.runner import (
+    ByGraphs,
+    OnPart,
+    PreparedGraph,
+    Runner,
+    evaluating,
+    features_as,
+    large_arrays,
+    parameter_dtype,
+    prepared_by,
+    rows_of_batch,
+)
+from sagann.train.streamed import Streamed, Streaming
 from sagann.train.trainable import require_features
 
 if TYPE_CHECKING:
     from sagann.runtime.workers import Workers
-    from sagann.train.learned import Learned
+    from sagann.train.balancer import Learned
 
 
 class Predictor:
@@ -72,7 +87,6 @@ class Predictor:
         require_type(model, nn.Module, where="Predictor.model", hint="Pass a torch.nn.Module.")
         require_type(contract, Contract, where="Predictor.contract", hint="Pass Contract.of(graph).")
         require_type(device, torch.device, where="Predictor.device", hint="Pass torch.device('cpu'), for one.")
-        _check_has_data(model)
         self.contract, self.device = contract, device
         self.mean_loss = loss or default_loss(contract.kind)
         self.head = HEADS[contract.unit](model, contract, self.mean_loss, device)
@@ -86,15 +100,30 @@ class Predictor:
         "The runner of the last graph; all threads share it."
         self._lock = threading.Lock()
         if contract.unit == "graph" and (streaming is not None or self.team.size > 1):
-            raise _undivided(model, self.team)
+            budget, count = (
+                ("memory (--memory)", "a memory budget"),
+                ("workers (--workers)", f"{self.team.size} workers"),
+            )
+            option, found = budget if self.team.size == 1 else count
+            raise InputError(
+                f"a model of whole graphs is neither streamed nor divided among workers: {found} (in model {self.head.name})",
+                hint=f"Leave {option} out: the graphs are computed in batches, of which one is in memory at a time.",
+            )
 
     def stream_within(self, streaming: Streaming | None) -> None:
         """Stream the model from now on within ``streaming``; None for everything in memory."""
         self.streaming, self._kept = streaming, None
 
-    def large_arrays(self) -> AbstractContextManager[None]:
-        """See :meth:`sagann.train.streaming.Streaming.large_arrays`; changes nothing where the model is not streamed."""
-        return nullcontext() if self.streaming is None else self.streaming.large_arrays()
+    def copied(self, *, device: torch.device | None = None) -> Predictor:
+        """A predictor with a copy of the model, in memory. A model that cannot be copied is an InputError."""
+        try:
+            model = copy.deepcopy(self.model)
+        except (TypeError, RuntimeError) as error:
+            raise InputError(
+                f"the model cannot be copied: {first_line(error)} (in model {type(self.model).__name__})",
+                hint="Make it work with copy.deepcopy: keep locks, files and results with a gradient out of its attributes.",
+            ) from error
+        return Predictor(model, self.contract, device=device or self.device, loss=self.mean_loss)
 
     def runner(self, prepared: PreparedGraph) -> Runner:
         """How the model runs over a prepared graph."""
@@ -105,14 +134,8 @@ class Predictor:
                     kind = ByGraphs
                 elif self.streaming is not None:
                     kind = Streamed
-                self._kept = kind(
-                    self.model,
-                    prepared,
-                    self.head,
-                    device=self.device,
-                    streaming=self.streaming,
-                    for_first=self._for_first,
-                )
+                given: dict[str, Any] = {"streaming": self.streaming, "for_first": self._for_first}
+                self._kept = kind(self.model, prepared, self.head, device=self.device, **given)
             return self._kept
 
     def prepare(self, graph: Graph, *, validate: bool = True, keeps_whole: bool = False) -> PreparedGraph:
@@ -134,7 +157,7 @@ class Predictor:
             check_graph(graph)
         self.contract.check(graph)
         num_types = graph.num_edge_types and self.contract.num_edge_types
-        with self.large_arrays():
+        with large_arrays(self.streaming):
             # Edges that the model adds, such as loops of a type of their own, get the same type as in training.
             typed = replace(graph, num_edge_types=num_types) if num_types != graph.num_edge_types else graph
             prepared = prepared_by(self.model, features_as(typed, parameter_dtype(self.model)))
@@ -155,10 +178,7 @@ class Predictor:
         )
 
     def try_out(self, prepared: PreparedGraph) -> None:
-        """Make lazy parameters, and find errors of the model, the budget and the disk before anything is trained.
-
-        In memory that takes one pass. For a streamed model, an evaluation is planned, and an epoch if it is streamed too.
-        """
+        """Make lazy parameters, and find errors of the model, the budget and the disk before anything is trained."""
         self.runner(prepared).try_out()
 
     def forward_batch(self, batch: Batch) -> Tensor:
@@ -170,10 +190,7 @@ class Predictor:
         return self.head.loss(self.forward_batch(batch), batch)
 
     def logits(self, prepared: PreparedGraph, *, splits: Collection[str] = SPLIT_NAMES) -> Tensor:
-        """What is measured, without dropout: outputs [num_vertices, C], or [num_graphs, C]; scores of the links of some splits.
-
-        They lie on the device; on the CPU, where workers divide the graph.
-        """
+        """What is measured, without dropout: outputs [num_vertices, C], or [num_graphs, C]; scores of the links of some splits."""
         with evaluating(self.model):
             rows = self._gathered(self.runner(prepared))
             return self.head.outputs(rows, prepared.graph, splits) if self._gets_results else rows
@@ -205,11 +222,7 @@ class Predictor:
         return found
 
     def predict(
-        self,
-        graph: Graph | PreparedGraph,
-        *,
-        probabilities: bool = False,
-        links: tuple[Tensor, ...] | None = None,
+        self, graph: Graph | PreparedGraph, *, probabilities: bool = False, links: tuple[Tensor, ...] | None = None
     ) -> Tensor:
         """Predict every vertex of ``graph``, or every graph of several in one, without reading labels or targets; or score pairs of vertices.
 
@@ -265,7 +278,6 @@ def _divided(
     prepared: Graph, opened: Graph, workers: Workers, device: torch.device, learned: Learned | None
 ) -> PreparedGraph:
     """A worker's part of a prepared graph. What the model has made of the whole graph's edges and features is freed."""
-    # Imported here: most runs have no workers, and it loads Numba.
     from sagann.runtime.workers import worker_part
 
     require_features(prepared, "workers", hint="Use one worker, or give the graph features.")
@@ -273,25 +285,6 @@ def _divided(
     part = worker_part(prepared, workers, opened=opened, device=device, bounds=bounds)
     known = replace(prepared, topology=opened.topology, features=opened.features)
     return PreparedGraph(graph=known, opened=opened.topology, part=part)
-
-
-def _check_has_data(model: nn.Module) -> None:
-    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
-        if tensor.is_meta:
-            raise InputError(
-                f"the model's parameters have no values: '{name}' is on the device 'meta' (in model "
-                f"{class_of(model).__name__})",
-                hint="Build the model without device='meta', or give it memory and values: model.to_empty(device='cpu').",
-            )
-
-
-def _undivided(model: nn.Module, team: Team) -> InputError:
-    option = "memory (--memory)" if team.size == 1 else "workers (--workers)"
-    found = "a memory budget" if team.size == 1 else f"{team.size} workers"
-    return InputError(
-        f"a model of whole graphs is neither streamed nor divided among workers: {found} (in model {class_of(model).__name__})",
-        hint=f"Leave {option} out: the graphs are computed in batches, of which one is in memory at a time.",
-    )
 
 
 def _require_graph(graph: object) -> None:

@@ -3,44 +3,43 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from statistics import median
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from torch import Tensor
 
 from sagann.errors import InputError, listed
-from sagann.hybrid.assignment import HOST
-from sagann.hybrid.forecast import Prediction
+from sagann.graph.feature_store import Features
+from sagann.hybrid.assignment import HOST, Threads, split_evenly
+from sagann.hybrid.balance import balanced
+from sagann.hybrid.forecast import Prediction, accelerator_names
 from sagann.hybrid.manager import WARM_UP
 from sagann.runtime.loading import MiniBatches
+from sagann.runtime.loading.pipeline import StageCounters
+from sagann.runtime.processor import num_cores
+from sagann.runtime.tiered.counters import TierCounts, Traffic
+from sagann.storage.mapped import mapped_rows
+from sagann.train.batch_epochs import SampledEpochs
 from sagann.train.epoch_source import EpochSource
 from sagann.train.hybrid_epochs import HybridEpochs
 from sagann.train.predictor import Predictor
+from sagann.train.reporter import EpochProgress
 from sagann.train.resources import reproducible, seeded
-from sagann.train.sampled_epochs import SampledEpochs
-from sagann.train.sampled_forecast import (
-    LONGEST_S,
-    ROUNDS,
-    SETTLING_ROUNDS,
-    SampledForecast,
-    forecast_of,
-    prediction_of,
-    rehearsed,
-    with_one_more,
-)
 from sagann.train.session import TrainSession
-from sagann.train.trainable import copy_of_model
 
 if TYPE_CHECKING:
     from sagann.train.trainer import Trainer
 
-SessionOf = Callable[[Predictor, EpochSource], TrainSession]
-"Makes the session that trains the model of a predictor on the steps of a source."
+
 SHORT_S = 2.0
 "Seconds after which a rehearsal before a run begins no more rounds: shares need less accuracy than a forecast."
 
 
-def foretell(trainer: Trainer, session_of: SessionOf) -> SampledForecast:
+def foretell(trainer: Trainer) -> SampledForecast:
     """See :meth:`sagann.train.Trainer.foretell`."""
     are_links = trainer.predictor.contract.unit == "link"
     if trainer.config.sample is None or are_links:
@@ -52,29 +51,24 @@ def foretell(trainer: Trainer, session_of: SessionOf) -> SampledForecast:
     with _copied(trainer) as predictor:
         source = SampledEpochs(predictor, trainer.prepared, trainer.config)
         source.try_out()
-        session = session_of(predictor, source)
+        session = trainer.session_of(predictor, source)
         return forecast_of(source, rehearsed(session, source, longest_s=LONGEST_S, most_rounds=ROUNDS))
 
 
-def foretell_trainers(trainer: Trainer, session_of: SessionOf) -> tuple[Prediction, Prediction | None]:
-    """See :meth:`sagann.train.Trainer.foretell_trainers`."""
-    config = trainer.config
-    if config.sample is None or config.devices is None:
-        raise InputError(
-            f"only trainers that share mini-batches are foretold: sample is {config.sample}, devices is "
-            f"{config.devices} (in Trainer.foretell_trainers)",
-            hint="Set TrainConfig.sample and TrainConfig.devices.",
-        )
-    with _rehearsed_trainers(trainer, session_of, LONGEST_S) as (source, found):
+def foretell_trainers(trainer: Trainer) -> tuple[Prediction, Prediction | None]:
+    """Foretell an epoch of the trainers of ``config.devices``, with the shares that they settle on in some ten seconds; and with one accelerator more.
+
+    A copy of the model is trained.
+    """
+    with _rehearsed_trainers(trainer, LONGEST_S) as (source, found):
         return found, with_one_more(source, found)
 
 
 @contextmanager
 def _rehearsed_trainers(
-    trainer: Trainer, session_of: SessionOf, longest_s: float, minibatches: MiniBatches | None = None
+    trainer: Trainer, longest_s: float, minibatches: MiniBatches | None = None
 ) -> Iterator[tuple[HybridEpochs, Prediction]]:
-    """Trainers, and the epoch that they are expected to train with the shares that they settle on. After ``longest_s`` seconds no more
-    batches are trained."""
+    """Trainers, and the epoch that they are expected to train with the shares that they settle on in ``longest_s`` seconds."""
     # Whatever the run does, its best shares are searched.
     config = replace(trainer.config, sharing="joint", profile=False)
     with _copied(trainer) as predictor:
@@ -84,16 +78,14 @@ def _rehearsed_trainers(
         source.try_out()
         with closing(source):
             source.open()
-            session = session_of(predictor, source)
+            session = trainer.session_of(predictor, source)
             rounds = rehearsed(
                 session, source, longest_s=longest_s, most_rounds=SETTLING_ROUNDS, warm_up=WARM_UP + 1
             )
             yield source, prediction_of(source, rounds)
 
 
-def begin_as_foretold(
-    trainer: Trainer, source: EpochSource, session_of: SessionOf, say: Callable[[str], None]
-) -> None:
+def begin_as_foretold(trainer: Trainer, source: EpochSource, say: Callable[[str], None]) -> None:
     """Let a run begin with the seeds and threads that its trainers settle on in a rehearsal.
 
     A run that goes on with the shares of its checkpoint keeps them, and one with fewer seeds in a mini-batch than trainers has no choice.
@@ -108,7 +100,7 @@ def begin_as_foretold(
     since_s = time.perf_counter()
     say(f"Rehearsing {listed((HOST,) * devices.uses_host + devices.names)}, to begin with the best shares ...")
     # The run and its rehearsal have one hot tier.
-    with _rehearsed_trainers(trainer, session_of, SHORT_S, source.minibatches) as (_, found):
+    with _rehearsed_trainers(trainer, SHORT_S, source.minibatches) as (_, found):
         source.manager.start_from(found.assignment)
     shares = listed([f"{name} gets {count}" for name, count in found.assignment.seeds.items() if count])
     say(
@@ -123,5 +115,247 @@ def _copied(trainer: Trainer) -> Iterator[Predictor]:
     with ExitStack() as stack:
         stack.enter_context(seeded(trainer.config.seed, trainer.device))
         stack.enter_context(reproducible(trainer.config.deterministic, trainer.device))
-        known = trainer.predictor
-        yield Predictor(copy_of_model(trainer.model), known.contract, device=trainer.device, loss=known.mean_loss)
+        yield trainer.predictor.copied()
+
+
+TRAINING = "train"
+"Name of the stage that is the training step."
+FEWEST_BATCHES = 3
+"Fewest batches of a round, or all of an epoch, however long they take."
+MOST_BATCHES = 24
+"Most batches of a round."
+LONGEST_S = 10.0
+"Seconds after which no more batches are trained."
+ROUNDS = 5
+"Most rounds."
+SETTLING_ROUNDS = 40
+"Most rounds in which trainers share out seeds and threads."
+# No epoch of a rehearsal is evaluated.
+_NEVER = 2**62
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SampledForecast:
+    """An epoch of mini-batches as it is expected to run."""
+
+    seconds: float
+    "Seconds of an epoch."
+    num_batches: int
+    "Number of batches of an epoch."
+    num_rehearsed: int
+    "Number of batches that were measured."
+    num_seeds: int
+    "Number of training vertices of an epoch."
+    batch_size: int
+    "Number of training vertices of a whole batch."
+    fanouts: tuple[int, ...]
+    "Number of in-edges that a vertex picks, for each hop."
+    num_edges: int
+    "Sampled edges of an epoch."
+    tiers: Mapping[str, TierCounts]
+    """Rows and bytes of features of an epoch by the tier that gives them: 'memory', 'file' where they are mapped from a file, 'hot' and
+    'cold' of a store with tiers, or the class of another feature store."""
+    ahead: int
+    "Number of batches that are made ahead of the training step; 0 where it makes them itself."
+    ahead_bytes: int
+    "Bytes of the batches that are in memory at a time, at most: those ahead, the one that is trained, and blocks that are sampled further ahead."
+    busy: Mapping[str, float]
+    "By stage, the share of the epoch for which its threads are busy; the training step is 'train'."
+    busy_cores: float
+    "Share of the processor's cores that are busy."
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of features that an epoch loads, from all tiers."""
+        return sum(each.num_bytes for each in self.tiers.values())
+
+    @property
+    def bottleneck(self) -> str:
+        """The stage whose threads are busy for the largest share of the epoch."""
+        return max(self.busy, key=self.busy.__getitem__)
+
+
+class Round(NamedTuple):
+    """Batches that went through the pipeline and were trained."""
+
+    counters: tuple[StageCounters, ...]
+    "What each stage has done, the caller at last."
+    num_batches: int
+    "Number of batches that were trained."
+    num_edges: int
+    "Edges that were sampled for them."
+    first_s: float
+    "Seconds until the first step ended."
+    seconds: float
+    "Seconds until the last step ended."
+    train_s: float
+    "Seconds of the training steps."
+    core_s: float
+    "Seconds that all cores together were busy."
+    traffic: Traffic | None
+    "What the tiers of a store gave."
+
+
+def rehearsed(
+    session: TrainSession, source: SampledEpochs, *, longest_s: float, most_rounds: int, warm_up: int = 1
+) -> list[Round]:
+    """Train the first batches of some epochs, and measure them; those of the first ``warm_up`` epochs are not measured: they compile kernels."""
+    # No epoch is evaluated, and no learning rate changes.
+    session.config = replace(session.config, epochs=_NEVER, eval_every=_NEVER)
+    session.scheduler = None
+    for _ in range(warm_up):
+        _round(session, source, 0.0)
+    deadline_s, rounds = time.perf_counter() + longest_s, list[Round]()
+    while not rounds or (len(rounds) < most_rounds and time.perf_counter() < deadline_s):
+        rounds.append(_round(session, source, deadline_s))
+    return rounds
+
+
+def _round(session: TrainSession, source: SampledEpochs, deadline_s: float) -> Round:
+    """Train the first batches of an epoch."""
+    seen, since_s, core_since_s = list[EpochProgress](), time.perf_counter(), time.process_time()
+    left_s = 0.0
+
+    def leave(progress: EpochProgress) -> bool:
+        nonlocal left_s
+        seen.append(progress)
+        is_late = progress.batch >= FEWEST_BATCHES and time.perf_counter() > deadline_s
+        if not is_late and progress.batch < MOST_BATCHES:
+            return False
+        if session.device.type == "cuda":
+            torch.cuda.synchronize(session.device)
+        left_s = time.perf_counter() - since_s
+        return True
+
+    record = session.run_epoch(leave)
+    seconds, core_s = left_s or time.perf_counter() - since_s, time.process_time() - core_since_s
+    if record is not None:
+        num_batches, num_edges = len(seen) + 1, record.num_edges
+        train_s = source.counters[-1].busy_s
+    else:
+        # The next round is another epoch. The pipeline has not seen the end of the last step.
+        session.epoch, session.progress = session.epoch + 1, None
+        num_batches, num_edges = seen[-1].batch, seen[-1].num_edges
+        train_s = source.counters[-1].busy_s * num_batches / (num_batches - 1)
+    first_s = seen[0].train_s if seen else seconds
+    return Round(source.counters, num_batches, num_edges, first_s, seconds, train_s, core_s, source.traffic)
+
+
+def forecast_of(source: SampledEpochs, rounds: list[Round]) -> SampledForecast:
+    """The forecast of an epoch from rounds of its batches, and from what the tiers of a store gave to the last of them."""
+    batches = source.minibatches
+    num_batches, num_seeds = len(batches), len(batches.seeds)
+    stages, _ = batches.stages(1)
+    counters = [each.counters for each in rounds]
+    busy = {
+        stage.name: median(
+            each.counters[at].busy_s / each.seconds / (min(stage.threads, num_batches) if batches.ahead else 1)
+            for each in rounds
+        )
+        for at, stage in enumerate(stages)
+    }
+    busy[TRAINING] = median(each.train_s / each.seconds for each in rounds)
+    names = [stage.name for stage in stages]
+    sampled, loaded = names.index("sample"), names.index("load")
+
+    def in_epoch(at: int, count: str) -> int:
+        """Rows or bytes of an epoch from those of the seeds that a stage has worked on."""
+        made_from = sum(min(each[at].items * batches.batch_size, num_seeds) for each in counters)
+        return round(num_seeds * sum(getattr(each[at], count) for each in counters) / made_from)
+
+    most_bytes = [max(each[at].most_bytes for each in counters) for at in range(len(stages))]
+    on_their_way = min(batches.ahead + 1, num_batches)
+    features, traffic = batches.graph.features, rounds[-1].traffic
+    return SampledForecast(
+        seconds=_epoch_s(source, rounds),
+        num_batches=num_batches,
+        num_rehearsed=sum(each.num_batches for each in rounds),
+        num_seeds=num_seeds,
+        batch_size=batches.batch_size,
+        fanouts=batches.neighbor_sampler.fanouts,
+        num_edges=in_epoch(sampled, "rows"),
+        tiers=_tiers(features, in_epoch(loaded, "rows"), in_epoch(loaded, "num_bytes"), traffic),
+        ahead=batches.ahead,
+        ahead_bytes=on_their_way * sum(most_bytes)
+        + min(batches.window, num_batches - on_their_way) * most_bytes[sampled],
+        busy=busy,
+        busy_cores=median(each.core_s / each.seconds / num_cores() for each in rounds),
+    )
+
+
+def prediction_of(source: HybridEpochs, rounds: list[Round]) -> Prediction:
+    """The forecast of an epoch of several trainers, from rounds in which they shared out seeds and threads."""
+    manager, settled = source.manager, rounds[len(rounds) // 2 :]
+    assert manager.rates is not None
+    num_batches = len(source.minibatches)
+    iteration_s = median(
+        (each.seconds - each.first_s) / (each.num_batches - 1) if each.num_batches > 1 else each.seconds
+        for each in settled
+    )
+    loaded_bytes = max(each.counters[1].most_bytes for each in rounds)
+    work, seeds = manager.work, manager.assignment.total
+    # An iteration at which a round was left is not counted.
+    copied_s = {
+        name: seconds * seeds / sum(work.seeds.values()) for name, seconds in work.transfer_s.items() if seconds
+    }
+    return Prediction(
+        assignment=manager.assignment,
+        times=replace(manager.rates.times(manager.assignment), transfer=copied_s),
+        iteration_s=iteration_s,
+        epoch_s=_epoch_s(source, settled),
+        num_iterations=num_batches,
+        edges_per_s=sum(each.num_edges for each in settled) / sum(each.seconds for each in settled),
+        peak_bytes=min(source.ahead + 1, num_batches) * loaded_bytes,
+    )
+
+
+def with_one_more(source: HybridEpochs, found: Prediction) -> Prediction | None:
+    """The same with one more accelerator process as fast as the last one, on cores of the processor; None where there can be none."""
+    devices, cores = source.devices, source.devices.accelerator_cores
+    names, left = accelerator_names(len(cores) + 1), devices.threads() - cores[-1] if cores else 0
+    if left < 1 or found.assignment.total <= len(devices.names) + 1:
+        return None
+    rates = source.manager.rates
+    assert rates is not None
+    if names[-2] not in rates.fits:
+        return None
+    sample, load, train = split_evenly(max(3, left), 3)
+    threads, seeds = Threads(sample=sample, load=load, train=train), {**found.assignment.seeds, names[-1]: 0}
+    wider = replace(found.assignment, seeds=seeds, threads=threads)
+    rates = replace(rates, fits={**rates.fits, names[-1]: rates.fits[names[-2]]})
+    assignment = balanced(wider, rates, uses_host=HOST in source.manager.work.names)
+    times = rates.times(assignment)
+    longer = times.slowest / found.times.slowest
+    return replace(
+        found,
+        assignment=assignment,
+        times=times,
+        iteration_s=found.iteration_s * longer,
+        epoch_s=found.epoch_s * longer,
+        edges_per_s=found.edges_per_s / longer,
+    )
+
+
+def _epoch_s(source: SampledEpochs, rounds: list[Round]) -> float:
+    """Seconds of an epoch, whose last batch may be a part of one."""
+    batches = source.minibatches
+    after_first = len(batches.seeds) / batches.batch_size - 1
+    return median(
+        each.seconds
+        if each.num_batches == len(batches)
+        else each.first_s + after_first * (each.seconds - each.first_s) / (each.num_batches - 1)
+        for each in rounds
+    )
+
+
+def _tiers(features: Features | None, rows: int, num_bytes: int, traffic: Traffic | None) -> dict[str, TierCounts]:
+    """Rows and bytes by the tier that gives them."""
+    if traffic is not None and traffic.rows:
+        hot = TierCounts(rows=round(rows * traffic.hit_rate), num_bytes=round(num_bytes * traffic.hit_rate))
+        return {"hot": hot, "cold": TierCounts(rows=rows, num_bytes=num_bytes) - hot}
+    tier = "memory"
+    if not isinstance(features, Tensor | None):
+        tier = type(features).__name__
+    elif features is not None and mapped_rows(features) is not None:
+        tier = "file"
+    return {tier: TierCounts(rows=rows, num_bytes=num_bytes)}

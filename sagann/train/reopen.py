@@ -17,13 +17,13 @@ from sagann.nn import ModelConfig, build_model
 from sagann.nn.model_call import is_written_for_pyg
 from sagann.nn.user_model import require_named
 from sagann.runtime.team import SOLO
-from sagann.train.agreement import device_together
+from sagann.train.identity import device_together
 from sagann.train.losses import LossFunction
-from sagann.train.own_metrics import OwnMetrics
+from sagann.train.metrics import OwnMetrics
 from sagann.train.predictor import Predictor
 from sagann.train.run import Run
 from sagann.train.run_folder import RunFolder
-from sagann.train.streaming import Streaming
+from sagann.train.streamed import Streaming
 
 if TYPE_CHECKING:
     from sagann.runtime.team import Team
@@ -118,8 +118,7 @@ def load_run(
     mean_loss = run.loss if run.loss.is_known else replace(run.loss, function=loss)
     learned = None
     if team.size > 1 and team.balance == "cost":
-        # Imported here: most runs have no workers, and it loads Numba.
-        from sagann.train.learned import learned_costs
+        from sagann.train.balancer import learned_costs
 
         learned = learned_costs(run_dir).forward
     return Predictor(

@@ -31,22 +31,13 @@ _deterministic: Any = torch.utils.deterministic
 
 def resolve_device(name: str) -> torch.device:
     """The device that 'cpu', 'cuda', 'cuda:N' or 'auto' names, with its index; an InputError where it is missing."""
-    return device_named(chosen_device(name), where="TrainConfig.device")
-
-
-def chosen_device(name: str) -> str:
-    """The name of a device, where 'auto' is 'cuda' if there is one, else 'cpu'."""
-    if name != "auto":
-        return name
-    return "cuda" if num_cuda_devices() else "cpu"
+    chosen = name if name != "auto" else "cuda" if num_cuda_devices() else "cpu"
+    return device_named(chosen, where="TrainConfig.device")
 
 
 @contextmanager
 def reproducible(enabled: bool, device: torch.device) -> Iterator[None]:
-    """Inside the block, PyTorch allows only operators that give the same bits in every run on ``device``.
-
-    PyTorch has one state for all threads, so a process has one block at a time: runs in several threads take turns (:func:`own_turn`).
-    """
+    """Inside the block, PyTorch allows only operators that give the same bits in every run. It has one state for all threads (:func:`own_turn`)."""
     if not enabled:
         yield
         return
@@ -92,18 +83,10 @@ def versions() -> dict[str, Any]:
 
 def capture_rng(device: torch.device) -> dict[str, Any]:
     """The states of the global generators of torch (CPU and ``device``), NumPy and Python, as checkpoints can hold them."""
-    state = {
-        "torch": torch.get_rng_state(),
-        "python": random.getstate(),
-        "numpy": _numpy_state(*np.random.get_state()),
-    }
-    if device.type == "cuda":
-        state["cuda"] = torch.cuda.get_rng_state(device)
-    return state
-
-
-def _numpy_state(kind: Any, words: Any, *rest: Any) -> tuple[Any, ...]:
-    return (kind, words.tolist(), *rest)
+    found: Any = np.random.get_state()
+    numpy = (found[0], found[1].tolist(), *found[2:])
+    state = {"torch": torch.get_rng_state(), "python": random.getstate(), "numpy": numpy}
+    return state if device.type == "cpu" else {**state, "cuda": torch.cuda.get_rng_state(device)}
 
 
 def restore_rng(state: Mapping[str, Any], device: torch.device) -> None:
@@ -121,10 +104,7 @@ os.register_at_fork(after_in_child=_TRAINS._at_fork_reinit)  # type: ignore[attr
 
 
 def own_turn(team: Team) -> AbstractContextManager[object]:
-    """Inside the block, no other thread is in such a block. Workers, which wait for each other, are not held up.
-
-    PyTorch, NumPy and Python have one generator for all threads of a process.
-    """
+    """Inside the block, no other thread is in such a block: generators are those of the process. Workers, which wait for each other, are not held up."""
     return _TRAINS if team.size == 1 else nullcontext()
 
 
@@ -148,8 +128,7 @@ def stop_on_interrupt(
 ) -> Iterator[None]:
     """Inside the block, the first Ctrl-C calls ``stop`` and says after what the run stops; the second one interrupts as usual.
 
-    Signals reach only the main thread. In another thread, and where Ctrl-C is already ignored, nothing changes. ``on_message`` is
-    called in a thread of its own, because a handler may interrupt the main thread while it writes to the same stream.
+    Signals reach only the main thread. A thread of its own calls ``on_message``: the handler may interrupt the main thread while it writes.
     """
     before = signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or before in (signal.SIG_IGN, None):

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from sagann.byte_size import format_bytes
 from sagann.config import TrainConfig
 from sagann.nn import ModelConfig
+from sagann.nn.model_call import class_of
 from sagann.storage.json_fields import as_integer, as_mapping, as_text, as_texts
 from sagann.train.contract import Contract, require_names
+from sagann.train.identity import identity_of
 from sagann.train.losses import Loss
+from sagann.train.metrics import Metrics
+from sagann.train.reporter import History, RunInfo, TrainResult
+from sagann.train.resources import peak_rss_bytes, versions
 
-MAPPINGS = ("model", "train", "contract", "versions", "identity")
-"Keys of run.json whose values are mappings."
+if TYPE_CHECKING:
+    from sagann.train.session import TrainSession
+    from sagann.train.trainer import Trainer
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,10 +68,7 @@ class Run:
     def to_json(self) -> dict[str, Any]:
         """The content of run.json."""
         return {
-            "model": {
-                "name": self.model,
-                "config": None if self.model_config is None else asdict(self.model_config),
-            },
+            "model": {"name": self.model, "config": self.model_config and asdict(self.model_config)},
             "train": self.train_config.to_json(),
             "data": self.data,
             "class_names": self.class_names,
@@ -80,14 +85,14 @@ class Run:
         model, identity = as_mapping(values["model"]), as_mapping(values["identity"])
         contract, loss = Contract(**as_mapping(values["contract"])), Loss.from_json(values["loss"])
         loss.require_fit(contract.kind, contract.num_classes)
-        budget = values["automatic_memory_bytes"]
         # What is read of the identity.
         as_mapping(identity["graph"])
         as_text(as_mapping(identity["train"])["device"])
+        config, budget = model["config"], values["automatic_memory_bytes"]
         return cls(
             path=path,
             model=as_text(model["name"]),
-            model_config=None if model["config"] is None else ModelConfig(**as_mapping(model["config"])),
+            model_config=None if config is None else ModelConfig(**as_mapping(config)),
             train_config=TrainConfig(**as_mapping(values["train"])),
             data=as_text(values["data"]),
             contract=contract,
@@ -97,3 +102,97 @@ class Run:
             loss=loss,
             automatic_bytes=None if budget is None else as_integer(budget, "bytes", of="automatic_memory_bytes"),
         )
+
+
+def run_of(trainer: Trainer, session: TrainSession, path: Path) -> Run:
+    """The run that a trainer starts in a folder."""
+    streaming = trainer.predictor.streaming
+    return Run(
+        path=path,
+        model=model_name(trainer),
+        model_config=trainer.model_config,
+        train_config=trainer.config,
+        data=trainer.source,
+        contract=trainer.predictor.contract,
+        versions={**versions(), "workers": trainer.team.size},
+        identity=identity_of(session, trainer.predictor, trainer.graph, trainer.model_config),
+        class_names=trainer.class_names,
+        loss=trainer.predictor.mean_loss,
+        automatic_bytes=streaming.memory_bytes if streaming is not None and streaming.is_automatic else None,
+    )
+
+
+def result_of(
+    session: TrainSession, metrics: Mapping[str, Metrics], *, weights: str, run_dir: Path | None
+) -> TrainResult:
+    """How a session ended, with the metrics of the weights that it ended with."""
+    return TrainResult(
+        epochs=session.epoch,
+        batch=session.position.batch,
+        best_epoch=session.tracker.epoch,
+        weights=weights,
+        stopped_early=session.tracker.exhausted and session.epoch < session.config.epochs,
+        interrupted=not session.finished,
+        epoch_s=statistics.median(record.epoch_s for record in session.history) if session.history else 0.0,
+        peak_rss_bytes=peak_rss_bytes(),
+        metrics=metrics,
+        history=History(session.history),
+        run_dir=run_dir,
+    )
+
+
+def summary_of(trainer: Trainer, result: TrainResult) -> dict[str, Any]:
+    """The content of metrics.json."""
+    found = ("epochs", "best_epoch", "weights", "stopped_early", "epoch_s", "peak_rss_bytes")
+    return {
+        "model": model_name(trainer),
+        "data": trainer.source,
+        "num_vertices": trainer.graph.num_vertices,
+        "num_edges": trainer.graph.num_edges,
+        "monitor": trainer.monitor,
+        "seed": trainer.config.seed,
+        "device": str(trainer.device),
+        **{name: getattr(result, name) for name in found},
+        **{split: result.metrics.get(split, {}) for split in ("train", "val", "test")},
+    }
+
+
+def info_of(trainer: Trainer, session: TrainSession) -> RunInfo:
+    """What reporters are told at the start."""
+    return RunInfo(
+        model=model_name(trainer),
+        data=trainer.source,
+        num_vertices=trainer.prepared.graph.num_vertices,
+        num_edges=trainer.prepared.num_edges,
+        num_hops=trainer.predictor.num_hops,
+        epochs=trainer.config.epochs,
+        first_epoch=session.epoch + 1,
+        first_batch=session.position.batch,
+        monitor=trainer.monitor,
+        device=str(trainer.device),
+    )
+
+
+def model_name(trainer: Trainer) -> str:
+    """Name of the model in the zoo, or of its class."""
+    return class_of(trainer.model).__name__ if trainer.model_config is None else trainer.model_config.model
+
+
+def trained_on(trainer: Trainer) -> str:
+    """What an epoch is trained on, in words."""
+    config, unit, streaming = trainer.config, trainer.predictor.contract.unit, trainer.predictor.streaming
+    noun = "links " if unit == "link" else ""
+    if config.sample is not None:
+        parts = [
+            f"mini-batches of {config.seeds_per_batch} {noun}with {','.join(map(str, config.sample))} neighbours"
+        ]
+        parts += [] if config.devices is None else [f"by {config.devices}"]
+    elif unit == "graph":
+        parts = [f"batches of {config.graphs_per_batch} graphs"]
+    else:
+        parts = ["the whole graph"] + (
+            [f"{config.batch_size} {noun}at a time"] if config.batch_size is not None else []
+        )
+        parts += [] if streaming is None else [f"streamed within {format_bytes(streaming.memory_bytes)}"]
+        parts += [f"by {trainer.team.size} workers"] if trainer.team.size > 1 else []
+    return ", ".join(parts)

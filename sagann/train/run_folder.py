@@ -1,20 +1,13 @@
 """RunFolder: the files that a run leaves on disk.
 
 Every file is whole or absent, except ``metrics.jsonl`` and ``events/``, which grow. A kill may cut their end; a resume cuts
-``metrics.jsonl`` back to its checkpoint.
+``metrics.jsonl`` back to its checkpoint. A lock on the folder keeps two processes from training into it at once.
 
-===================  ============================================================================
-``run.json``         model, training options, data, versions: enough to reopen the run
-``metrics.jsonl``    a line per epoch
-``checkpoints/``     the newest checkpoints (see sagann.train.checkpoint)
-``model.safetensors``  the weights that the run ended with
-``metrics.json``     the summary, written last
-``profile.json``     the steps and copies of the last streamed epoch, as planned and as they ran, where asked for
-``profile.png``      the same as a picture
-``events/``          TensorBoard events, where asked for
-===================  ============================================================================
-
-A lock on the folder keeps two processes from training into it at once; the system drops the lock with the process.
+- ``run.json``: model, training options, data, versions: enough to reopen the run
+- ``metrics.jsonl``: a line per epoch
+- ``checkpoints/``: the newest checkpoints (:mod:`sagann.train.checkpoint`)
+- ``model.safetensors``, ``metrics.json``: the weights that the run ended with, and the summary, written last
+- ``profile.json``, ``profile.png``, ``events/``: the profile of the last epoch, and TensorBoard events, where asked for
 """
 
 from __future__ import annotations
@@ -34,11 +27,18 @@ from torch import Tensor
 
 from sagann.errors import CheckpointError, InputError, in_one_line, shown
 from sagann.storage.folder import TEMPORARY_PREFIX, sync_folder
-from sagann.train.atomic import digest, disk_errors, new_digest, remove_leftovers, write_json
-from sagann.train.checkpoint import CheckpointFolder
-from sagann.train.plain_state import pack, unpack
+from sagann.train.checkpoint import (
+    CheckpointFolder,
+    digest,
+    disk_errors,
+    new_digest,
+    pack,
+    remove_leftovers,
+    unpack,
+    write_json,
+)
 from sagann.train.reporter import EpochRecord
-from sagann.train.run import MAPPINGS, Run
+from sagann.train.run import Run
 
 FORMAT = 2
 RUNS = Path("runs")
@@ -52,7 +52,7 @@ PROFILE_FILE, PICTURE_FILE = "profile.json", "profile.png"
 EVENTS, _CHECKPOINTS = "events", "checkpoints"
 _SUMMARY_FILE, _WEIGHTS_FILE = "metrics.json", "model.safetensors"
 _RESULT_FILES = (_SUMMARY_FILE, _WEIGHTS_FILE)
-WRITTEN_ASIDE = (RUN_FILE, *_RESULT_FILES, PROFILE_FILE, PICTURE_FILE, CONFIG_FILE)
+_WRITTEN_ASIDE = (RUN_FILE, *_RESULT_FILES, PROFILE_FILE, PICTURE_FILE, CONFIG_FILE)
 "Names of files that are written under a temporary name."
 _EXTRA_STATE = "$extra_state"
 "Name of a tensor in model.safetensors that no parameter has: the bytes of the values of a state_dict that are no tensors."
@@ -86,8 +86,8 @@ class RunFolder:
                     f"the run folder is in use: another process is training into it (in {self.path})",
                     hint="Wait for it, stop it, or choose another folder.",
                 ) from error
-            if not self.foreign:
-                remove_leftovers(self.path, WRITTEN_ASIDE)
+            if not self._foreign:
+                remove_leftovers(self.path, _WRITTEN_ASIDE)
             try:
                 yield
             finally:
@@ -95,19 +95,22 @@ class RunFolder:
 
     def _refuse_links(self) -> None:
         """Refuse a folder of somebody else that has a run write to, cut or remove what lies elsewhere."""
-        for name in (LOCK_FILE, HISTORY_FILE, _CHECKPOINTS, EVENTS):
-            path = self.path / name
+        for path in (self.path / name for name in (LOCK_FILE, HISTORY_FILE, _CHECKPOINTS, EVENTS)):
             if path.is_symlink():
                 raise InputError(
-                    f"the run folder has a link in it, which a run would write to: '{name}' leads to "
+                    f"the run folder has a link in it, which a run would write to: '{path.name}' leads to "
                     f"{shown(os.readlink(path))} (in {self.path})",
                     hint="Put the file or folder itself in its place; the run folder as a whole may be a link.",
                 )
 
     @property
     def exists(self) -> bool:
-        """Whether a run was started here."""
-        return (self.path / RUN_FILE).exists()
+        """Whether there is a run.json of ours, as since a run was started. It is the last file that :meth:`clear` removes."""
+        try:
+            found = json.loads((self.path / RUN_FILE).read_bytes())
+        except (OSError, ValueError):
+            found = None
+        return isinstance(found, dict) and {"format", "identity"} <= found.keys()
 
     @property
     def has_work(self) -> bool:
@@ -118,23 +121,27 @@ class RunFolder:
     @property
     def has_result(self) -> bool:
         """Whether a run ended here."""
-        return any((self.path / name).exists() for name in _RESULT_FILES)
+        return (self.path / _SUMMARY_FILE).exists()
 
     @property
-    def is_described(self) -> bool:
-        """Whether there is a run.json of ours. It is the last file that :meth:`clear` removes."""
-        try:
-            found = json.loads((self.path / RUN_FILE).read_bytes())
-        except (OSError, ValueError):
-            found = None
-        return isinstance(found, dict) and {"format", "identity"} <= found.keys()
-
-    @property
-    def foreign(self) -> list[str]:
+    def _foreign(self) -> list[str]:
         """Files and folders that a new run would replace, in a folder that holds no run."""
-        names = (RUN_FILE, _CHECKPOINTS, EVENTS, PROFILE_FILE, PICTURE_FILE)
-        is_run = self.is_described or self.has_work
-        return [] if is_run else [name for name in names if (self.path / name).exists()]
+        names = (RUN_FILE, _CHECKPOINTS, EVENTS, PROFILE_FILE, PICTURE_FILE, _WEIGHTS_FILE)
+        return [name for name in names if (self.path / name).exists()] if not (self.exists or self.has_work) else []
+
+    def require_free(self, *, overwrite: bool) -> None:
+        """Refuse a run that has trained an epoch, unless it is to be replaced, and files of others in the places of a run's."""
+        if self.has_work and not overwrite:
+            raise InputError(
+                f"the run folder holds a run: neither resume nor overwrite was asked for (in {self.path})",
+                hint="Continue it with --resume, or fit(resume=True), replace it with --overwrite, or fit(overwrite=True), or "
+                "choose another folder.",
+            )
+        if names := self._foreign:
+            raise InputError(
+                f"the run folder holds something else than a run: {', '.join(names)}, which no run has made (in {self.path})",
+                hint="Choose another folder, or move them away.",
+            )
 
     def clear(self) -> None:
         """Remove the files of a run. Checkpoints go first, so that after a kill no wrong run is resumed."""
@@ -174,8 +181,6 @@ class RunFolder:
                 hint="Open it with the version of sagann that wrote it.",
             )
         try:
-            if missing := [name for name in MAPPINGS if not isinstance(found.get(name), dict)]:
-                raise TypeError(f"{', '.join(missing)}: missing, or not a mapping")
             return Run.from_json(self.path, found)
         except (KeyError, TypeError, ValueError) as error:
             # Of a refused field the hint would be of the options.
@@ -241,11 +246,7 @@ class RunFolder:
             self._lines = None
 
     def write_result(self, state: Mapping[str, Any], summary: Mapping[str, Any]) -> None:
-        """Write model.safetensors, then metrics.json, which holds ``summary`` and the checksum of the weights.
-
-        Values of the state_dict that are no tensors (the extra state of a module) are the bytes of one tensor more.
-        """
-        # Imported here: only runs with a folder need it.
+        """Write model.safetensors, then metrics.json, which holds ``summary`` and the checksum of the weights."""
         from safetensors import SafetensorError
         from safetensors.torch import save_file
 

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from dataclasses import replace
 
-from sagann.train.epoch_progress import EpochProgress
-from sagann.train.reporter import EpochRecord, Reporter
+from sagann.errors import CheckpointError
+from sagann.train.checkpoint import Position
+from sagann.train.identity import check_same, digest_of
+from sagann.train.reporter import EpochProgress, EpochRecord, Reporter
+from sagann.train.run import Run
 from sagann.train.run_folder import RunFolder
 from sagann.train.session import TrainSession
 
@@ -16,15 +21,10 @@ _LEAST_SPACING = 20
 
 
 class Saver(Reporter):
-    """Writes a line of history for each epoch of a session, and a checkpoint where one is due.
+    """Writes a line of history for each epoch of a session into its locked folder, and a checkpoint where one is due.
 
     A checkpoint is due every ``checkpoint_every`` epochs, and after some seconds of work without one, also between two batches of
-    an epoch: where epochs are long, a kill would lose hours.
-
-    Args:
-        session: the run.
-        folder: its folder, locked.
-        run: digest of the run's identity.
+    an epoch: where epochs are long, a kill would lose hours. ``run`` is the digest of the run's identity.
     """
 
     def __init__(self, session: TrainSession, folder: RunFolder, run: str) -> None:
@@ -60,3 +60,70 @@ class Saver(Reporter):
         self._folder.checkpoints.write(self._session.state_dict(run=self._run, history_bytes=history_bytes))
         self._saved, self._saved_s = position, time.perf_counter()
         self._cost_s = self._saved_s - started_s
+
+
+def start_run(folder: RunFolder, run: Run, *, overwrite: bool) -> str:
+    """Remove an earlier run from a locked folder, write run.json, and return the digest of the run's identity."""
+    folder.require_free(overwrite=overwrite)
+    folder.clear()
+    folder.write_run(run)
+    return digest_of(run.identity)
+
+
+def continue_run(session: TrainSession, folder: RunFolder, run: Run, on_message: Callable[[str], None]) -> str:
+    """Continue the run of a locked folder in a new session, from its newest whole checkpoint; return the digest of the run's identity.
+
+    ``run`` describes a run that would start now; its options and automatic budget replace those in the folder. The folder's history is cut
+    back to the checkpoint. Another model, graph or configuration is refused before anything is restored.
+    """
+    if folder.has_work and not folder.exists:
+        value = "nothing tells which model and graph its checkpoints and metrics belong to"
+        raise _lost("run.json", value, str(folder.path))
+    saved = folder.read_run()
+    checkpoint = folder.checkpoints.newest(on_damaged=on_message)
+    check_same(saved.identity, run.identity, where=str(folder.path))
+    for name, now in run.versions.items():
+        before = saved.versions.get(name)
+        if before != now:
+            on_message(f"The run was started with {name} {before}, this is {now}: its last bits may differ.")
+    # The saved identity: an option may be 1 now that was 1.0 then.
+    digest = digest_of(saved.identity)
+    if checkpoint is None:
+        num_epochs = folder.count_history()
+        # A run that was killed before its first checkpoint starts anew. A run that got further has had a checkpoint.
+        if folder.has_result or num_epochs > saved.train_config.checkpoint_every:
+            value = f"{num_epochs} epochs were trained, and there is no checkpoint of any"
+            raise _lost("checkpoints", value, str(folder.checkpoints.path))
+        on_message("There is no checkpoint yet; the run starts from its first epoch.")
+        folder.cut_history(0)
+    else:
+        position, epochs = Position.of(checkpoint), session.config.epochs
+        where = f"checkpoint of {position} in {folder.checkpoints.path}"
+        if checkpoint["run"] != digest:
+            raise CheckpointError(
+                f"the checkpoint belongs to another run: its identity differs from run.json's (in {where})",
+                hint="Remove it from the folder.",
+            )
+        if position > Position(epochs):
+            raise CheckpointError(
+                f"the run is past its last epoch: {position}, epochs is {epochs} (in {where})",
+                hint=f"Set epochs to at least {position.epoch + (position.batch > 0)}.",
+            )
+        num_bytes = checkpoint["history_bytes"]
+        session.restore(checkpoint, folder.read_history(checkpoint["epoch"], num_bytes))
+        folder.cut_history(num_bytes)
+    folder.write_run(replace(saved, train_config=run.train_config, automatic_bytes=run.automatic_bytes))
+    if session.finished:
+        why, option = f"the run has had its {session.epoch} epochs", "epochs"
+        if (tracker := session.tracker).exhausted:
+            why = f"the run stopped early after epoch {session.epoch}: {tracker.monitor} has not improved since epoch {tracker.improved}"
+            why, option = f"{why}, and patience is {tracker.patience}", "patience"
+        on_message(f"Nothing is left to train: {why}. Raise {option} to go on.")
+    else:
+        folder.clear_result()
+    return digest
+
+
+def _lost(what: str, value: str, where: str) -> CheckpointError:
+    hint = "Restore the lost files, or start anew: --overwrite, or fit(overwrite=True)."
+    return CheckpointError(f"the run has lost its {what}: {value} (in {where})", hint=hint)

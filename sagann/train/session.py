@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -18,17 +18,16 @@ from sagann.config import TrainConfig
 from sagann.errors import InputError, LayerError
 from sagann.nn.model_call import class_of
 from sagann.runtime.team import SOLO, Team
-from sagann.train.best import BestTracker
 from sagann.train.checkpoint import Position, State
-from sagann.train.epoch_progress import EpochProgress
+from sagann.train.contract import Contract
 from sagann.train.epoch_source import EpochSource, TrainStep
-from sagann.train.metrics import Metrics
-from sagann.train.policies import ELEMENTWISE, REFUSALS, check_rates, step_scheduler, torch_refuses
-from sagann.train.reporter import EpochRecord, Reporter
+from sagann.train.metrics import ERRORS, KINDS, Metrics, present_splits
+from sagann.train.policies import ELEMENTWISE, check_rates, explained, step_scheduler
+from sagann.train.reporter import EpochProgress, EpochRecord, Reporter
 from sagann.train.resources import capture_rng, restore_rng
 
 
-@dataclass(kw_only=True, eq=False)
+@dataclass(eq=False)
 class TrainSession:
     """One run in progress."""
 
@@ -58,12 +57,10 @@ class TrainSession:
     def run_epoch(self, leave: Callable[[EpochProgress], bool] = lambda progress: False) -> EpochRecord | None:
         """Train one epoch, evaluate it where it is due, step the scheduler, and add it to the history.
 
-        Between two batches ``leave`` is called: where it returns True, the epoch is left there, and the result is None. The next call
-        goes on with the next batch.
+        Between two batches ``leave`` is called: where it returns True, the epoch is left there for the next call, and the result is None.
 
-        Where ``eval_every`` does not divide the number of epochs, the last epoch is evaluated for the history only: a
-        longer run does not evaluate this epoch, and continuing this run must give the same. A loss that is NaN or
-        infinite is an InputError.
+        Where ``eval_every`` does not divide the number of epochs, the last epoch is evaluated for the history only: a longer run does not
+        evaluate it, and continuing this run must give the same.
         """
         epoch = self.epoch + 1
         check_rates(self.scheduler, self.optimizer)
@@ -71,10 +68,8 @@ class TrainSession:
         trained = self._train(epoch, leave)
         if trained is None:
             return None
-        metrics: dict[str, Metrics] = {}
         is_due = epoch % self.config.eval_every == 0
-        if is_due or epoch == self.config.epochs:
-            metrics = self._evaluate(epoch)
+        metrics = self._evaluate(epoch) if is_due or epoch == self.config.epochs else {}
         if is_due:
             self.tracker.update(epoch, metrics, self.model)
         step_scheduler(self.scheduler, self.tracker.monitored(metrics) if is_due else None)
@@ -82,14 +77,9 @@ class TrainSession:
         extra = self.source.end_epoch(epochs_left)
         if self.config.sample is not None:
             extra["mteps"] = 1e-6 * trained.num_edges / max(trained.train_s, 1e-9)
+        loss, epoch_s, num_edges = trained.loss, trained.train_s, trained.num_edges
         record = EpochRecord(
-            epoch=epoch,
-            loss=trained.loss,
-            epoch_s=trained.train_s,
-            lr=lr,
-            num_edges=trained.num_edges,
-            metrics=metrics,
-            extra=extra,
+            epoch=epoch, loss=loss, epoch_s=epoch_s, lr=lr, num_edges=num_edges, metrics=metrics, extra=extra
         )
         self.epoch, self.progress = epoch, None
         self.history.append(record)
@@ -153,12 +143,8 @@ class TrainSession:
             in_model = False
             return loss
 
-        try:
+        with explained("optimizer", type(self.optimizer).__name__, unless=lambda: in_model):
             self.optimizer.step(closure)  # type: ignore[arg-type]
-        except REFUSALS as error:
-            if in_model:
-                raise
-            raise torch_refuses("optimizer", type(self.optimizer).__name__, error) from error
         if type(self.optimizer) not in ELEMENTWISE:
             self.team.share(self._trained(), "sharing the weights")
         return losses[0]
@@ -225,10 +211,6 @@ class TrainSession:
         config = self.config
         clip = "" if config.clip_norm is not None else ", or clip gradients (clip_norm = 1)"
         hint = f"Lower lr (try {config.lr / 10:g}){clip}; large feature values want normalising first."
-        for group in self.optimizer.param_groups:
-            dtypes, eps = {parameter.dtype for parameter in group["params"]}, group.get("eps")
-            if isinstance(eps, float) and (lost := [each for each in dtypes if not torch.tensor(eps, dtype=each)]):
-                hint = f"eps of the optimizer, {eps:g}, is 0 in {lost[0]}: set eps to 1e-4 in optimizer_options, or train in torch.bfloat16."
         raise InputError(
             f"training diverged: the {what} is {value} (in optimizer {config.optimizer} with lr {config.lr:g})",
             hint=hint,
@@ -267,3 +249,89 @@ class TrainSession:
             self.progress = EpochProgress(**state["progress"])
         self.history = history
         restore_rng(state["rng"], self.device)
+
+
+_STATE = ("epoch", "value", "improved", "evaluated", "weights")
+
+
+def resolve_monitor(config: TrainConfig, contract: Contract, splits: Mapping[str, Tensor]) -> str:
+    """The metric to monitor: the configured one, or a default for the task and the splits."""
+    present, kind = present_splits(splits), KINDS[contract.kind]
+    if config.monitor is None:
+        return f"val/{kind.monitor}" if "val" in present else "train/loss"
+    split, _, metric = config.monitor.partition("/")
+    if metric not in kind.metrics:
+        raise InputError(
+            f"the monitored metric is of another task: '{config.monitor}', the task {contract.task} has {', '.join(kind.metrics)} (in "
+            "TrainConfig.monitor)",
+            hint="Monitor one of these.",
+        )
+    if split not in present:
+        raise InputError(
+            f"the monitored split is not there: '{config.monitor}', the graph has the splits "
+            f"{', '.join(present) or 'none'} (in TrainConfig.monitor)",
+            hint="Monitor 'train/...', or add the split to the graph.",
+        )
+    return config.monitor
+
+
+class BestTracker:
+    """Keeps the weights of the best evaluated epoch, if asked; of equally good epochs, of the last one, which is trained most.
+
+    ``monitor`` is 'split/metric'. After ``patience`` epochs without improvement, the tracker is exhausted. An equal value is no improvement.
+    """
+
+    def __init__(self, monitor: str, *, keep_weights: bool, patience: int | None) -> None:
+        self.monitor = monitor
+        self.split, _, self.metric = monitor.partition("/")
+        self.maximise = self.metric not in ERRORS
+        self.keep_weights = keep_weights
+        self.patience = patience
+        self.epoch: int | None = None
+        self.value: float | None = None
+        self.weights: dict[str, Any] | None = None
+        self.improved, self.evaluated = 0, 0
+        "The last epoch that was better than all before, and the last one that was evaluated."
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether patience has run out."""
+        return self.patience is not None and self.evaluated - self.improved >= self.patience
+
+    def monitored(self, metrics: Mapping[str, Metrics]) -> float:
+        """The value of the monitored metric. An undefined metric is an InputError."""
+        found = metrics.get(self.split, {})
+        value = found.get(self.metric)
+        if value is None:
+            raise InputError(
+                f"the monitored metric is undefined: '{self.monitor}' has no value; there are "
+                f"{', '.join(found) or 'none'} (in TrainConfig.monitor)",
+                hint="Monitor another metric; ROC-AUC needs a class with positive and negative vertices in the split, and R2 a target "
+                "that varies there.",
+            )
+        return value
+
+    def update(self, epoch: int, metrics: Mapping[str, Metrics], model: nn.Module) -> None:
+        """Compare an evaluated epoch with the best one so far."""
+        value = self.monitored(metrics)
+        self.evaluated = epoch
+        is_better = self.value is None or (value > self.value if self.maximise else value < self.value)
+        if is_better:
+            self.improved = epoch
+        if is_better or value == self.value:
+            self.epoch, self.value = epoch, value
+            if self.keep_weights:
+                # Training does not change copies.
+                self.weights = {
+                    name: value.detach().clone() if isinstance(value, Tensor) else value
+                    for name, value in model.state_dict().items()
+                }
+
+    def state_dict(self) -> dict[str, Any]:
+        """The tracker's part of a checkpoint."""
+        return {name: getattr(self, name) for name in _STATE}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """The inverse of :meth:`state_dict`."""
+        for name in _STATE:
+            setattr(self, name, state[name])

@@ -4,27 +4,89 @@ from __future__ import annotations
 
 import json
 import math
+import tempfile
 import threading
+from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
-from sagann.byte_size import format_bytes, with_exact
-from sagann.errors import InputError
-from sagann.free_space import disk_of, free_disk_bytes
+from sagann.byte_size import format_bytes, parse_bytes, with_exact
+from sagann.config import TrainConfig
+from sagann.errors import InputError, SagannError
+from sagann.free_space import disk_of, free_disk_bytes, is_memory
 from sagann.graph.feature_store import Features
-from sagann.train.evaluating import evaluating
-from sagann.train.runner import Runner, unchanged
-from sagann.train.streaming import Streaming
+from sagann.train.run_folder import PICTURE_FILE, PROFILE_FILE
+from sagann.train.runner import Runner, evaluating, unchanged
 from sagann.train.trainable import require_one_graph
 
 if TYPE_CHECKING:
     from sagann.plan.epoch import Planned
+    from sagann.plan.timeline import Timeline
     from sagann.runtime.recorder import Recorder
     from sagann.runtime.streaming.epoch import LossOf
     from sagann.runtime.streaming.streamed import StreamedModel
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Streaming:
+    """The budget of a streamed model, and its spill folder."""
+
+    memory_bytes: int
+    "Budget of an epoch's tensors of vertices and edges, in bytes."
+    spill: Path | None
+    "Folder for blocks that are not in memory; None keeps them in the host's memory, beside a device."
+    is_automatic: bool = False
+    "Whether the budget was chosen from the free memory; false where the user stated it."
+    trains: bool = True
+    "Whether the model is trained. A model that is only evaluated takes less memory."
+    is_half: bool = False
+    "Whether the budget is half of the stated one; the other half is for the hot tier of a run that trains on mini-batches."
+
+    @classmethod
+    def of(
+        cls,
+        config: TrainConfig,
+        run_dir: Path | None,
+        *,
+        device: torch.device,
+        automatic_bytes: int | None = None,
+        trains: bool = True,
+    ) -> Streaming | None:
+        """The streaming that a configuration asks for; None for everything in memory.
+
+        ``automatic_bytes`` is the budget where ``config`` names none. The spill folder is by default ``run_dir``, or the system's folder for
+        temporary files; beside a CUDA device blocks stay in the host's memory. Where mini-batches are sampled on the CPU, the budget is half of the
+        stated one, whatever the size of the hot tier: another budget would change the last bits of an evaluation.
+        """
+        on_device = device.type != "cpu"
+        is_half = config.memory is not None and config.sample is not None and not on_device
+        memory_bytes = automatic_bytes
+        if config.memory is not None:
+            memory_bytes = parse_bytes(config.memory, where="TrainConfig.memory") // (2 if is_half else 1)
+        if memory_bytes is None:
+            return None
+        named = None if config.spill is None else Path(config.spill)
+        own = None if on_device else run_dir or Path(tempfile.gettempdir())
+        return cls(
+            memory_bytes=memory_bytes,
+            spill=named or own,
+            is_automatic=config.memory is None,
+            trains=trains and config.sample is None,
+            is_half=is_half,
+        )
+
+    def warn(self, say: Callable[[str], None]) -> None:
+        """Say so where the spill folder lies in memory."""
+        if self.spill is not None and is_memory(self.spill):
+            say(
+                f"The spill folder '{self.spill}' lies in memory (tmpfs): spilled blocks take memory beside the budget. "
+                "--spill (TrainConfig.spill) names a folder on a disk."
+            )
 
 
 class Streamed(Runner):
@@ -34,25 +96,16 @@ class Streamed(Runner):
 
     def __init__(self, *given: Any, **options: Any) -> None:
         super().__init__(*given, **options)
-        assert self.streaming is not None
         self._kept: StreamedModel | None = None
         self._lock = threading.Lock()
-
-    @property
-    def _features(self) -> Features:
-        features = self.prepared.walked.features
-        assert features is not None
-        return features
+        # A graph without features is refused when it is streamed.
+        self._features: Features = self.prepared.walked.features  # type: ignore[assignment]
 
     def streamed(self) -> StreamedModel:
         """The streamed model."""
-        with self._lock:
-            if self._kept is None:
-                self._kept = self._made()
-            return self._kept
-
-    def _made(self) -> StreamedModel:
-        with ExitStack() as stack:
+        with self._lock, ExitStack() as stack:
+            if self._kept is not None:
+                return self._kept
             with self.team.together("cutting the graph"):
                 streamed = self._stream(self.model, trains=self.streaming.trains)
                 # Another worker may have failed.
@@ -62,11 +115,11 @@ class Streamed(Runner):
             if evaluation is not None:
                 self._require_room(evaluation)
             stack.pop_all()
+            self._kept = streamed
         return streamed
 
     def _stream(self, model: nn.Module, *, trains: bool) -> StreamedModel:
-        """A model inside the budget; one that cannot be met is an InputError."""
-        # Imported here: most runs do not stream, and it loads Numba.
+        """A model inside the budget."""
         from sagann.plan.residency import BudgetError
         from sagann.runtime.streaming.stream import stream
 
@@ -99,14 +152,10 @@ class Streamed(Runner):
             return streamed.plan(self._features)
 
     def _require_room(self, evaluation: Planned, *, epoch: Planned | None = None) -> None:
-        """Raise SpillError where the disk lacks room for the blocks that an evaluation, or an epoch, spills, and for the evaluation's result.
-
-        Workers whose spill folders lie on one disk of one machine need room for all of them.
-        """
+        """Refuse a disk without room for the blocks that an evaluation, or an epoch, spills, and for the evaluation's result, of all workers on it."""
         spill, own, num_vertices = self.streaming.spill, self.prepared.vertices, self.prepared.graph.num_vertices
         if spill is None or self.device.type != "cpu":
             return
-        # Imported here: most runs do not stream, and it loads Numba.
         from sagann.runtime.blocks.spill import SpillError
 
         gathers = self.prepared.part is not None and (self.team.is_first or not self._for_first)
@@ -175,3 +224,26 @@ class Streamed(Runner):
                 # Closed here: the traceback of an error may keep the object from being collected.
                 self._kept.close()
             self._kept = None
+
+    def write_profile(self, folder: Path, measured: Recorder, say: Callable[[str], None]) -> None:
+        from sagann.runtime.forecasting.forecast import forecast
+        from sagann.runtime.forecasting.probe import probe
+        from sagann.runtime.forecasting.timeline_files import write_picture, write_trace
+        from sagann.storage.picture import can_draw
+
+        graph, spill, budget_bytes = self.prepared.graph, self.streaming.spill, self.streaming.memory_bytes
+        timelines: dict[str, Timeline] = {"measured": measured}
+        title = f"{type(self.model).__name__} on {graph.name}: budget {format_bytes(budget_bytes)}"
+        try:
+            planned = self.streamed().plan(self._features, folded=True)
+            machine = probe(spill or Path(tempfile.gettempdir()), self.device)
+            expected = forecast(planned, machine, on_disk=spill is not None, rehearsal=(self.model, graph))
+            timelines = {"planned": expected.timeline, **timelines}
+            title += f", P = {planned.plan.num_intervals}"
+        except SagannError as error:
+            say(f"The planned epoch is not in {PROFILE_FILE}: {error}")
+        write_trace(folder / PROFILE_FILE, timelines)
+        if can_draw():
+            write_picture(folder / PICTURE_FILE, timelines, title=title, budget_bytes=budget_bytes)
+        else:
+            say(f"{PICTURE_FILE} is not drawn: pip install 'sagann[plots]'")

@@ -1,20 +1,20 @@
 """Tiers of a sampled run: how large the hot tier is, which rows are hot, how many mini-batches are made ahead, and who samples them.
 
-A run on a CUDA device whose features lie in the host's memory has its hot tier on the device, and reads the other rows in place. In all
-other runs the hot tier lies in the host's memory, in front of a file or a feature store.
-
-The hot tier gets at most half of a memory budget (``TrainConfig.memory``). The mini-batches that are made ahead and the training step get
-the rest. Evaluations are streamed within half. The queue of batches is shortened until they fit; if not even one batch ahead fits, the
-hot tier gives up room.
+A run on a CUDA device whose features lie in the host's memory has its hot tier on the device. In all other runs it lies in the host's memory,
+in front of a file or a feature store, and gets at most half of a memory budget; the mini-batches that are made ahead and the training step
+get the rest. The queue of batches is shortened until they fit; if not even one batch ahead fits, the hot tier gives up room.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import saved_tensors_hooks
 
 from sagann.byte_size import format_bytes, parse_bytes, with_exact
 from sagann.config import TrainConfig
@@ -25,17 +25,18 @@ from sagann.graph.feature_store import AnnouncedFeatures, Features
 from sagann.graph.rows import is_sparse
 from sagann.plan.residency import BudgetError
 from sagann.runtime.device.cuda_devices import CudaDevices
+from sagann.runtime.loading import MiniBatch, MiniBatches
 from sagann.runtime.loading.minibatches import SampleOn
 from sagann.runtime.tiered import DeviceFeatures, DeviceTopology, TieredFeatures
 from sagann.runtime.tiered.features import hot_tier_bytes
 from sagann.runtime.tiered.hot_size import HotSize, parse_hot
 from sagann.storage.mapped import MappedRows, positioned
 from sagann.tiering import hottest, score_vertices
-from sagann.train.batch_memory import BatchMemory
+from sagann.train.predictor import Predictor
+from sagann.train.resources import seeded
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TierPlan:
+class TierPlan(NamedTuple):
     """What a sampled run keeps in memory for mini-batches."""
 
     hot: HotSize | None
@@ -45,11 +46,7 @@ class TierPlan:
 
 
 def stated_hot_bytes(features: Features | None, config: TrainConfig) -> int:
-    """Bytes of the hot tier that ``TrainConfig.hot`` states; 0 where it is None.
-
-    Raises:
-        InputError: the features are sparse, or the memory is not free.
-    """
+    """Bytes of the hot tier that ``TrainConfig.hot`` states; 0 where it is None."""
     if config.hot is None or features is None:
         return 0
     if is_sparse(features):
@@ -68,23 +65,13 @@ def plan_tiers(
     budget_bytes: int | None,
     measure: Callable[[], BatchMemory],
 ) -> TierPlan:
-    """Choose the size of the hot tier and the length of the queue.
+    """Choose the size of the hot tier and the length of the queue, of at most ``ahead`` batches.
 
     Without a budget both are as stated. Within a budget, features that are mapped from a file or come from a store get a hot tier by
     themselves, and "auto" asks for no more than that.
-
-    Args:
-        features: of the prepared graph, on the processor.
-        config: the options of training.
-        ahead: most mini-batches to make ahead.
-        budget_bytes: the memory budget in bytes; None without one.
-        measure: gives the memory of mini-batches; called where there is a budget.
-    Raises:
-        BudgetError: the budget has no room for a training step.
-        InputError: the hot tier that is stated has no room.
     """
     if budget_bytes is None:
-        return TierPlan(hot=config.hot, ahead=ahead)
+        return TierPlan(config.hot, ahead)
     if config.hot is not None and parse_hot(config.hot) is None:
         config = replace(config, hot=None)
     hot_bytes = stated_hot_bytes(features, config)
@@ -103,7 +90,7 @@ def plan_tiers(
         # Room for the whole queue, beside a hot tier that is at most half of the budget.
         offered_bytes = max(2 * hot_bytes, hot_bytes + needed_bytes)
         queue = _queue(batches, budget_bytes, ahead, hot_bytes=hot_bytes, offered_bytes=offered_bytes)
-        return TierPlan(hot=config.hot, ahead=queue)
+        return TierPlan(config.hot, queue)
     few = min(1, ahead)
     if batches.needed_bytes(few) <= half_bytes:
         hot_bytes, queue = half_bytes, _queue(batches, half_bytes, ahead, offered_bytes=2 * needed_bytes)
@@ -114,8 +101,8 @@ def plan_tiers(
     free_bytes = host_room().free_bytes
     hot_bytes -= 0 if free_bytes is None else max(0, budget_bytes - free_bytes)
     if hot_bytes < hot_tier_bytes(features, 0.0, cache=config.cache):
-        return TierPlan(hot=None, ahead=_queue(batches, budget_bytes, ahead, offered_bytes=2 * needed_bytes))
-    return TierPlan(hot=hot_bytes, ahead=queue)
+        return TierPlan(None, _queue(batches, budget_bytes, ahead, offered_bytes=2 * needed_bytes))
+    return TierPlan(hot_bytes, queue)
 
 
 def looks_ahead(features: Features, config: TrainConfig) -> bool:
@@ -134,53 +121,29 @@ def with_hot_tier(
     say: Callable[[str], None],
     device: torch.device | None = None,
 ) -> Graph:
-    """A graph whose features have a hot tier, which begins with the first rows of ``hottest``.
-
-    Args:
-        graph: as the model reads it, on the processor, with features.
-        hot: size of the hot tier; on a device, it lies beside the memory budget, which is the device's too.
-        config: the options of training.
-        hottest: ids of all vertices, int64 [num_vertices], those whose rows are read most first (:func:`hottest_rows`).
-        say: is told how large the hot tier is, where that is not stated.
-        device: where the hot tier lies; None for the host's memory.
-    Raises:
-        InputError: the hot tier has no room.
-    """
+    """A graph whose features have a hot tier, which begins with the first rows of ``hottest``, on ``device`` or in the host's memory."""
     assert graph.features is not None
     store: DeviceFeatures | TieredFeatures
     if device is not None:
         store = DeviceFeatures(graph.features, hot, devices=_beside_budget(device, config), hottest=hottest)
-        part = store.num_hot_rows / max(1, store.num_rows)
+    else:
+        store = TieredFeatures(graph.features, hot, cache=config.cache, hottest=hottest)
+    size, part = format_bytes(store.hot_bytes), f"{store.num_hot_rows / max(1, store.num_rows):.1%} of the rows"
+    if isinstance(store, DeviceFeatures):
         cold = "read in place from pinned memory" if store.is_in_place else "gathered by the processor"
-        say(
-            f"The hot tier takes {format_bytes(store.hot_bytes)} of {device}: {part:.1%} of the rows, those of the highest score "
-            f"(cache 'static'). The other rows are {cold}."
-        )
-        return replace(graph, features=store)
-    store = TieredFeatures(graph.features, hot, cache=config.cache, hottest=hottest)
-    if is_in_memory(graph.features):
+        of_rows = f"{part}, those of the highest score (cache 'static'). The other rows are {cold}."
+        say(f"The hot tier takes {size} of {device}: {of_rows}")
+    elif is_in_memory(graph.features):
         say("The features lie in memory: the hot tier takes memory beside them and saves no reads.")
     elif hot != config.hot:
-        part = store.num_hot_rows / max(1, store.num_rows)
-        say(
-            f"The memory budget has room for a hot tier of {format_bytes(store.hot_bytes)}: {part:.1%} of the rows."
-        )
+        say(f"The memory budget has room for a hot tier of {size}: {part}.")
     return replace(graph, features=store)
 
 
 def sampling_place(
     graph: Graph, config: TrainConfig, device: torch.device, *, say: Callable[[str], None]
 ) -> SampleOn:
-    """Who samples mini-batches. Where the device does, the graph's edges are placed for it, beside the memory budget, which is the device's too.
-
-    Args:
-        graph: as the model reads it, on the processor.
-        config: the options of training.
-        device: computes.
-        say: is told where the edges lie.
-    Raises:
-        InputError: the device cannot sample the edges.
-    """
+    """Who samples mini-batches. Where the device does, the graph's edges are placed for it, beside the memory budget, which is the device's too."""
     if config.sample_on == "cpu" or device.type == "cpu":
         return config.sample_on
     edges = DeviceTopology(graph.topology, devices=_beside_budget(device, config))
@@ -211,36 +174,14 @@ def _is_read_elsewhere(features: Features) -> bool:
 def hottest_rows(
     graph: Graph, config: TrainConfig, *, seeds: Tensor | None = None, batch_size: int | None = None
 ) -> Tensor:
-    """Ids of all vertices, those of the highest score first.
-
-    Args:
-        graph: as the model reads it, on the processor.
-        config: the options of training.
-        seeds: the vertices that mini-batches start from, bool [num_vertices]; None for the labelled vertices of the split 'train'.
-        batch_size: number of seeds in a mini-batch; None for that of the configuration.
-    """
+    """Ids of all vertices, those of the highest score first. ``seeds`` are where batches start from, by default labelled vertices of 'train'."""
     assert config.sample is not None
-    return hottest(
-        score_vertices(
-            graph,
-            config.score,
-            fanouts=config.sample,
-            batch_size=batch_size or config.seeds_per_batch,
-            seeds=seeds,
-        )
-    )
+    size = batch_size or config.seeds_per_batch
+    return hottest(score_vertices(graph, config.score, fanouts=config.sample, batch_size=size, seeds=seeds))
 
 
 def _queue(batches: BatchMemory, room_bytes: int, ahead: int, *, hot_bytes: int = 0, offered_bytes: int) -> int:
-    """The largest number of batches ahead, at most ``ahead``, for which a step has room beside the hot tier.
-
-    Args:
-        batches: bytes of mini-batches.
-        room_bytes: bytes for batches, step and hot tier.
-        ahead: most batches ahead.
-        hot_bytes: bytes of the hot tier.
-        offered_bytes: a budget with room for all batches ahead, for the error.
-    """
+    """The largest number of batches ahead, at most ``ahead``, for which a step has room beside the hot tier; ``offered_bytes`` has room for all."""
     left_bytes = room_bytes - hot_bytes - batches.needed_bytes(0)
     if left_bytes >= 0:
         return min(ahead, left_bytes // (batches.batch_bytes + batches.window_bytes))
@@ -256,3 +197,92 @@ def _queue(batches: BatchMemory, room_bytes: int, ahead: int, *, hot_bytes: int 
     )
     error.needed_bytes, error.offered_bytes = needed_bytes, offered_bytes
     raise error
+
+
+TRIED_BATCHES = 3
+"Number of batches that are sampled to learn their size."
+MARGIN = 1.125
+"Factor on the size of the largest batch that was tried."
+# Per source of a batch: its next use in the window of a cache.
+_WINDOW_BYTES = 8
+# Per source of a batch and thread: the table of local ids, and the positions of rows while they are read.
+_THREAD_BYTES = 128
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BatchMemory:
+    """Bytes that mini-batches take, apart from the graph, the hot tier and the weights."""
+
+    batch_bytes: int
+    "Bytes of a mini-batch: blocks with their out-edges, rows of features, ids, labels."
+    step_bytes: int
+    "Bytes that a training step takes besides its batch: what the backward pass reads again, and temporary rows."
+    thread_bytes: int
+    "Bytes of the tables of all threads that sample or load."
+    window_bytes: int = 0
+    "Bytes that each batch ahead takes besides: a further batch of the window, which is sampled and not loaded. 0 without a window."
+
+    def needed_bytes(self, ahead: int) -> int:
+        """Peak bytes of a training step while ``ahead`` mini-batches are made."""
+        # Without batches ahead, the step's batch is still there while the next one is made.
+        beside = self.step_bytes if ahead else max(self.step_bytes, self.batch_bytes)
+        return self.thread_bytes + beside + (ahead + 1) * self.batch_bytes + ahead * self.window_bytes
+
+
+def measure_batches(predictor: Predictor, minibatches: MiniBatches, *, has_window: bool = False) -> BatchMemory:
+    """Sample the first mini-batches of epoch 1, and run model and loss on the largest one as in training; the model is as before afterwards.
+
+    With ``has_window``, as many batches as are made ahead will be sampled and announced ahead of these.
+    """
+    with minibatches.batches(1) as batches:
+        largest = max(itertools.islice(batches, TRIED_BATCHES), key=_batch_bytes)
+    num_sources = len(largest.src_ids)
+    window_bytes = 0
+    if has_window:
+        window_bytes = int(MARGIN * (_batch_bytes(replace(largest, features=None)) + _WINDOW_BYTES * num_sources))
+    return BatchMemory(
+        batch_bytes=int(MARGIN * (_batch_bytes(largest) + _WINDOW_BYTES * num_sources)),
+        step_bytes=int(MARGIN * _step_bytes(predictor, largest)),
+        thread_bytes=2 * minibatches.threads * _THREAD_BYTES * num_sources,
+        window_bytes=window_bytes,
+    )
+
+
+def _arrays_of(batch: MiniBatch) -> list[Tensor]:
+    arrays: list[Tensor] = []
+
+    def note(array: Tensor) -> Tensor:
+        arrays.append(array)
+        return array
+
+    batch.mapped(note)
+    return arrays
+
+
+def _batch_bytes(batch: MiniBatch) -> int:
+    return sum(array.nbytes for array in _arrays_of(batch))
+
+
+def _step_bytes(predictor: Predictor, batch: MiniBatch) -> int:
+    """Bytes that autograd keeps for the backward pass of the loss, and twice the largest tensor for gradients of rows."""
+    kept, trained = dict[int, int](), predictor.copied()
+
+    def note(tensor: Tensor) -> Tensor:
+        # Sparse features are arrays of the batch.
+        if tensor.layout == torch.strided:
+            kept[_address(tensor)] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    trained.model.train()
+    with seeded(0, predictor.device), saved_tensors_hooks(note, lambda tensor: tensor):
+        # Without the result, memory of kept tensors could be given to others.
+        loss = trained.loss_of_batch(batch)
+    note(loss)
+    # Lazy parameters have memory only now.
+    for array in (*_arrays_of(batch), *trained.model.parameters(), *trained.model.buffers()):
+        kept.pop(_address(array), None)
+    return sum(kept.values()) + 2 * max(kept.values(), default=0)
+
+
+def _address(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()

@@ -1,8 +1,7 @@
-"""What can be trained: answers to learn, the features and hops that mini-batches and workers need, and models that can be copied."""
+"""What can be trained: answers to learn, the features and hops that mini-batches and workers need, and a model that walks them."""
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
@@ -12,11 +11,12 @@ from torch import Tensor, nn
 
 from sagann import interop
 from sagann.config import TrainConfig
-from sagann.errors import InputError, LayerError, first_line
+from sagann.errors import InputError, LayerError
+from sagann.free_space import require_memory
 from sagann.graph import Graph
 from sagann.graph.answers import SPLITTERS
 from sagann.graph.graph import answers_of
-from sagann.nn import ModelConfig, build_model
+from sagann.nn import MODELS, ModelConfig, build_model
 from sagann.nn.model_call import is_written_for_pyg
 from sagann.saga.layer import count_hops
 from sagann.saga.row_runs import tolerance_of
@@ -52,7 +52,6 @@ def require_one_graph(model: nn.Module, graph: Graph) -> None:
 
 def check_sampled(model: nn.Module, graph: Graph, fanouts: Sequence[int]) -> None:
     """Refuse a graph without features, and a model that does not walk such blocks, or as many."""
-    # Imported here: most runs have no model of PyG.
     from sagann.interop.pyg_model import PygModel
 
     require_features(
@@ -75,7 +74,6 @@ def check_sampled(model: nn.Module, graph: Graph, fanouts: Sequence[int]) -> Non
 
 def require_seeds_apart(predictor: Predictor, graph: Graph, fanouts: Sequence[int]) -> None:
     """Refuse a model that gives a seed of a mini-batch another row alone than beside others."""
-    # Imported here: most runs sample nothing, and it loads Numba.
     from sagann.interop.pyg_example import undisturbed
     from sagann.runtime.loading import MiniBatches
 
@@ -140,13 +138,9 @@ def _check_links(graph: Graph) -> None:
 
 
 def learned_as_well(graph: Graph) -> str:
-    """A sentence about links to validate and to test on that are edges of the graph too, or their reverses are; empty where there is none.
-
-    In a graph with edge types, an edge of another type is another link.
-    """
+    """A sentence about links to validate and test on that are edges of the graph too, or reverses of edges; empty where there is none."""
     if graph.links is None:
         return ""
-    # Imported here: most runs do not learn links, and it loads Numba.
     from sagann.sampling.links import are_edges
 
     links, found = graph.links, []
@@ -180,6 +174,15 @@ def model_to_train(
     """The model of a run: built from its configuration under the seed, or the user's own, which may be one of PyTorch Geometric."""
     if isinstance(model, ModelConfig):
         tell(model.without_effect(of_graphs=graph.answers.unit == "graph"))
+        if model.model in MODELS and device.type == "cpu":
+            # A wrong label makes billions of classes. Nothing is allocated on the device 'meta'.
+            with seeded(config.seed, device), torch.device("meta"):
+                weights = sum(parameter.nbytes for parameter in build_model(model, graph).parameters())
+            require_memory(
+                2 * weights,
+                where=f"weights and gradients of {model.model}, hidden {model.hidden}, for {graph.answers.num_outputs} outputs",
+                hint="If there are too many classes, number them from 0 without gaps. Else use a smaller --hidden, or fewer --layers.",
+            )
         with seeded(config.seed, device):
             model = build_model(model, graph)
     if is_written_for_pyg(model):
@@ -188,14 +191,3 @@ def model_to_train(
     if config.sample is not None:
         check_sampled(model, graph, config.sample)
     return model
-
-
-def copy_of_model(model: nn.Module) -> nn.Module:
-    """A copy with weights of its own. A model that cannot be copied is an InputError."""
-    try:
-        return copy.deepcopy(model)
-    except (TypeError, RuntimeError) as error:
-        raise InputError(
-            f"the model cannot be copied: {first_line(error)} (in model {type(model).__name__})",
-            hint="Make it work with copy.deepcopy: keep locks, files and results with a gradient out of its attributes.",
-        ) from error

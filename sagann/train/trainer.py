@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,27 +27,23 @@ from sagann.nn import ModelConfig
 from sagann.registry import default
 from sagann.runtime.team import SOLO
 from sagann.storage.verify import check_graph
-from sagann.train.agreement import (
+from sagann.train.automatic import automatic_budget, bytes_in_files
+from sagann.train.contract import Contract, require_names
+from sagann.train.epoch_source import EpochSource, source_of
+from sagann.train.identity import (
     continue_together,
     device_together,
     require_agreement,
     require_divisible,
     require_same_run,
 )
-from sagann.train.automatic import automatic_budget, bytes_in_files, may_choose_budget
-from sagann.train.best import BestTracker, resolve_monitor
-from sagann.train.contract import Contract, require_names
-from sagann.train.description import info_of, model_name, result_of, run_of, summary_of, trained_on
-from sagann.train.epoch_source import EpochSource, source_of
-from sagann.train.history import History
 from sagann.train.losses import LossFunction, build_loss
-from sagann.train.metrics import Metrics
-from sagann.train.own_metrics import OwnMetrics
+from sagann.train.metrics import Metrics, OwnMetrics
 from sagann.train.policies import OptimizerFactory, ParamGroups, Policies, SchedulerFactory
 from sagann.train.predictor import Predictor
-from sagann.train.preparation import PreparedGraph
 from sagann.train.reporter import (
     EpochRecord,
+    History,
     LogReporter,
     Reporter,
     SilentReporter,
@@ -55,17 +51,17 @@ from sagann.train.reporter import (
     TrainResult,
 )
 from sagann.train.resources import own_turn, reproducible, seeded, stop_on_interrupt
+from sagann.train.run import info_of, model_name, result_of, run_of, summary_of, trained_on
 from sagann.train.run_folder import EVENTS, RunFolder
-from sagann.train.saver import Saver
-from sagann.train.session import TrainSession
-from sagann.train.start import continue_run, start_run
-from sagann.train.streaming import Streaming
+from sagann.train.runner import PreparedGraph, large_arrays
+from sagann.train.saver import Saver, continue_run, start_run
+from sagann.train.session import BestTracker, TrainSession, resolve_monitor
+from sagann.train.streamed import Streaming
 from sagann.train.trainable import check_trainable, learned_as_well, model_to_train, require_seeds_apart
 
 if TYPE_CHECKING:
-    from sagann.hybrid.forecast import Prediction
     from sagann.runtime.team import Team
-    from sagann.train.sampled_forecast import SampledForecast
+    from sagann.train.rehearsals import SampledForecast
 
 
 class Trainer:
@@ -242,41 +238,27 @@ class Trainer:
                 "read the store. With a memory budget (--memory, TrainConfig.memory) they do, and evaluations are streamed."
             )
         files = Streaming.of(self.config, self._spill_dir, device=self.device, automatic_bytes=1)
-        with files.large_arrays() if files is not None and self._in_files_bytes else nullcontext():
+        with large_arrays(files if self._in_files_bytes else None):
             return self.predictor.prepare(self.graph, validate=False, keeps_whole=self.config.sample is not None)
 
     def _stream_where_needed(self, folder: RunFolder | None, *, resume: bool) -> None:
         """Stream the model where a budget is stated, or where memory is too small for the run."""
-        is_chosen = may_choose_budget(self.predictor, self.config)
-        known = None
-        if is_chosen and resume and folder is not None and folder.exists:
-            known = folder.read_run().automatic_bytes
+        known = folder.read_run().automatic_bytes if resume and folder is not None and folder.exists else None
+        graph, in_files_bytes = self.prepared.graph, self._in_files_bytes
         budget_bytes = automatic_budget(
-            self.predictor,
-            self.prepared.graph,
-            self.config,
-            self._say,
-            known=known,
-            in_files_bytes=self._in_files_bytes,
+            self.predictor, graph, self.config, self._say, known=known, in_files_bytes=in_files_bytes
         )
         streaming = Streaming.of(self.config, self._spill_dir, device=self.device, automatic_bytes=budget_bytes)
         if streaming is not None:
             streaming.warn(self._say)
         self.predictor.stream_within(streaming)
 
-    def _session_of(self, predictor: Predictor, source: EpochSource) -> TrainSession:
+    def session_of(self, predictor: Predictor, source: EpochSource) -> TrainSession:
         """A session that trains the model of ``predictor``, which may be a copy, on the steps of ``source``."""
         tracker = BestTracker(self.monitor, keep_weights=self.weights == "best", patience=self.config.patience)
         optimizer, scheduler = self._policies.made(predictor.model, maximise=tracker.maximise)
         return TrainSession(
-            model=predictor.model,
-            source=source,
-            device=self.device,
-            config=self.config,
-            optimizer=optimizer,
-            scheduler=scheduler,
-            tracker=tracker,
-            team=self.team,
+            predictor.model, source, self.device, self.config, optimizer, scheduler, tracker, self.team
         )
 
     @property
@@ -302,7 +284,7 @@ class Trainer:
             if folder is not None:
                 stack.enter_context(folder.locked())
             stack.callback(self.predictor.release)
-            stack.callback(self._let_go_on)
+            stack.callback(setattr, self, "_is_stopping", False)
             stack.enter_context(own_turn(self.team))
             self._stream_where_needed(folder, resume=resume)
             stack.enter_context(seeded(self.config.seed, self.device))
@@ -328,12 +310,11 @@ class Trainer:
                 reporter.on_start(info_of(self, session))
             stack.callback(session.source.close)
             if self.config.mapping == "model":
-                # Imported here: most runs are not rehearsed, and it loads Numba.
                 from sagann.train.rehearsals import begin_as_foretold
 
-                begin_as_foretold(self, session.source, self._session_of, self._say)
+                begin_as_foretold(self, session.source, self._say)
             session.source.open()
-            session.run(reporters, stops=self._all_stop)
+            session.run(reporters, stops=lambda: self.team.any(self._is_stopping, "agreeing on the next epoch"))
             if saver is not None:
                 saver.save()
             result = self._finish(session, folder)
@@ -349,7 +330,7 @@ class Trainer:
         source = source_of(
             self.predictor, self.prepared, self.config, model_config=self.model_config, say=self._say
         )
-        return self._session_of(self.predictor, source)
+        return self.session_of(self.predictor, source)
 
     def _reporters(self, folder: RunFolder | None, session: TrainSession, stack: ExitStack) -> list[Reporter]:
         """Everyone who is told how a session goes; what is to be closed at its end is put on ``stack``."""
@@ -371,12 +352,6 @@ class Trainer:
         # Without a lock, which a signal handler could wait for in vain.
         self._is_stopping = True
 
-    def _all_stop(self) -> bool:
-        return self.team.any(self._is_stopping, "agreeing on the next epoch")
-
-    def _let_go_on(self) -> None:
-        self._is_stopping = False
-
     def resume(self) -> TrainResult:
         """Continue the run in ``run_dir``: ``fit(resume=True)``."""
         return self.fit(resume=True)
@@ -390,7 +365,7 @@ class Trainer:
     ) -> Tensor:
         """Class ids, 0/1 per class, probabilities or values of every vertex, or graph: see :meth:`sagann.train.Predictor.predict`.
 
-        Where links are learned, ``links`` are the pairs to score: see :meth:`sagann.train.Predictor.predict`.
+        Where links are learned, ``links`` are the pairs to score.
         """
         given = self.prepared if graph is None else graph
         return self.predictor.predict(given, probabilities=probabilities, links=links)
@@ -407,26 +382,10 @@ class Trainer:
         Raises:
             InputError: ``config.sample`` is not set, the model cannot be copied, or the loss of a rehearsed batch is NaN or infinite.
         """
-        # Imported here: most runs are not foretold, and it loads Numba.
         from sagann.train.rehearsals import foretell
 
         with own_turn(self.team):
-            return foretell(self, self._session_of)
-
-    def foretell_trainers(self) -> tuple[Prediction, Prediction | None]:
-        """Foretell an epoch of the trainers of ``config.devices``, with the shares that they settle on in some ten seconds; and with one accelerator process more.
-
-        A copy of the model is trained. Model and random numbers stay as they are.
-
-        Raises:
-            InputError: ``config.sample`` or ``config.devices`` is not set, or the model cannot be copied or shared out.
-            TrainerError: a trainer does not start, or fails.
-        """
-        # Imported here: most runs are not foretold, and it loads Numba.
-        from sagann.train.rehearsals import foretell_trainers
-
-        with own_turn(self.team):
-            return foretell_trainers(self, self._session_of)
+            return foretell(self)
 
     def _run_folder(self, resume: bool) -> RunFolder | None:
         if self.run_dir is not None:
@@ -451,7 +410,6 @@ class Trainer:
         best = session.tracker.weights if session.finished else None
         if best is not None:
             self.model.load_state_dict(best)
-            self._tell(session.tracker.first_is_best(session.history))
         metrics = self.evaluate() if session.finished else {}
         result = result_of(session, metrics, weights="last" if best is None else "best", run_dir=self.run_dir)
         if folder is not None and session.finished:

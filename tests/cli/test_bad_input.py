@@ -163,10 +163,7 @@ def test_every_command_that_computes_with_a_dataset_finds_a_flipped_bit(
     assert not list(tmp_path.glob("out*"))
 
 
-@pytest.mark.parametrize(
-    ("model", "split"),
-    [("gcn", None), ("own.py:Net", None), ("gcn", "per-class:0,0"), ("own.py:Net", "planetoid:1,1,1")],
-)
+@pytest.mark.parametrize(("model", "split"), [("gcn", None), ("own.py:Net", "planetoid:1,1,1")])
 def test_more_classes_than_memory_holds(
     invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: str, split: str | None
 ) -> None:
@@ -176,7 +173,7 @@ def test_more_classes_than_memory_holds(
     chosen = () if split is None else ("--split", split)
     outcome = invoke("train", "--data", "ring", "--model", model, "--out", "run", *chosen)
     assert outcome.code == 2
-    assert ("class" in outcome.err) if split else ("for 10000000000 classes on 12" in outcome.err)
+    assert ("class" if split else "for 10000000000 outputs") in outcome.err
     described = invoke("data", "info", "ring")
     assert described.code == 0
     assert "10000000000 (0: 6, 1: 6, 2: 0" in described.out

@@ -64,7 +64,7 @@ def write_files(text: str, folder: Path) -> None:
 def expect_on_a_round_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing on the pages depends on the machine but seconds; measuring it takes several, every time."""
     for name in (
-        "sagann.train.profile.probe",
+        "sagann.runtime.forecasting.probe.probe",
         "sagann.cli.plan_run.probe",
         "sagann.runtime.forecasting.probe.probe",
     ):

@@ -35,17 +35,6 @@ def test_every_error_of_ours_is_bad_input(error: Exception) -> None:
     assert failure_of(error).code == BAD_INPUT
 
 
-def test_a_model_that_multiplies_other_widths_is_told_which() -> None:
-    error = raised(RuntimeError("mat1 and mat2 shapes cannot be multiplied (3000x32 and 64x8)"))
-    failure = failure_of(error, user_files=[__file__])
-    assert failure.code == BAD_INPUT
-    assert (
-        failure.hint
-        == "A map of width 64 is given rows of width 32: change one of them; --debug shows the whole traceback."
-    )
-    assert "test_failure.py, line " in failure.message
-
-
 def test_notes_come_last() -> None:
     error = InputError("a feature is not finite: nan (in row 3)", hint="Remove it.")
     error.add_note("Raised by stage 'load' of epoch 2, batch 7.")

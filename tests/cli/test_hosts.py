@@ -79,11 +79,7 @@ def test_the_printed_command_trains_on_two_hosts_what_one_process_trains(
 
 @pytest.mark.parametrize(
     ("harm", "options"),
-    [
-        (Host.cut, ()),
-        pytest.param(Host.unplug, (), marks=pytest.mark.thorough),
-        (Host.cut, ("--memory", "40MiB")),
-    ],
+    [(Host.cut, ()), pytest.param(Host.unplug, (), marks=pytest.mark.thorough), (Host.cut, ("--memory", "40MiB"))],
     ids=["cut", "unplugged", "cut while streaming"],
 )
 def test_a_cable_that_is_pulled_ends_both_workers_in_time(

@@ -52,7 +52,7 @@ def cores(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
         monkeypatch.setattr("sagann.cli.plan_trainers.num_cores", lambda: count)
         monkeypatch.setattr("os.sched_getaffinity", lambda pid: set(range(count)), raising=False)
         found = predict(job(), assignment(30, 10))
-        monkeypatch.setattr("sagann.train.Trainer.foretell_trainers", lambda trainer: (found, None))
+        monkeypatch.setattr("sagann.cli.plan_trainers.foretell_trainers", lambda trainer: (found, None))
 
     return given
 

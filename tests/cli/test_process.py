@@ -94,7 +94,7 @@ def test_a_command_is_light_on_collector_and_cores(blocks: Path) -> None:
 
 def test_libraries_that_report_what_is_left_leave_nothing() -> None:
     code = (
-        "import gc; from sagann.process_end import end_quickly\n"
+        "import gc; from sagann.processes import end_quickly\n"
         "end_quickly(); print(gc.get_freeze_count() > 0)\n"
         "bound = type('nb_func', (), {'__module__': 'nanobind'})\n"
         "end_quickly(); print(gc.get_freeze_count())"
@@ -114,14 +114,6 @@ def test_a_run_and_its_evaluation(blocks: Path, tmp_path: Path, warm: Warm) -> N
     with warm.start("evaluate", "--run", "run", cwd=tmp_path) as process:
         out, err = process.communicate(timeout=DEADLINE_S)
     assert (process.returncode, " test " in out, err) == (0, True, "")
-
-
-def test_an_environment_in_which_numba_cannot_start(tmp_path: Path) -> None:
-    arguments = ("train", "--data", "demo", "--epochs", 1, "--hidden", 4, "--out", "run")
-    code, out, err = run(*arguments, cwd=tmp_path, env={"NUMBA_THREADING_LAYER": "fast"})
-    assert (code, out) == (2, "")
-    assert err.startswith("Error: Numba cannot start its threads: The threading layer requested 'fast'")
-    assert "NUMBA_THREADING_LAYER" in err
 
 
 def test_a_reader_that_goes_away(blocks: Path) -> None:

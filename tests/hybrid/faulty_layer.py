@@ -8,7 +8,7 @@ import os
 import torch
 from torch import Tensor
 
-from sagann import SagaLayer, torchrun
+from sagann import SagaLayer, processes
 from sagann.saga import Edge
 
 _HEALTHY = 40
@@ -30,7 +30,7 @@ class Faulty(SagaLayer):
     def apply_vertex(self, vertex: Tensor, accum: Tensor) -> Tensor:
         rows: Tensor = self.map(torch.cat([vertex, accum], dim=1))
         is_accelerator = multiprocessing.current_process().name.startswith("sagann-accelerator")
-        return _harmed(rows) if is_accelerator or torchrun.is_worker() else rows
+        return _harmed(rows) if is_accelerator or processes.is_worker() else rows
 
 
 def _harmed(rows: Tensor) -> Tensor:

@@ -20,14 +20,13 @@ from sagann.nn import ModelConfig, build_model
 from sagann.plan.epoch import Planned
 from sagann.plan.steps import Move
 from sagann.report import doctor_tables
-from sagann.report.plan_text import plan_text
+from sagann.report.plan_text import batches_text, plan_text, trainers_text
 from sagann.report.probes import Finding
-from sagann.report.shares_text import batches_text, trainers_text
 from sagann.report.tables import dataset_table, metrics_table
 from sagann.report.terminal import Terminal
 from sagann.runtime.streaming.stream import foretell
 from sagann.runtime.tiered.counters import TierCounts
-from sagann.train.sampled_forecast import SampledForecast
+from sagann.train.rehearsals import SampledForecast
 from tests.graphs import labelled_graph
 from tests.hybrid.settings import assignment, job, machine
 
@@ -122,10 +121,7 @@ def rows(table: Table) -> list[tuple[str, ...]]:
 
 def test_a_missing_package_is_named_with_its_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor_tables, "core_versions", lambda: {"torch": "2.9", "numba": None})
-    assert rows(doctor_tables.versions_table())[2:] == [
-        ("torch", "2.9"),
-        ("numba", "missing: pip install sagann"),
-    ]
+    assert rows(doctor_tables.versions_table())[2:] == [("torch", "2.9"), ("numba", "missing: pip install sagann")]
     found = {"plots": {"matplotlib": "3.10"}, "peers": {"a": "1", "b": None}}
     monkeypatch.setattr(doctor_tables, "extras", lambda: found)
     assert rows(doctor_tables.extras_table()) == [

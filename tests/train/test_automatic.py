@@ -73,10 +73,7 @@ def test_of_a_sampled_run_only_evaluations_must_fit(free: Free) -> None:
     evaluation, epoch = (dense_bytes(model, model.prepare(graph), trains=trains) for trains in (False, True))
     assert evaluation < 0.8 * epoch
     logits = 600 * 3 * 4
-    for room, message in (
-        ((evaluation + epoch) // 2 + logits, ""),
-        (evaluation, "An evaluation would take "),
-    ):
+    for room, message in (((evaluation + epoch) // 2 + logits, ""), (evaluation, "An evaluation would take ")):
         free(room)
         heard = Heard()
         config = TrainConfig(epochs=2, device="cpu", sample=(4, 3), batch_size=50)

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 from torch import nn
-from torch.optim.lr_scheduler import StepLR
 
 from sagann.errors import InputError
 from sagann.train import TrainConfig
@@ -54,14 +53,11 @@ def test_what_the_hint_of_a_mistake_says_is_accepted(
         ({"weight_decay": -1e-3}, "weight_decay is refused: -0.001, expected a finite number of at least 0"),
         ({"seed": 10**10_000}, "seed is refused: a value with an integer of thousands of digits, expected"),
         ({"optimizer_options": {"eps": 10**10_000}}, "'eps' is a value with an integer of thousands of digits"),
-        ({"seed": 2**63}, "an integer from 0 to 2^63 - 1"),
         ({"spill": ""}, "spill is refused: '', expected a folder"),
-        ({"spill": "a\0"}, "spill is refused: 'a\\x00'"),
         (
             {"hot": "110%", "sample": (5,)},
             "part out of range: '110%', expected 0.0 to 1.0, or 0% to 100% (in Train",
         ),
-        ({"hot": "much", "sample": (5,)}, "size is not understood: 'much' (in TrainConfig.hot)"),
         ({"sample_on": "device"}, "sample_on is refused: 'device', expected cpu where sample is not set"),
         (
             {"sample_on": "device", "sample": (5,), "device": "cpu"},
@@ -76,31 +72,20 @@ def test_what_the_hint_of_a_mistake_says_is_accepted(
             "cache is refused: 'static', expected look-ahead where sample is not",
         ),
         (
-            {"score": "pagerank", "sample": (5,), "hot": "auto"},
-            "score is refused: 'pagerank', expected one of degree, rpr, wrpr, vip",
-        ),
-        (
             {"cache": ["lru"], "sample": (5,), "memory": "1GiB"},
             "cache is refused: ['lru'], expected one of static, look-ahead",
         ),
-        ({"loss": 3}, "loss is refused: 3, expected a name"),
         (
             {"class_weights": "even"},
             "class_weights is refused: 'even', expected 'balanced', or a list of numbers, one for each class, each a finite number of at least 0",
         ),
-        ({"class_weights": np.array([1.0, 2.0])}, "class_weights is refused: array"),
         ({"class_weights": [1, "a"]}, "class_weights is refused: [1, 'a']"),
         ({"memory": "much"}, "size is not understood: 'much' (in TrainConfig.memory)"),
         ({"profile": True}, "profile is refused: True, expected False where neither memory nor devices is set"),
-        ({"decay": "some"}, "decay is refused: 'some', expected one of all, first-layer, matrices"),
         ({"weights": "worst"}, "weights is refused: 'worst', expected 'best' or 'last'"),
         (
             {"monitor": "test/accuracy"},
             "monitor is refused: 'test/accuracy', expected 'train' or 'val' (never 'test')",
-        ),
-        (
-            {"scheduler": StepLR},
-            "a name (pass a function as Trainer(..., scheduler=...)), or None",
         ),
         ({"optimizer_options": {"beta": 1}}, "Adam has no such option: 'beta'"),
         (
@@ -108,7 +93,6 @@ def test_what_the_hint_of_a_mistake_says_is_accepted(
             "optimizer_options sets an argument that has an option of its own: 'lr'",
         ),
         ({"optimizer_options": {"betas": {1, 2}}}, "optimizer_options cannot be saved as JSON: 'betas'"),
-        ({"scheduler": "StepLR", "scheduler_options": {"steps": 1}}, "StepLR has no such option: 'steps'"),
         (
             {"optimizer": "LBFGS", "weight_decay": 0.1},
             "weight_decay is refused: 0.1, expected 0 for the optimizer 'LBFGS'",
@@ -191,17 +175,6 @@ def test_weight_decay_of_zero_overrules_the_default_of_adamw():
     assert optimizer.param_groups[0]["weight_decay"] == 0
 
 
-def scheduler_of(config, *, maximise=True):
-    policies = Policies(config)
-    return policies.scheduler_of(policies.optimizer_of(decay_all(nn.Linear(2, 2), 0.0)), maximise=maximise)
-
-
-def test_a_schedule_shorter_than_training_is_refused_before_it_starts():
-    options = {"max_lr": 0.1, "total_steps": 9}
-    with pytest.raises(InputError, match="the schedule ends before training: 9 steps, 10 epochs"):
-        scheduler_of(TrainConfig(epochs=10, scheduler="OneCycleLR", scheduler_options=options))
-
-
 @pytest.mark.parametrize(
     ("name", "scheduler", "options"),
     [
@@ -224,6 +197,11 @@ def test_what_torch_takes_passes_the_trial(name, scheduler, options):
         ("ExponentialLR", {"gamma": -1}, r"-0.01 after 1 steps, expected 0 to 3.4e\+38"),
         ("StepLR", {"step_size": 90, "gamma": -1}, "-0.01 after 90 steps"),
         ("ExponentialLR", {"gamma": 1e300}, r"1e\+298 after 1 steps"),
+        (
+            "OneCycleLR",
+            {"max_lr": 0.1, "total_steps": 9, "cycle_momentum": False},
+            "torch refuses the scheduler: One",
+        ),
     ],
 )
 def test_a_schedule_that_would_fail_later_fails_at_once(scheduler, options, message):

@@ -13,10 +13,7 @@ from sagann.nn import ModelConfig
 from sagann.train import TrainResult
 from tests.train.runs import community_graph, numbers_of, sparse_graph, trainer_of
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-]
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 DEVICE = "cuda"
 EPOCHS = 4
 RELATIVE = 1e-4

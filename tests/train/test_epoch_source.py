@@ -11,10 +11,9 @@ from torch import nn
 
 from sagann.runtime.workers import Workers
 from sagann.train import Contract, TrainConfig
-from sagann.train.best import BestTracker, resolve_monitor
 from sagann.train.epoch_source import TrainStep
 from sagann.train.metrics import evaluate_splits
-from sagann.train.session import TrainSession
+from sagann.train.session import BestTracker, TrainSession, resolve_monitor
 from tests.runtime.workers.threads import in_threads
 from tests.train.runs import community_graph
 

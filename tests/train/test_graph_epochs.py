@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from sagann.errors import CheckpointError, InputError, LayerError
-from sagann.graph import Graph, for_task, random_graph_split
+from sagann.graph import Graph, random_graph_split
 from sagann.graph.rows import csr_tensor, offsets_of
 from sagann.nn import ModelConfig, build_model
 from sagann.runtime.in_memory.engine import CompiledEngine
@@ -20,7 +20,7 @@ from sagann.runtime.loading import GraphBatches
 from sagann.saga.engine import using_engine
 from sagann.storage import load_graph, save_graph
 from sagann.train import Contract, Predictor, TrainConfig, Trainer, load_run, runner
-from sagann.train.graph_epochs import GraphEpochs
+from sagann.train.batch_epochs import GraphEpochs
 from tests.runtime.loading.many_graphs import many_graphs
 from tests.threads import left_threads
 from tests.tolerances import assert_close
@@ -29,7 +29,6 @@ from tests.train.runs import (
     CPU,
     Heard,
     assert_same_bits,
-    community_graph,
     dense_means,
     numbers_of,
     seeded_model,
@@ -108,13 +107,6 @@ def test_a_run_learns_and_says_what_it_trains() -> None:
     probabilities = trainer.predict(probabilities=True)
     assert torch.equal(probabilities.argmax(1), trainer.predict())
     assert_close(probabilities.sum(1), torch.ones(200))
-
-
-def test_the_default_batch_has_64_graphs() -> None:
-    graph, heard = rings_and_stars(200), Heard()
-    trainer_of(graph_model(), graph, epochs=1, reporter=heard).fit()
-    num_known = len(graph.graphs.known(graph.graph_splits["train"]))
-    assert heard.batches[0].num_batches == -(-num_known // 64) > 1
 
 
 def test_batches_ahead_change_no_bit_and_leave_no_thread() -> None:
@@ -288,32 +280,6 @@ def test_a_run_is_reopened(tmp_path: Path) -> None:
         match=r"neither streamed nor divided among workers: a memory budget .*Leave memory \(--memory\) out",
     ):
         load_run(tmp_path / "classes", memory="1GiB")
-
-
-@pytest.mark.parametrize(
-    ("graph", "message"),
-    [
-        (community_graph(), "has no graph_labels"),
-        (replace(rings_and_stars(), num_graph_classes=3), "3 exclusive classes, the model predicts 2"),
-        (rings_and_stars(multi_label=True), "2 multi-label classes, the model predicts 2 exclusive"),
-    ],
-)
-def test_graphs_that_do_not_fit_are_not_evaluated(graph: Graph, message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        of().evaluate(graph)
-
-
-def test_a_single_graph_is_not_predicted() -> None:
-    with pytest.raises(InputError, match="there are no graphs to make batches of"):
-        of().predict(community_graph())
-
-
-def test_targets_of_another_number_are_refused() -> None:
-    graph = for_task(many_graphs(), "graph-regression")
-    torch.manual_seed(0)
-    predictor = Predictor(build_model(ModelConfig(model="gin"), graph), Contract.of(graph), device=CPU)
-    with pytest.raises(InputError, match="1 target per graph, the model predicts 2 per graph"):
-        predictor.evaluate(replace(graph, graph_targets=torch.zeros(graph.num_graphs)))
 
 
 def test_outputs_that_are_not_finite_name_the_graph() -> None:

@@ -7,7 +7,6 @@ import json
 import os
 import signal
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,16 +23,15 @@ from sagann.runtime.processor import num_cores
 from sagann.saga.layer import count_hops
 from sagann.storage import load_graph, save_graph
 from sagann.train import TrainConfig, Trainer
+from sagann.train.batch_epochs import SampledEpochs
 from sagann.train.hybrid_epochs import HybridEpochs
 from sagann.train.predictor import Predictor
-from sagann.train.sampled_epochs import SampledEpochs
 from tests.graphs import labelled_graph
 from tests.hybrid.message_trainer import MessageTrainer
 from tests.hybrid.processes import spawned_by
 from tests.runtime.device.late_streams import LateStreams
 from tests.train.runs import (
     Heard,
-    Mixing,
     TwoLayers,
     assert_same_bits,
     community_graph,
@@ -302,37 +300,13 @@ def test_batch_norm_is_refused() -> None:
         trainer_of(TwoLayers(), devices=DEVICES, **HYBRID).fit()
 
 
-def test_a_mean_over_a_mini_batch_is_refused_before_anything_starts() -> None:
-    with pytest.raises(LayerError, match="must treat vertices independently between its layers"):
-        trainer_of(Mixing(), devices=DEVICES, **HYBRID).fit()
-    assert not spawned_by(os.getpid())
-
-
-def test_trainers_without_seeds_are_named_at_the_end() -> None:
-    graph, said = community_graph(), list[str]()
-    predictor = predictor_of(build_model(ModelConfig(model="sage", hidden=8, dropout=0.0), graph), graph)
-    config = TrainConfig(sample=(4, 3), batch_size=15, devices=DEVICES)
-    source = with_messages(HybridEpochs(predictor, predictor.prepare(graph), config, say=said.append), predictor)
-    before = source.manager.assignment
-    source.manager.start_from(replace(before, seeds={"host": 15, "accelerator0": 0}), "static")
-    for step in source.steps(1):
-        step.loss()
-    source.close()
-    # A second call does nothing.
-    source.close()
-    assert [text.partition(" got no seeds")[0] for text in said] == ["accelerator0"]
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"sample": (4, 3), "devices": "host"}, "no list of trainers"),
         ({"sample": (4, 3), "sharing": "static"}, "sharing.*joint where devices is not set"),
         ({"sample": (4, 3), "mapping": "model"}, "mapping.*cores where devices is not set"),
-        ({"sample": (4, 3), "devices": DEVICES, "mapping": "best"}, "one of cores, model"),
         ({"sample": (4, 3), "link_rate": 1e9}, "link_rate.*None where devices is not set"),
-        ({"sample": (4, 3), "devices": DEVICES, "sharing": "fair"}, "one of joint, hyscale, static"),
-        ({"sample": (4, 3), "devices": DEVICES, "link_rate": 0}, "a finite number above 0"),
         ({"sample": (4, 3), "devices": DEVICES, "device": "cuda"}, "'auto' or 'cpu' where devices is set"),
         ({"sample": (4, 3), "devices": DEVICES, "memory": "1GiB"}, "memory.*None where devices is set"),
     ],

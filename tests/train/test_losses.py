@@ -17,10 +17,10 @@ from sagann.errors import InputError
 from sagann.graph import LINK_TASK, Graph, Topology
 from sagann.runtime.workers import Workers
 from sagann.train import Contract, Predictor, TrainConfig
+from sagann.train.batch_epochs import SampledEpochs
 from sagann.train.epoch_source import WholeGraph
 from sagann.train.losses import LOSSES, Loss, build_loss, default_loss
-from sagann.train.sampled_epochs import SampledEpochs
-from sagann.train.streaming import Streaming
+from sagann.train.streamed import Streaming
 from tests.runtime.workers.threads import in_threads
 from tests.tolerances import assert_close
 from tests.train.runs import CPU, Mean, community_graph, dense_means, seeded_model, values_graph
@@ -157,10 +157,7 @@ def test_numbers_are_those_of_the_twin_in_every_way_of_computing(name: str, tmp_
         **{name: each.grad.clone() for name, each in model.named_parameters()},
     }
     model.zero_grad()
-    ways = {
-        "in memory": numbers_of(model, graph, loss),
-        "batches": numbers_of(model, graph, loss, batch_size=7),
-    }
+    ways = {"in memory": numbers_of(model, graph, loss), "batches": numbers_of(model, graph, loss, batch_size=7)}
     if name in IN_EVERY_WAY:
         streaming = Streaming(memory_bytes=14_000, spill=tmp_path)
         ways["streamed"] = numbers_of(model, graph, loss, streaming=streaming)

@@ -14,8 +14,7 @@ from torch.utils._pytree import tree_leaves
 from sagann.errors import InputError
 from sagann.nn import ModelConfig
 from sagann.train import TrainConfig, Trainer, load_run
-from sagann.train.metrics import KINDS, Rows, compute_metrics, finite
-from sagann.train.own_metrics import check_own_metrics, measure_own
+from sagann.train.metrics import KINDS, Rows, check_own_metrics, compute_metrics, finite, measure_own
 from sagann.train.resources import reproducible
 from tests.train.runs import community_graph, predictor_of, seeded_model, values_graph
 

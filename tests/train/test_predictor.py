@@ -14,8 +14,8 @@ from sagann.graph import add_self_loops
 from sagann.nn import SAGE, ModelConfig, build_model
 from sagann.plan.residency import BudgetError
 from sagann.train import Contract, Predictor, TrainConfig, Trainer
-from sagann.train.preparation import features_as
-from sagann.train.streaming import Streaming
+from sagann.train.runner import features_as
+from sagann.train.streamed import Streaming
 from tests.runtime.workers.threads import in_threads
 from tests.tolerances import assert_close
 from tests.train.runs import (

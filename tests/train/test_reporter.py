@@ -1,17 +1,23 @@
+"""Reporters, and the history of a run."""
+
 from __future__ import annotations
 
 import importlib.util
 import json
 import logging
 import warnings
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from sagann.errors import MissingDependencyError
-from sagann.train import EpochRecord
+from sagann.errors import InputError, MissingDependencyError
+from sagann.hybrid.manager import TrainerWork
+from sagann.runtime.tiered import TierCounts, Traffic
+from sagann.train import EpochRecord, History
 from sagann.train.reporter import TensorBoardReporter
 from tests.train.runs import Heard, trainer_of
-from tests.train.test_history import WORK
 
 pytestmark = pytest.mark.usefixtures("naive")
 
@@ -92,3 +98,147 @@ def test_numbers_and_words_of_several_trainers_are_events(tmp_path, accumulator)
     found = accumulator(str(tmp_path)).Reload()
     assert found.Scalars("run/trainer_seeds/1")[0].value == [*WORK.seeds.values()][1]
     assert found.Tensors("run/trainer_why/text_summary")[0].tensor_proto.string_val == [WORK.why.encode()]
+
+
+def epochs(num_epochs: int, *, eval_every: int = 1) -> list[EpochRecord]:
+    return [
+        EpochRecord(
+            epoch=epoch,
+            loss=1 / epoch,
+            epoch_s=0.1,
+            lr=0.01,
+            metrics={}
+            if epoch % eval_every
+            else {"train": {"loss": 0.9 / epoch}, "val": {"loss": 1.1 / epoch, "accuracy": 1 - 1 / epoch}},
+        )
+        for epoch in range(1, num_epochs + 1)
+    ]
+
+
+def test_rows_are_the_lines_of_the_run_folder(tmp_path: Path) -> None:
+    trainer = trainer_of(epochs=3, run_dir=tmp_path / "run")
+    assert list(trainer.history) == []
+    assert repr(trainer.history) == "History(0 epochs)"
+    trainer.fit()
+    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert trainer.history.rows() == lines
+    assert trainer.history[-1]["val/accuracy"] == lines[2]["val/accuracy"]
+    assert trainer.history[1:].rows() == lines[1:]
+    assert repr(trainer.history).startswith("History(3 epochs: loss, epoch_s, lr, num_edges, train/loss")
+
+
+def test_a_resumed_run_has_the_epochs_before(tmp_path: Path) -> None:
+    trainer_of(epochs=2, run_dir=tmp_path / "run").fit()
+    more = trainer_of(epochs=4, run_dir=tmp_path / "run")
+    result = more.fit(resume=True)
+    assert [row["epoch"] for row in more.history] == [1, 2, 3, 4]
+    assert list(more.history) == list(result.history)
+    assert "epoch=4 of 4" in repr(more)
+
+
+def test_a_table_of_pandas() -> None:
+    pytest.importorskip("pandas", reason="pandas is not installed: pip install sagann[pandas]")
+    table = History(epochs(4, eval_every=2)).to_pandas()
+    assert table.index.name == "epoch"
+    assert list(table.index) == [1, 2, 3, 4]
+    assert list(table["loss"]) == [1, 1 / 2, 1 / 3, 1 / 4]
+    assert table["val/accuracy"].isna().tolist() == [True, False, True, False]
+    assert len(History([]).to_pandas()) == 0
+
+
+def test_without_pandas_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sagann.train.reporter.find_spec", lambda name: None)
+    with pytest.raises(MissingDependencyError, match=r"pandas cannot be imported .*sagann\[pandas\]"):
+        History(epochs(1)).to_pandas()
+
+
+def test_a_picture_is_written(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    figure = History(epochs(4)).plot(tmp_path / "history.png")
+    assert (tmp_path / "history.png").read_bytes().startswith(b"\x89PNG")
+    losses, scores = figure.axes
+    assert [line.get_label() for line in losses.get_lines()] == ["loss", "train/loss", "val/loss"]
+    assert [line.get_label() for line in scores.get_lines()] == ["val/accuracy"]
+    assert losses.get_lines()[0].get_xydata().tolist() == [[epoch, 1 / epoch] for epoch in range(1, 5)]
+    assert (losses.get_ylabel(), scores.get_ylabel()) == ("loss", "accuracy")
+    assert [text.get_text() for text in losses.get_legend().get_texts()] == [
+        "loss",
+        "train/loss",
+        "val/loss",
+        "val/accuracy",
+    ]
+
+
+def test_axes_of_ones_own_are_drawn_into() -> None:
+    figure = pytest.importorskip("matplotlib.figure").Figure()
+    axes = figure.subplots()
+    assert History(epochs(4, eval_every=2)).plot(axes) is figure
+    assert axes.get_lines()[2].get_xdata().tolist() == [2, 4]
+
+
+def test_what_cannot_be_drawn_is_refused() -> None:
+    with pytest.raises(InputError, match=r"nothing to draw: no epoch has ended .*Call fit first"):
+        History([]).plot()
+    with pytest.raises(InputError, match=r"a int, expected str or PathLike or None \(in History\.plot\)"):
+        History(epochs(1)).plot(3)
+
+
+def test_the_values_of_all_epochs_are_given_by_their_name() -> None:
+    trainer = trainer_of(epochs=3, eval_every=2)
+    result = trainer.fit()
+    for history in (trainer.history, result.history):
+        assert history["loss"] == [record.loss for record in result.history]
+        assert history["epoch"] == [1, 2, 3]
+        assert [value is None for value in history["val/accuracy"]] == [True, False, False]
+        with pytest.raises(
+            InputError, match=r"no epoch has a value of that name: 'val/acuracy'.*Did you mean 'val/accuracy'"
+        ):
+            history["val/acuracy"]
+    assert result.history[-1].epoch == 3
+    assert len(result.history[:2]) == 2
+
+
+PLAIN = EpochRecord(
+    epoch=3,
+    loss=0.1,
+    epoch_s=0.2,
+    lr=0.3,
+    num_edges=4,
+    metrics={"val": {"loss": 0.5, "accuracy": 1.0}, "train": {"loss": 0.25}},
+)
+TRAFFIC = Traffic(
+    hot=TierCounts(rows=3, num_bytes=96), cold=TierCounts(rows=1, num_bytes=32), cold_reads=1, cold_read_bytes=32
+)
+WORK = TrainerWork(
+    names=("host", "accelerator0"),
+    seeds={"host": 30, "accelerator0": 10},
+    train_s={"host": 1.5, "accelerator0": 0.5},
+    idle_s={"host": 0.0, "accelerator0": 1.0},
+    transfer_s={"host": 0.0, "accelerator0": 0.25},
+    sample_s=0.1,
+    load_s=0.2,
+    num_moves=3,
+    why="2 seeds go to the processor: an iteration is expected at 1 s, after 2 s.",
+)
+RECORDS = {
+    "plain": PLAIN,
+    "tiers": replace(PLAIN, extra=TRAFFIC.to_json()),
+    "trainers": replace(PLAIN, extra=WORK.to_json()),
+}
+
+
+def line_of(name: str) -> dict[str, Any]:
+    return json.loads(json.dumps(RECORDS[name].to_json()))
+
+
+@pytest.mark.parametrize("name", RECORDS)
+def test_a_line_and_back(name: str) -> None:
+    assert EpochRecord.from_json(line_of(name)) == RECORDS[name]
+    assert line_of(name)["val/accuracy"] == 1.0
+
+
+def test_a_line_that_lacks_a_value_is_refused() -> None:
+    values = line_of("tiers")
+    del values["num_edges"]
+    with pytest.raises(KeyError):
+        EpochRecord.from_json(values)

@@ -11,7 +11,7 @@ import torch
 from sagann.errors import CheckpointError, InputError
 from sagann.nn import ModelConfig
 from sagann.train import TrainConfig, Trainer, load_run, read_run
-from sagann.train.streaming import Streaming
+from sagann.train.streamed import Streaming
 from tests.tolerances import assert_close
 from tests.train.runs import CrashError, Heard, TwoLayers, community_graph, seeded_model, trainer_of
 
@@ -166,8 +166,7 @@ def test_a_model_with_another_dropout_is_another_run(tmp_path):
 def test_weights_of_another_model_are_refused(tmp_path):
     train(tmp_path, seeded_model())
     with pytest.raises(
-        CheckpointError,
-        match=r"the weights are of another model: .* first\.own\.weight: .*\[8, 8\].*\[5, 8\]",
+        CheckpointError, match=r"the weights are of another model: .* first\.own\.weight: .*\[8, 8\].*\[5, 8\]"
     ):
         load_run(tmp_path, model=TwoLayers(hidden=5))
 

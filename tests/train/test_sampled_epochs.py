@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-import signal
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,20 +21,18 @@ from sagann.nn import ModelConfig, build_model
 from sagann.plan.residency import BudgetError
 from sagann.runtime.loading import MiniBatches
 from sagann.runtime.tiered import DeviceFeatures, TieredFeatures
-from sagann.saga.layer import count_hops
 from sagann.storage import load_graph, save_graph
 from sagann.tiering import CACHES
 from sagann.train import TrainConfig, load_run, saver
+from sagann.train.batch_epochs import SampledEpochs
 from sagann.train.checkpoint import CheckpointFolder, Position
-from sagann.train.epoch_source import EpochSource, WholeGraph
+from sagann.train.epoch_source import EpochSource
 from sagann.train.predictor import Predictor
-from sagann.train.sampled_epochs import SampledEpochs
 from tests.graphs import labelled_graph
 from tests.runtime.device.drivers import SimulatedDevices
 from tests.runtime.device.late_streams import LateStreams
 from tests.stores import ComputedRows
 from tests.threads import left_threads
-from tests.tolerances import assert_close, largest
 from tests.train.runs import (
     CrashError,
     Heard,
@@ -46,7 +43,6 @@ from tests.train.runs import (
     assert_same_bits,
     community_graph,
     fit_until,
-    lines_of,
     numbers_of,
     predictor_of,
     seeded_model,
@@ -69,21 +65,6 @@ def gradients_of(source: EpochSource, parameters: list[Tensor]) -> tuple[Tensor,
 def model_named(name: str, graph: Graph) -> torch.nn.Module:
     torch.manual_seed(0)
     return build_model(ModelConfig(model=name, hidden=16, dropout=0.0), graph)
-
-
-@pytest.mark.parametrize("name", ["gcn", "gat"])
-def test_batches_of_all_in_edges_give_the_whole_graphs_loss_and_gradients(name: str) -> None:
-    graph = labelled_graph()
-    model = model_named(name, graph)
-    predictor = predictor_of(model, graph)
-    prepared = predictor.prepare(graph)
-    config = TrainConfig(sample=(-1,) * count_hops(model), batch_size=5)
-    parameters = list(model.parameters())
-    expected_loss, expected = gradients_of(WholeGraph(predictor, prepared), parameters)
-    loss, found = gradients_of(SampledEpochs(predictor, prepared, config), parameters)
-    assert_close(loss, expected_loss)
-    for ours, theirs in zip(found, expected, strict=True):
-        assert_close(ours, theirs, scale=largest(*expected))
 
 
 class Positioned(nn.Module):
@@ -160,10 +141,6 @@ def test_a_batch_norm_cannot_be_trained_on_one_vertex() -> None:
         trainer_of(TwoLayers(), graph, epochs=1, sample=(3, 3), batch_size=8).fit()
 
 
-def press() -> None:
-    signal.raise_signal(signal.SIGINT)
-
-
 RESUMED: dict[str, dict[str, Any]] = {
     "Adam": {"optimizer_options": {"amsgrad": True}, "patience": 9},
     "LBFGS": {"optimizer": "LBFGS", "optimizer_options": {"max_iter": 3}, "weight_decay": 0.0, "lr": 0.1},
@@ -202,28 +179,6 @@ def test_a_run_that_crashed_within_an_epoch_is_the_uninterrupted_one(
     assert numbers_of(result) == numbers_of(expected)
     assert result.metrics == expected.metrics
     assert_same_bits(weights_of(resumed.model), weights_of(whole.model))
-
-
-@pytest.mark.parametrize(("is_pressed", "ahead"), [(True, 0), (False, 4)])
-def test_ctrl_c_ends_after_the_batch_and_the_run_goes_on_bitwise(
-    is_pressed: bool, ahead: int, tmp_path: Path
-) -> None:
-    whole = trainer_of(run_dir=tmp_path / "whole", **SAMPLED)
-    expected = whole.fit()
-    # Interrupted in each epoch, the second time before a whole one was saved anew.
-    for epoch, batch in ((1, 2), (1, 3), (2, 1), (4, 3)):
-        reporter = Heard(epoch, batch)
-        cut = trainer_of(run_dir=tmp_path / "cut", reporter=reporter, **{**SAMPLED, "batches_ahead": ahead})
-        reporter.call = press if is_pressed else cut.stop
-        result = cut.fit(resume=(tmp_path / "cut" / "run.json").exists())
-        assert (result.interrupted, result.epochs, result.batch, result.metrics) == (True, epoch - 1, batch, {})
-        said = "Stopping after this batch. Press Ctrl-C again to stop at once."
-        assert reporter.messages == [said] * is_pressed
-        assert not (tmp_path / "cut" / "metrics.json").exists()
-    again = trainer_of(run_dir=tmp_path / "cut", **SAMPLED, sampling_threads=2)
-    assert numbers_of(again.resume()) == numbers_of(expected)
-    assert lines_of(tmp_path / "cut") == lines_of(tmp_path / "whole")
-    assert_same_bits(weights_of(again.model), weights_of(whole.model))
 
 
 def test_the_seconds_of_an_epoch_add_up_and_leave_checkpoints_out(
@@ -432,19 +387,6 @@ def test_features_in_memory_are_used_as_they_are_unless_a_hot_tier_is_asked_for(
     ]
 
 
-def test_a_store_with_tiers_of_its_own_is_counted(tmp_path: Path) -> None:
-    graph = mapped_graph(tmp_path / "graph")
-    assert graph.features is not None
-    store = TieredFeatures(graph.features, hot="20%")
-    result = trainer_of(SAGE, replace(graph, features=store), **SAMPLED, memory="1MiB").fit()
-    # Besides the epochs, a few batches are sampled to measure their memory.
-    assert (
-        0
-        < sum(record.extra["hot_rows"] + record.extra["cold_rows"] for record in result.history)
-        < store.traffic().rows
-    )
-
-
 def test_sparse_features_get_no_hot_tier() -> None:
     with pytest.raises(InputError, match="sparse features have no tiers: hot is '10%'"):
         trainer_of(
@@ -454,23 +396,6 @@ def test_sparse_features_get_no_hot_tier() -> None:
         ModelConfig(model="sage", hidden=8, encoder="linear"), sparse_graph(), **SAMPLED, memory="1MiB"
     )
     assert "hot_rows" not in within.fit().history[0].extra
-
-
-def test_a_model_that_gives_no_row_per_seed_is_refused() -> None:
-    class Wide(torch.nn.Module):
-        num_hops = 2
-
-        def __init__(self) -> None:
-            super().__init__()
-            self.linear = torch.nn.Linear(8, 3)
-
-        def forward(self, hops: Any, x: Tensor) -> Tensor:
-            return self.linear(x)
-
-    with pytest.raises(
-        TypeError, match=r"the model must return one row of logits per vertex.*expected .* \[8, 3\]"
-    ):
-        trainer_of(seeded_model(Wide), **SAMPLED).fit()
 
 
 IN_PLACE = "The other rows are read in place from pinned memory."
@@ -515,27 +440,3 @@ def test_a_hot_tier_and_edges_on_the_device_change_no_bit(
     store = source.minibatches.graph.features
     assert isinstance(store, DeviceFeatures)
     assert 0 < source.traffic.hot.rows < source.traffic.rows == store.traffic().rows
-
-
-@pytest.mark.usefixtures("every_batch_saved")
-def test_a_disk_that_is_full_within_an_epoch_and_then_has_room(small_disk: Path, tmp_path: Path) -> None:
-    whole = trainer_of(SAGE, **SAMPLED)
-    expected = numbers_of(whole.fit())
-    others = small_disk / "others"
-
-    def fill() -> None:
-        with others.open("wb", buffering=0) as file, suppress(OSError):
-            while True:
-                file.write(bytes(4096))
-
-    run = small_disk / "run"
-    with pytest.raises(CheckpointError, match=r"the run folder cannot be written: .*No space left on device"):
-        trainer_of(SAGE, run_dir=run, reporter=Heard(2, 2, fill), **SAMPLED).fit()
-    # What was saved within the epoch is whole.
-    assert max(CheckpointFolder(run / "checkpoints", keep=2).positions()) == Position(1, 2)
-    assert not (run / "metrics.json").exists()
-    others.unlink()
-    assert not left_threads()
-    resumed = trainer_of(SAGE, run_dir=run, **SAMPLED)
-    assert numbers_of(resumed.resume()) == expected
-    assert_same_bits(weights_of(resumed.model), weights_of(whole.model))

@@ -15,6 +15,8 @@ from torch.nn import functional as F
 from sagann.errors import CheckpointError, InputError
 from sagann.nn import ModelConfig, build_model
 from sagann.train import TrainConfig, Trainer, load_run, read_run
+from sagann.train.session import BestTracker
+from tests.train import runs
 from tests.train.runs import (
     CrashError,
     Heard,
@@ -190,14 +192,6 @@ def test_what_no_run_has_made_is_left_alone(tmp_path, name, overwrite):
     assert temporary.read_text() == "mine"
 
 
-def test_a_temporary_folder_of_somebody_elses_is_left_alone(tmp_path):
-    mine = tmp_path / ".tmp-work" / "x"
-    mine.parent.mkdir()
-    mine.write_text("weeks")
-    trainer_of(tmp_path).fit()
-    assert mine.read_text() == "weeks"
-
-
 @pytest.mark.parametrize("epochs", [12, 30])
 def test_the_rate_after_the_last_step_may_be_anything(epochs, monkeypatch):
     # A longer run is tried in part.
@@ -340,12 +334,6 @@ def test_other_versions_are_told(tmp_path):
     ]
 
 
-def test_only_the_newest_checkpoints_are_kept(tmp_path):
-    trainer_of(tmp_path, checkpoint_every=2, keep_checkpoints=3).fit()
-    names = sorted(path.name for path in (tmp_path / "checkpoints").iterdir())
-    assert names == ["epoch-000008.pt", "epoch-000010.pt", "epoch-000012.pt"]
-
-
 def test_an_unfinished_run_predicts_with_its_best_weights_so_far(tmp_path):
     with pytest.raises(CrashError):
         trainer_of(tmp_path, stop_after=10, model=ModelConfig(hidden=8)).fit()
@@ -397,3 +385,60 @@ def test_more_epochs_are_the_longer_run_where_the_old_end_was_no_evaluation(tmp_
     ]
     assert (result.best_epoch, result.metrics) == (whole.best_epoch, whole.metrics)
     assert_same_bits(weights_of(more.model), weights_of(expected.model))
+
+
+def test_the_best_weights_are_kept_and_measured():
+    result = runs.trainer_of(epochs=30, lr=0.1, monitor="val/loss").fit()
+    values = [record.metrics["val"]["loss"] for record in result.history]
+    assert result.weights == "best"
+    assert result.best_epoch == values.index(min(values)) + 1
+    assert result.metrics["val"]["loss"] == min(values) < values[-1]
+
+
+def test_the_last_weights_where_they_are_asked_for():
+    result = runs.trainer_of(epochs=5, lr=0.1, weights="last").fit()
+    assert result.weights == "last"
+    assert result.metrics["val"]["accuracy"] == result.history[-1].metrics["val"]["accuracy"]
+
+
+def test_early_stopping():
+    result = runs.trainer_of(epochs=500, lr=0.1, patience=7, monitor="val/loss").fit()
+    losses = [record.metrics["val"]["loss"] for record in result.history]
+    assert result.stopped_early
+    assert result.epochs == result.best_epoch + 7 < 500
+    assert result.best_epoch == losses.index(min(losses)) + 1
+    assert result.metrics["val"]["loss"] == pytest.approx(min(losses))
+
+
+def test_monitoring_an_undefined_metric_is_refused():
+    graph = community_graph()
+    one_class = graph.splits["val"] & (graph.labels == 0)
+    graph = replace(graph, splits={**graph.splits, "val": one_class})
+    with pytest.raises(InputError, match="the monitored metric is undefined: 'val/roc_auc' has no value"):
+        runs.trainer_of(graph=graph, monitor="val/roc_auc").fit()
+
+
+def test_of_equal_epochs_the_last_one_is_kept_and_patience_still_ends():
+    tracker, model = BestTracker("val/accuracy", keep_weights=True, patience=3), nn.Linear(1, 1)
+    for epoch, value in enumerate((0.5, 0.6, 0.6, 0.4), start=1):
+        torch.nn.init.constant_(model.weight, epoch)
+        tracker.update(epoch, {"val": {"accuracy": value}}, model)
+        assert not tracker.exhausted
+    assert (tracker.epoch, float(tracker.weights["weight"])) == (3, 3.0)
+    tracker.update(5, {"val": {"accuracy": 0.6}}, model)
+    assert (tracker.epoch, tracker.exhausted) == (5, True)
+
+
+def rare_classes():
+    """Labels of which untrained models predict about half for each vertex, and trained ones none."""
+    labels = torch.zeros(300, 20, dtype=torch.uint8)
+    labels[torch.arange(300), torch.randint(20, (300,), generator=torch.Generator().manual_seed(0))] = 1
+    return replace(community_graph(300, multi_label=True), labels=labels, num_classes=20)
+
+
+def test_the_default_monitor_of_rare_classes_keeps_weights_that_are_trained(caplog):
+    result = runs.trainer_of(ModelConfig(hidden=8), rare_classes(), lr=0.05).fit()
+    scores = [record.metrics["val"]["micro_f1"] for record in result.history]
+    assert scores.index(max(scores)) == 0
+    assert result.best_epoch > 10
+    assert not caplog.records

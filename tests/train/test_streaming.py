@@ -20,8 +20,8 @@ from sagann.runtime.streaming.stream import stream
 from sagann.runtime.team import SOLO, Team
 from sagann.storage import open_graph, save_graph
 from sagann.storage.mapped import MappedRows
-from sagann.train import Contract, Predictor, TrainConfig, Trainer, TrainResult, load_run, profile
-from sagann.train.streaming import Streaming
+from sagann.train import Contract, Predictor, TrainConfig, Trainer, TrainResult, load_run
+from sagann.train.streamed import Streaming
 from tests.plan.machines import ROUND
 from tests.stores import ComputedRows
 from tests.train.runs import CPU, Mixing, community_graph, seeded_model
@@ -224,7 +224,7 @@ def profiled(run_dir: Path) -> None:
 def test_the_last_epoch_is_profiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("matplotlib")
     # Probing the disk takes seconds.
-    monkeypatch.setattr(profile, "probe", lambda folder, device: ROUND)
+    monkeypatch.setattr("sagann.runtime.forecasting.probe.probe", lambda folder, device: ROUND)
     profiled(tmp_path / "run")
     events = json.loads((tmp_path / "run" / "profile.json").read_text())["traceEvents"]
     spans = [[event["name"] for event in events if (event["ph"], event["pid"]) == ("X", pid)] for pid in (0, 1)]
@@ -242,8 +242,8 @@ def test_a_plan_that_cannot_be_timed_leaves_the_measured_epoch(
     def refuse(*given: object) -> None:
         raise InputError("no rates: none (in machine)", hint="Probe it.")
 
-    monkeypatch.setattr(profile, "probe", refuse)
-    monkeypatch.setattr(profile, "can_draw", lambda: False)
+    monkeypatch.setattr("sagann.runtime.forecasting.probe.probe", refuse)
+    monkeypatch.setattr("sagann.storage.picture.can_draw", lambda: False)
     profiled(tmp_path)
     events = json.loads((tmp_path / "profile.json").read_text())["traceEvents"]
     assert {event["pid"] for event in events} == {0}

@@ -19,10 +19,12 @@ from sagann.runtime.tiered import DeviceFeatures, TieredFeatures
 from sagann.runtime.tiered.features import hot_tier_bytes
 from sagann.tiering import hottest, score_vertices
 from sagann.train import TrainConfig
-from sagann.train.batch_memory import MARGIN, BatchMemory, measure_batches
 from sagann.train.tiers import (
+    MARGIN,
+    BatchMemory,
     TierPlan,
     hottest_rows,
+    measure_batches,
     plan_tiers,
     with_hot_tier,
 )

@@ -10,14 +10,7 @@ import pytest
 DOCS = Path(__file__).parents[2] / "docs"
 
 
-@pytest.mark.parametrize(
-    ("page", "at_least"),
-    [
-        ("training.md", 100),
-        ("memory.md", 15),
-        ("pyg.md", 11),
-    ],
-)
+@pytest.mark.parametrize(("page", "at_least"), [("training.md", 100), ("memory.md", 15), ("pyg.md", 11)])
 def test_the_page_runs_as_printed(page, at_least, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     failed, attempted = doctest.testfile(str(DOCS / page), module_relative=False, optionflags=doctest.ELLIPSIS)

@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sagann.graph.rows import id_dtype, local_id_dtype
 from sagann.compiler.model_program import ModelProgram
-from sagann.graph.constant import version_of
+from sagann.graph.feature_store import version_of
+from sagann.graph.rows import id_dtype, local_id_dtype
 from sagann.graph.topology import Topology
 from sagann.kernels.edge.pass_edges import Edges, PassEdges
 from sagann.kernels.edge.work import Grain

@@ -24,8 +24,7 @@ from sagann.kernels.packed import Layout, Region
 from sagann.plan.steps import Block
 from sagann.runtime.blocks.spill import SpillError, failing, unnamed_file
 from sagann.runtime.device.streams import PinnedPool
-from sagann.storage.file_cache import is_cached
-from sagann.storage.positioned import read_bytes, write_bytes
+from sagann.storage.positioned import is_cached, read_bytes, write_bytes
 from sagann.storage.scattered import read_rows
 
 HOST_POOL = Pool(most_times=1)

@@ -22,10 +22,6 @@ from sagann.byte_size import with_exact
 from sagann.errors import SagannError
 from sagann.free_space import nearest_folder
 from sagann.kernels.memory import SMALLEST_BYTES
-from sagann.kernels.packed import Layout, Region
-from sagann.plan.steps import Block
-from sagann.storage.positioned import is_cached, read_bytes, write_bytes
-from sagann.storage.scattered import read_rows
 
 
 class SpillError(SagannError, OSError):

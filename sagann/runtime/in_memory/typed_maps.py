@@ -17,8 +17,8 @@ from torch import Tensor
 
 from sagann.compiler.program import End, LayerProgram
 from sagann.graph.counting_sort import group_by_key
+from sagann.graph.rows import id_dtype
 from sagann.graph.topology import Topology, for_training_as_well
-from sagann.graph.widths import id_dtype
 from sagann.kernels import typed_linear
 from sagann.kernels.dialects import Dialect
 from sagann.kernels.edge.function import EdgeFunction, Input, Output

@@ -19,8 +19,7 @@ from sagann.compiler.compile import CompilerOptions
 from sagann.compiler.model_program import ModelProgram
 from sagann.compiler.trace import tensors_of
 from sagann.errors import InputError, LayerError, require_type
-from sagann.graph.constant import is_constant, version_of
-from sagann.graph.feature_store import Features, FeatureStore
+from sagann.graph.feature_store import Features, FeatureStore, is_constant, version_of
 from sagann.graph.rows import is_sparse
 from sagann.graph.topology import Topology
 from sagann.runtime.in_memory.configuration import Key, configuration

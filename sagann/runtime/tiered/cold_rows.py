@@ -12,9 +12,7 @@ from sagann.errors import DatasetError, InputError
 from sagann.graph.checks import require_distinct, require_ids
 from sagann.graph.feature_store import Features, FeatureStore, feature_store, read_rows, require_no_gradient
 from sagann.graph.large_arrays import made_by
-from sagann.graph.rows import as_bytes
 from sagann.graph.rows import as_bytes, is_sparse
-from sagann.storage.file_cache import is_cached
 from sagann.storage.mapped import MappedRows, positioned
 from sagann.storage.positioned import is_cached
 from sagann.storage.scattered import Array, Reads, read_scattered

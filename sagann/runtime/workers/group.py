@@ -24,7 +24,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.nn import Parameter
 
-from sagann import torchrun
+from sagann import processes
 from sagann.config import SETTINGS
 from sagann.errors import InputError, SagannError, WorkerError, first_line
 from sagann.graph.large_arrays import empty_array
@@ -369,13 +369,13 @@ def join_workers(*, timeout_s: float = TIMEOUT_S, balance: str = "edges") -> Ite
         InputError: torchrun did not start this process, or nobody waits so long.
         WorkerError: the workers do not find each other.
     """
-    if not torchrun.is_worker():
+    if not processes.is_worker():
         raise InputError(
             "there are no workers to join: RANK is not set, or WORLD_SIZE is not above 1 (in join_workers)",
             hint="Start the program with torchrun --nproc-per-node=2 program.py.",
         )
     timeout_s = SETTINGS["worker_timeout"]._replace(owner=join_workers, name="timeout_s").checked(timeout_s)
-    rank, size = torchrun.rank(), torchrun.num_workers()
+    rank, size = processes.rank(), processes.num_workers()
     if os.environ.get("MASTER_ADDR") in _LOOPBACK:
         _talk_over("lo0" if sys.platform == "darwin" else "lo")
     try:

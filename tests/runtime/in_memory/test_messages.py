@@ -14,8 +14,6 @@ from sagann.compiler import CompilerOptions
 from sagann.errors import InputError, LayerError
 from sagann.graph import Topology
 from sagann.graph.feature_store import declare_constant
-from sagann.plan.intervals import equal_vertices
-from sagann.graph.constant import declare_constant
 from sagann.runtime.in_memory.engine import CompiledEngine
 from sagann.saga import Edge, Engine, NaiveEngine, SagaLayer, using_engine
 from tests.graphs import odd_topologies, random_topology

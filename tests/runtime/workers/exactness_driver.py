@@ -32,7 +32,7 @@ from sagann.saga.engine import Engine
 from sagann.train.contract import Contract
 from sagann.train.epoch_source import WholeGraph
 from sagann.train.predictor import Predictor, PreparedGraph
-from sagann.train.streaming import Streaming
+from sagann.train.streamed import Streaming
 from tests.graphs import labelled_graph
 from tests.plain import auto_dialect
 from tests.runtime.in_memory.test_batch_norm import OfEdges, OfVertices

@@ -12,7 +12,7 @@ from torch import Tensor
 from sagann.errors import InputError, WorkerError
 from sagann.runtime.workers import Workers, carriers, group
 from sagann.runtime.workers.carriers import AUTO_ON_PROCESSORS, device_of_worker, name_for_workers
-from sagann.train.agreement import device_together
+from sagann.train.identity import device_together
 from tests.runtime.workers.threads import in_threads
 
 

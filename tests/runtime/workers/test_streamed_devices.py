@@ -16,7 +16,7 @@ from sagann.runtime.blocks.residents import Residents
 from sagann.runtime.workers import Workers
 from sagann.train.contract import Contract
 from sagann.train.predictor import Predictor
-from sagann.train.streaming import Streaming
+from sagann.train.streamed import Streaming
 from tests.runtime.device.late_streams import LateStreams
 from tests.runtime.workers.exactness_driver import CPU, Numbers, budget_of, cases, require_same, trained
 from tests.runtime.workers.threads import in_threads

@@ -21,7 +21,7 @@ import torch
 
 from sagann import jit
 from sagann.kernels.edge.source import import_source, library_hash
-from sagann.parent_process import require_own_threads
+from sagann.processes import require_own_threads
 
 _SHARED = Path(__file__).parents[1]
 LIBRARY = (

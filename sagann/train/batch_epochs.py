@@ -1,6 +1,5 @@
-"""SampledEpochs: the epoch source whose steps are mini-batches, sampled ahead of the step that is trained.
+"""Epoch sources whose steps are batches: mini-batches of vertices or links that are sampled, batches of links, batches of whole graphs.
 
-Their rows of features come from tiers where the configuration asks for a hot tier, or has a memory budget and features on disk.
 Evaluation walks all in-edges of the whole graph, in memory or streamed, and reads the features where they are.
 """
 
@@ -9,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -17,22 +16,26 @@ from torch import Tensor, nn
 from sagann.byte_size import parse_bytes
 from sagann.config import TrainConfig
 from sagann.errors import InputError, LayerError
+from sagann.free_space import require_memory
 from sagann.graph import Graph
 from sagann.kernels.memory import POOL
-from sagann.runtime.loading import MiniBatches, Pipeline, StageCounters
+from sagann.runtime.loading import GraphBatch, GraphBatches, MiniBatches, Pipeline, StageCounters
 from sagann.runtime.loading.batches import AHEAD, useful_ahead
 from sagann.runtime.loading.minibatches import SampleOn
 from sagann.runtime.tiered import DeviceFeatures, TieredFeatures
 from sagann.saga.batch_norms import batch_norms_over_rows, batch_size_without_rest
 from sagann.sampling import LearnedLinks, MiniBatch
-from sagann.train.batch_memory import measure_batches
-from sagann.train.epoch_source import BatchEpochs, TrainStep
+from sagann.sampling.batches import cut_seeds
+from sagann.sampling.links import beside
+from sagann.train.epoch_source import EpochSource, TrainStep
+from sagann.train.heads import LinkHead
 from sagann.train.predictor import Predictor
-from sagann.train.preparation import PreparedGraph
+from sagann.train.runner import PreparedGraph
 from sagann.train.tiers import (
     hottest_rows,
     is_in_memory,
     looks_ahead,
+    measure_batches,
     plan_tiers,
     sampling_place,
     with_hot_tier,
@@ -41,21 +44,33 @@ from sagann.train.tiers import (
 R = TypeVar("R")
 
 
+class BatchEpochs(EpochSource):
+    """An epoch source whose steps are batches that a pipeline makes ahead."""
+
+    minibatches: MiniBatches | GraphBatches
+
+    @property
+    def num_batches(self) -> int:
+        return len(self.minibatches)
+
+    def steps(self, epoch: int, *, first: int = 0) -> Generator[TrainStep, None, None]:
+        with self.minibatches.batches(epoch, first=first) as batches:
+            for batch in batches:
+                yield self.step(batch)
+
+    def step(self, batch: Any) -> TrainStep:
+        """The training step of a batch."""
+        predictor, head = self._predictor, self._predictor.head
+        loss = partial(predictor.loss_of_batch, batch)
+        return TrainStep(loss=loss, num_labelled=head.num_answers(batch), num_edges=head.num_edges(batch))
+
+
 class SampledEpochs(BatchEpochs):
     """The epoch source of ``TrainConfig.sample``: every labelled training vertex is in one mini-batch of an epoch.
 
-    Batches depend on the run's seed, the epoch and their number. Dropout draws its seeds from PyTorch's generator in the training
-    step, which no thread of the pipeline touches; its masks are those of a batch's own rows, drawn anew for each batch.
-
-    Args:
-        predictor: has the model, and evaluates it.
-        prepared: the graph as the model reads it.
-        config: how to train; ``sample`` is set.
-        say: is told what the memory budget leaves for the hot tier and the mini-batches.
-        minibatches: the batches, with their tiers, of another source of the same graph and configuration; by default they are made.
-    Raises:
-        InputError: the hot tier has no room, or the features have no tiers.
-        BudgetError: the memory budget has no room for a training step.
+    Batches depend on the run's seed, the epoch and their number. Dropout draws its seeds from PyTorch's generator in the training step, which
+    no thread of the pipeline touches. Rows of features come from tiers where the configuration asks for a hot tier, or has a memory budget
+    and features on disk. ``minibatches`` are those of another source of the same graph and configuration; by default they are made.
     """
 
     minibatches: MiniBatches
@@ -91,25 +106,26 @@ class SampledEpochs(BatchEpochs):
         predictor = self._predictor
         ahead = _stated_ahead(graph, config, predictor)
         if config.has_tiers and graph.features is not None:
-            has_window = looks_ahead(graph.features, config)
+            has_window, budget_bytes = looks_ahead(graph.features, config), None
+            # On a CUDA device, the budget is for the device's memory.
+            if config.memory is not None and predictor.device.type == "cpu":
+                budget_bytes = parse_bytes(config.memory, where="TrainConfig.memory")
             plan = plan_tiers(
                 graph.features,
                 config,
                 ahead=ahead,
-                budget_bytes=_budget_bytes(config, predictor),
+                budget_bytes=budget_bytes,
                 measure=lambda: measure_batches(
                     predictor, self._batches_of(graph, config, ahead=0), has_window=has_window
                 ),
             )
             if plan.ahead < ahead:
                 say(f"The memory budget has room for a queue of {plan.ahead} mini-batches ahead, not of {ahead}.")
-            # Features that lie on the device already have no need of a hot tier there.
-            is_read_by_device = (
-                predictor.device.type == "cuda" and self._prepared.walked.topology.device.type == "cpu"
-            )
-            device = predictor.device if is_read_by_device and is_in_memory(graph.features) else None
             ahead = plan.ahead
             if plan.hot is not None:
+                # Features that lie on the device already have no need of a hot tier there.
+                is_beside = predictor.device.type == "cuda" and self._prepared.walked.topology.device.type == "cpu"
+                device = predictor.device if is_beside and is_in_memory(graph.features) else None
                 hottest = self._hottest(graph, config)
                 graph = with_hot_tier(graph, plan.hot, config, hottest, say=say, device=device)
         return graph, ahead
@@ -144,11 +160,6 @@ class SampledEpochs(BatchEpochs):
     def _hottest(self, graph: Graph, config: TrainConfig) -> Tensor:
         """Ids of all vertices, those whose rows mini-batches read most first."""
         return hottest_rows(graph, config)
-
-    @property
-    def device(self) -> torch.device:
-        """Where the model computes."""
-        return self._predictor.device
 
     def try_out(self) -> None:
         """Make the lazy parameters of the model."""
@@ -208,14 +219,109 @@ def _stated_ahead(graph: Graph, config: TrainConfig, predictor: Predictor) -> in
     """How many mini-batches are made ahead, if there is room for them."""
     if config.batches_ahead is not None:
         return config.batches_ahead
-    if config.has_tiers and graph.features is not None and not is_in_memory(graph.features):
-        # What the page cache holds now need not stay.
-        return AHEAD
-    return useful_ahead(graph, predictor.device)
+    is_tiered = config.has_tiers and graph.features is not None and not is_in_memory(graph.features)
+    # What the page cache holds now need not stay.
+    return AHEAD if is_tiered else useful_ahead(graph, predictor.device)
 
 
-def _budget_bytes(config: TrainConfig, predictor: Predictor) -> int | None:
-    """The budget of the host's memory; that of a CUDA device is for the device's."""
-    if config.memory is None or predictor.device.type != "cpu":
-        return None
-    return parse_bytes(config.memory, where="TrainConfig.memory")
+class GraphEpochs(BatchEpochs):
+    """The epoch source of a task on whole graphs: every training graph with a known answer is in one batch of an epoch."""
+
+    def __init__(self, predictor: Predictor, prepared: PreparedGraph, config: TrainConfig) -> None:
+        super().__init__(predictor, prepared)
+        ahead, size = config.batches_ahead, config.graphs_per_batch
+        ahead = useful_ahead(prepared.graph, predictor.device) if ahead is None else ahead
+        batches = GraphBatches(prepared.graph, batch_size=size, graphs="train", seed=config.seed, ahead=ahead)
+        self.minibatches = batches
+        batches.batch_size = batch_size_without_rest(predictor.model, len(batches.graphs), batches.batch_size)
+
+    def step(self, batch: GraphBatch) -> TrainStep:
+        return super().step(batch.to(self._predictor.device))
+
+
+_LINK_BYTES = 40
+"Least bytes that a step takes for each of its links: the ids of both ends, as they are drawn and side by side, a score and its gradient."
+
+
+class LinkEpochs(EpochSource):
+    """The epoch source of links whose model runs on the whole graph in every step; with ``batch_size`` None one step has all edges."""
+
+    def __init__(self, predictor: Predictor, prepared: PreparedGraph, config: TrainConfig) -> None:
+        super().__init__(predictor, prepared)
+        assert isinstance(predictor.head, LinkHead)
+        self._head = predictor.head
+        self._links, self._seed = _learned(prepared, config, config.batch_size), config.seed
+        self._edges = self._links.edges
+        self._batch_size = config.batch_size or max(1, len(self._edges))
+
+    @property
+    def num_batches(self) -> int:
+        return -(-len(self._edges) // self._batch_size)
+
+    def steps(self, epoch: int, *, first: int = 0) -> Generator[TrainStep, None, None]:
+        # Ascending edges are the nearest to each other in memory.
+        shuffle, size = self.num_batches > 1, self._batch_size
+        batches = cut_seeds(self._edges, size, shuffle=shuffle, seed=self._seed, epoch=epoch, drop_last=False)
+        for number in range(first, len(batches)):
+            edges = batches[number]
+            yield TrainStep(
+                loss=partial(self._loss, edges, epoch, number),
+                num_labelled=len(edges),
+                num_edges=self._prepared.num_edges * self._predictor.num_hops,
+                complete_gradients=self._runner.add_gradients,
+            )
+
+    def _loss(self, edges: Tensor, epoch: int, number: int) -> Tensor:
+        src, dst, types = self._links.ends_of(edges)
+        negative = self._links.sampler.negatives_of(src, epoch=epoch, batch=number)
+        src, dst = (beside(torch.cat(pair), len(edges)) for pair in zip((src, dst), negative, strict=True))
+        head, count = self._head, len(edges)
+
+        def loss_of(rows: Tensor, share: slice) -> Tensor:
+            """The part of the loss that a worker's share of the links adds."""
+            if share.start == share.stop:
+                # A worker without links takes part in the backward pass of the others.
+                return rows[:0].sum()
+            own_types = None if types is None else types[share]
+            mean = head.loss_of_links(rows, src[share], dst[share], own_types)
+            return mean * ((share.stop - share.start) / count)
+
+        return self._runner.loss_of_all(loss_of, count)
+
+
+def _learned(prepared: PreparedGraph, config: TrainConfig, batch_size: int | None) -> LearnedLinks:
+    """The links that are learned, with ``batch_size`` of them in a step, or all; refuse a step whose links alone do not fit the host's memory."""
+    assert prepared.graph.links is not None
+    links = LearnedLinks(
+        prepared.opened.to("cpu"),
+        negatives=config.negatives,
+        undirected=prepared.graph.links.undirected,
+        keep_positives=config.keep_positives,
+        seed=config.seed,
+    )
+    count = min(batch_size or len(links.edges), len(links.edges))
+    require_memory(
+        count * (1 + config.negatives) * _LINK_BYTES,
+        where=f"a step of {count} links, with {config.negatives} negative ones each",
+        hint="Lower negatives (--negatives), or the number of links in a step (--batch-size).",
+    )
+    return links
+
+
+class SampledLinkEpochs(SampledEpochs):
+    """The epoch source of links on mini-batches: the in-edges of their ends are sampled."""
+
+    def _seeds(self, config: TrainConfig) -> LearnedLinks:
+        if self._team.size > 1:
+            raise InputError(
+                f"mini-batches of links are not divided: {self._team.size} workers, and the edges of a batch's links are left out "
+                "of all its blocks (in TrainConfig.sample)",
+                hint="Leave sample out (--sample), or train with one worker.",
+            )
+        return _learned(self._prepared, config, config.seeds_per_batch)
+
+    def _hottest(self, graph: Graph, config: TrainConfig) -> Tensor:
+        # Negative links are drawn among all vertices. A batch starts from both ends of its links.
+        seeds = torch.ones(graph.num_vertices, dtype=torch.bool)
+        num_ends = 2 * (1 + config.negatives) * config.seeds_per_batch
+        return hottest_rows(graph, config, seeds=seeds, batch_size=min(num_ends, graph.num_vertices))

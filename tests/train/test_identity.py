@@ -16,8 +16,8 @@ from sagann.nn import ModelConfig, build_model
 from sagann.runtime.in_memory.engine import CompiledEngine
 from sagann.runtime.workers import Workers
 from sagann.saga.engine import using_engine
-from sagann.train import Contract, Predictor, TrainConfig, agreement
-from sagann.train.agreement import require_agreement, require_divisible, require_same_run
+from sagann.train import Contract, Predictor, TrainConfig, identity
+from sagann.train.identity import require_agreement, require_divisible, require_same_run
 from sagann.train.losses import Loss
 from tests.runtime.workers.threads import in_threads
 from tests.train.runs import CPU, community_graph
@@ -63,7 +63,7 @@ def test_an_engine_that_keeps_nothing_is_another_engine() -> None:
 
 def test_lbfgs_wants_workers_of_equally_many_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     threads = threading.local()
-    monkeypatch.setattr(agreement, "versions", lambda: {"threads": threads.count})
+    monkeypatch.setattr(identity, "versions", lambda: {"threads": threads.count})
     graph, model = community_graph(), model_of()
 
     def work(workers: Workers, config: TrainConfig) -> str:
