@@ -42,10 +42,22 @@ class KernelDesign:
     array_columns: int = 128
     "Columns of the systolic array; with ``lanes`` rows it has m multiply-accumulators."
     array_weights: int = 64
-    "Weights, or sums of their gradients, that a multiply-accumulator keeps."
+    "Weights, and sums of their gradients, that a multiply-accumulator keeps."
+    row_entries: int = 1 << 14
+    "Parts of rows that results of the array are kept in, each as wide as a beat or as the array, whichever is wider."
+    mask_entries: int = 1 << 15
+    "Masks of ReLU, of a tile of a row each."
 
     def __post_init__(self) -> None:
-        for name in ("lanes", "bank_chunks", "array_columns", "array_weights", *_POWERS_OF_TWO):
+        for name in (
+            "lanes",
+            "bank_chunks",
+            "array_columns",
+            "array_weights",
+            "row_entries",
+            "mask_entries",
+            *_POWERS_OF_TWO,
+        ):
             value = getattr(self, name)
             if value < 1 or (name in _POWERS_OF_TWO and value & (value - 1)):
                 expected = "a power of 2" if name in _POWERS_OF_TWO else "at least 1"
@@ -59,6 +71,50 @@ class KernelDesign:
                 "(in KernelDesign)",
                 hint="A beat of external memory holds chunks of one row.",
             )
+        tile_chunks, rest = divmod(self.array_columns, self.lanes)
+        if rest or not tile_chunks or tile_chunks & (tile_chunks - 1):
+            raise InputError(
+                f"kernel cannot be built: array_columns is {self.array_columns}, expected {self.lanes} lanes times a power of 2 "
+                "(in KernelDesign)",
+                hint="Results of the array return to the scatter PEs as chunks of lanes.",
+            )
+
+    @property
+    def word_bits(self) -> int:
+        """Of a word of a program: for each edge a place in the window, a bank, an accumulator, a coefficient and three flags."""
+        place = (self.window_rows - 1).bit_length() + (self.scatter_pes - 1).bit_length()
+        edge = place + (self.bank_chunks - 1).bit_length() + 32 + 3
+        return self.scatter_pes * edge + 2 + self.scatter_pes.bit_length() + 2 * 32
+
+    @property
+    def parameter_bits(self) -> int:
+        """Of the parameters of a row of the array, or of biases: the row, an address, and a float for each column."""
+        return self.lanes.bit_length() + max(1, (self.array_weights - 1).bit_length()) + 32 * self.array_columns
+
+    @property
+    def beat_bytes(self) -> int:
+        """Of a beat of external memory."""
+        return 4 * self.lanes * self.beat_chunks
+
+    @property
+    def latency(self) -> int:
+        """Clock cycles from a row's entry into the array to its sums."""
+        return ADD_STAGES * self.lanes + MUL_STAGES + self.array_columns
+
+    @property
+    def settling(self) -> int:
+        """Clock cycles that a pass waits for results that are under way, after all that it reads was read."""
+        return self.latency + 2 * HAZARD
+
+    @property
+    def tile_chunks(self) -> int:
+        """Chunks of a tile of columns."""
+        return self.array_columns // self.lanes
+
+    @property
+    def entry_chunks(self) -> int:
+        """Chunks of an entry of the memory of rows."""
+        return max(self.tile_chunks, self.beat_chunks)
 
     def chunks(self, width: int) -> int:
         """Chunks of a row of ``width`` floats. InputError if a local memory is too narrow for it."""
