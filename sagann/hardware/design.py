@@ -32,16 +32,16 @@ class KernelDesign:
     "Floats of a chunk, which a PE multiplies in one clock cycle; 16 are a word of 512 bits."
     window_rows: int = 128
     "Rows that a scatter PE keeps in its local memory."
-    row_chunks: int = 16
+    row_chunks: int = 32
     "Most chunks of a row."
     beat_chunks: int = 4
     "Chunks that external memory gives in one clock cycle: 4 of 16 floats at 300 MHz are 77 GB/s."
-    bank_chunks: int = 1 << 14
+    bank_chunks: int = 1 << 15
     "Accumulators of a bank, each of ``lanes`` floats."
 
     array_columns: int = 128
     "Columns of the systolic array; with ``lanes`` rows it has m multiply-accumulators."
-    array_weights: int = 64
+    array_weights: int = 256
     "Weights, and sums of their gradients, that a multiply-accumulator keeps."
     row_entries: int = 1 << 14
     "Parts of rows that results of the array are kept in, each as wide as a beat or as the array, whichever is wider."
