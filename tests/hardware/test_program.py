@@ -120,8 +120,8 @@ def test_dealt_edges_fill_words() -> None:
 
 
 def test_what_does_not_fit_is_refused() -> None:
-    hop = random_hop(10, 10, 20, 40, num_pes=4)
-    with pytest.raises(InputError, match=r"rows do not fit the kernel: 40 floats, and it takes 1 to 32 \("):
+    hop = random_hop(10, 10, 20, 70, num_pes=4)
+    with pytest.raises(InputError, match=r"rows do not fit the kernel: 70 floats, and it takes 1 to 64 \("):
         hop.read(KernelDesign(scatter_pes=4, lanes=2))
     with pytest.raises(InputError, match=r"window_rows is 12, expected a power of 2"):
         KernelDesign(window_rows=12)
