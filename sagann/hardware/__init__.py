@@ -2,8 +2,9 @@
 
 from sagann.hardware.clock import Cycles, Traffic, cycles_of, traffic_of
 from sagann.hardware.design import KernelDesign
-from sagann.hardware.passes import Hop, Pass, Region, SubBatch, Training
+from sagann.hardware.passes import Pass, Region
 from sagann.hardware.program import ScatterProgram, first_use, scatter_program
+from sagann.hardware.training import Hop, SubBatch, Training
 
 __all__ = [
     "Cycles",

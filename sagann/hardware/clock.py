@@ -91,7 +91,7 @@ def cycles_of(each: Pass, design: KernelDesign) -> Cycles:
         for found in _cycles(
             (accessed, program.drains, program.is_grads, program.needs, program.releases),
             (each.chunks, each.drains.chunks, each.grads.chunks),
-            (design.beats(each.row_chunks), design.window_rows, 1 if each.rows_on_chip else 0),
+            (design.beats(each.row_chunks), design.window_rows, int(each.rows_on_chip)),
             (each.gradient, each.tiles, design.scatter_pes),
             design.latency + _TO_ROW if each.chained else -1,
         )

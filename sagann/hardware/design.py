@@ -33,7 +33,7 @@ class KernelDesign:
     window_rows: int = 128
     "Rows that a scatter PE keeps in its local memory."
     row_chunks: int = 32
-    "Most chunks of a row."
+    "Most chunks of a row, or of the sums of a destination; with weights for a vertex's own row, both halves count."
     beat_chunks: int = 4
     "Chunks that external memory gives in one clock cycle: 4 of 16 floats at 300 MHz are 77 GB/s."
     bank_chunks: int = 1 << 15
@@ -126,18 +126,6 @@ class KernelDesign:
                 hint="Generate a kernel with more chunks in a row.",
             )
         return chunks
-
-    def tiles(self, width: int, chunks: int) -> int:
-        """Tiles of ``array_columns`` in a result of ``width`` floats, from rows of so many chunks. InputError if the weights do not fit."""
-        tiles = -(-width // self.array_columns)
-        if not 1 <= tiles * chunks <= self.array_weights:
-            raise InputError(
-                f"weights do not fit the kernel: {chunks * self.lanes} x {tiles * self.array_columns} with padding are "
-                f"{chunks * tiles} for each multiply-accumulator, and it keeps {self.array_weights} "
-                "(in KernelDesign.array_weights)",
-                hint="Generate a kernel with more weights or columns.",
-            )
-        return tiles
 
     def beats(self, chunks: int) -> int:
         """Beats of external memory in which a row of so many chunks arrives."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from sagann.hardware.clock import cycles_of
-from sagann.hardware.passes import Hop, Training
+from sagann.hardware.training import Hop, Training
 
 
 def drawn_hops(vertices: Sequence[float], edges: Sequence[float], *, own: bool, seed: int = 0) -> list[Hop]:

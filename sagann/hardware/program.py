@@ -142,7 +142,7 @@ def drain_program(num_dst: int, design: KernelDesign, *, grads: bool = False) ->
     nothing, none = np.zeros(len(first), dtype=np.int64), np.zeros((len(first), n), dtype=bool)
     return ScatterProgram(
         drains=np.minimum(n, num_dst - first),
-        is_grads=np.arange(len(first)) % 2 == 1 if grads else none[:, 0],
+        is_grads=grads & (np.arange(len(first)) % 2 == 1),
         row=np.zeros((len(first), n), dtype=np.int64),
         destination=destination,
         half=none,

@@ -1,4 +1,8 @@
-"""What the kernels compute, bit by bit: passes carried out by :mod:`sagann.hardware.arithmetic`."""
+"""Values of the kernels, bit by bit: passes carried out by :mod:`sagann.hardware.arithmetic`.
+
+Gradients of weights that are infinite or NaN are read out as they are; the circuit, which multiplies them by unit vectors, gives NaN for all of
+their chunk.
+"""
 
 from __future__ import annotations
 
@@ -66,8 +70,11 @@ class Values:
         row, destination, half, coefficients = (
             field[is_edge] for field in (program.row, program.destination, program.half, program.coefficient)
         )
-        number = (destination, row)[each.halves_of_rows] * each.num_halves + half
-        row, destination = (number, destination) if each.halves_of_rows else (row, number)
+        # Halves of rows, or of sums, are rows or sums of their own.
+        if each.halves_of_rows:
+            row = row * (each.row_chunks // each.chunks) + half
+        else:
+            destination = destination * (each.sums.chunks // each.chunks) + half
         order = np.argsort(destination, kind="stable")
         indptr = np.searchsorted(destination[order], np.arange(int(destination.max()) + 2))
         sums = aggregated(indptr, row[order], coefficients[order], padded.reshape(-1, width))
@@ -90,7 +97,7 @@ class Values:
         bias = self._biases[each.biases : each.biases + each.tiles].ravel()
         results = mapped(rows, weights, bias, lanes=self._design.lanes, relu=each.rectifies)
         if each.rectifies:
-            self._marks[each.marks_to] = results > 0
+            self._marks[each.marks_to] = results != 0
         return results
 
     def _sum_gradients(self, each: Pass) -> None:

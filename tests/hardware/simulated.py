@@ -220,14 +220,20 @@ class PassRun(NamedTuple):
 
 
 def run_passes(
-    passes: list[Pass], rows: dict[int, Array], design: KernelDesign, kernel: Accelerator | None = None
+    passes: list[Pass],
+    rows: dict[int, Array],
+    design: KernelDesign,
+    kernel: Accelerator | None = None,
+    *,
+    gaps: float = 0.0,
 ) -> list[PassRun]:
     """Run passes.
 
     Args:
         rows: that come from external memory, by the number of the pass.
+        gaps: part of the cycles in which a stream has nothing to give.
     """
-    kernel = kernel or Accelerator(design)
+    kernel, random = kernel or Accelerator(design), np.random.default_rng(0)
     found: list[PassRun] = []
     taken: list[int] = []
     results: list[list[list[int]]] = [[] for _ in passes]
@@ -261,6 +267,9 @@ def run_passes(
 
         async def run(ctx: Any) -> None:
             for number, payload in payloads:
+                while random.random() < gaps:
+                    ctx.set(stream.valid, 0)
+                    await ctx.tick()
                 ctx.set(stream.payload, payload)
                 ctx.set(stream.valid, 1)
                 is_taken = 0

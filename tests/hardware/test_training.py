@@ -108,6 +108,11 @@ CASES = {
     "sage, wide": (WIDE, Share((9, 5, 3), (5, 7, 2), own=True)),
     "one layer": (NARROW, Share((6, 4), (5, 3), own=True)),
     "one PE": (NARROW, Share((5, 3, 2), (3, 4, 1), own=False)),
+    "sub-batches of wide tiles": (replace(WIDE, scatter_pes=2, bank_chunks=14), Share((9, 6, 4), (3, 5, 2), own=False)),
+    "more lanes than chunks": (
+        replace(NARROW, lanes=8, row_chunks=1, beat_chunks=1, array_columns=8),
+        Share((3, 2), (3, 2), own=False),
+    ),
     "sub-batches": (replace(SMALL, bank_chunks=8), Share((12, 8, 6), (4, 4, 2), own=False)),
 }
 
@@ -118,13 +123,23 @@ def test_circuits_train_as_the_values_model_says(name: str) -> None:
     design, share = CASES[name]
     training = Training(design=design, widths=share.widths, own=share.own)
     passes, rows, scores = share.passes(training)
-    assert (len(scores) > 1) == (name == "sub-batches")
+    assert (len(scores) > 1) == ("sub-batches" in name)
     *_, expected = values_of(share, training)
     for each, run, values in zip(passes, run_passes(passes, rows, design), expected, strict=True):
         assert np.array_equal(run.results.view(np.uint32), values.view(np.uint32))
         cycles = cycles_of(each, design)
         assert (run.total, run.stalls) == (cycles.total, (cycles.rows, cycles.room, cycles.hazard))
         assert run.traffic == traffic_of(each, design)
+
+
+@pytest.mark.slow
+def test_streams_may_have_gaps() -> None:
+    design, share = CASES["sage, wide"]
+    training = Training(design=design, widths=share.widths, own=share.own)
+    passes, rows, _ = share.passes(training)
+    *_, expected = values_of(share, training)
+    for run, values in zip(run_passes(passes, rows, design, gaps=0.6), expected, strict=True):
+        assert np.array_equal(run.results.view(np.uint32), values.view(np.uint32))
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -205,6 +220,12 @@ def test_a_mini_batch_takes_as_long_as_the_longest_part_of_each_pass(own: bool) 
     assert found < 1.15 * bound
 
 
+def test_no_seeds_have_no_passes() -> None:
+    nothing = np.empty(0, dtype=np.int64)
+    training = Training(design=SMALL, widths=(6, 3), own=False)
+    assert training.sub_batches([Hop(np.zeros(1, dtype=np.int64), nothing, nothing.astype(np.float32))]) == []
+
+
 def test_what_does_not_fit_is_refused() -> None:
     share = Share((12, 7, 4), (6, 5, 3), own=False)
     with pytest.raises(InputError, match=r"kernel is too small: weights need 20 or more of its 16"):
@@ -215,5 +236,10 @@ def test_what_does_not_fit_is_refused() -> None:
         Training(design=replace(SMALL, mask_entries=1), widths=(6, 5, 3), own=False).sub_batches(share.hops)
     with pytest.raises(InputError, match=r"kernel is too small: rows of inner layers need"):
         Training(design=replace(SMALL, row_entries=1), widths=(6, 5, 3), own=False).sub_batches(share.hops)
+    with pytest.raises(
+        InputError,
+        match=r"rows do not fit the kernel: 9 floats beside a vertex's own take 6 chunks, and it takes 4",
+    ):
+        Training(design=SMALL, widths=(9, 3), own=True).reads_out()
     with pytest.raises(InputError, match=r"array_columns is 6, expected 4 lanes times a power of 2"):
         replace(SMALL, array_columns=6)

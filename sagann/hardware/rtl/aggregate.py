@@ -114,8 +114,12 @@ def drained_stream(design: KernelDesign) -> stream.Signature:
 
 def encoded_pass(each: Pass, design: KernelDesign) -> dict[str, int]:
     """A pass as a value of :func:`pass_layout`."""
-    said = {name: int(getattr(each, name)) for name, _ in pass_layout(design) if name != "loads"}
-    return {**said, "loads": int(each.loads is not None)}
+    others = {
+        "loads": each.loads is not None,
+        "drain_chunks": each.drains.chunks,
+        "grad_chunks": each.grads.chunks,
+    }
+    return {name: int(others[name] if name in others else getattr(each, name)) for name, _ in pass_layout(design)}
 
 
 def encoded_words(each: Pass, design: KernelDesign) -> list[dict[str, Any]]:
@@ -157,7 +161,7 @@ class Aggregate(wiring.Component):
 
     Ports:
         config: the pass; constant while it runs.
-        rows: beats of rows, in the order of their numbers; the last beat of a row may have unused chunks.
+        rows: beats of rows, in the order of their numbers; the last beat of a row may have unused chunks, and the last chunk lanes that are 0.
         words: of the program.
         drained: finished destinations, chunk by chunk.
         begins: a program begins after this cycle; the kernel is idle, and all words of the program before have been taken.

@@ -43,7 +43,7 @@ def parameters_layout(design: KernelDesign) -> data.StructLayout:
 
 
 def results_stream(design: KernelDesign) -> stream.Signature:
-    """A tile of a row, and where a value is not zero, so where a rectified one is positive. Rows and their tiles come in order."""
+    """A tile of a row, and where a value is not zero: where a rectified one is positive, or NaN. Rows and their tiles come in order."""
     layout = {"mask": design.array_columns, "values": columns_layout(design)}
     return stream.Signature(data.StructLayout(layout), always_ready=True)
 
@@ -110,13 +110,10 @@ class Feeder(wiring.Component):
         outer = Signal(range(max(design.row_chunks + 1, n)))
         inner = Signal(range(max(design.row_chunks, n, design.lanes)))
         tile = Signal(range(max(2, design.array_weights)))
-        since, is_over, was_read = (
-            Signal(range(design.row_chunks * design.array_weights * n + HAZARD)),
-            Signal(),
-            Signal(),
-        )
+        since, is_over, was_read = Signal(range(HAZARD)), Signal(), Signal()
         biases = config.reads_out & (outer == config.drain_chunks)
-        num_outer, num_inner = Signal.like(since), Signal.like(since)
+        num_outer = Signal(range(max(design.row_chunks + 1, n) + 1))
+        num_inner = Signal(range(max(design.row_chunks, n, design.lanes) + 1))
         with m.If(config.reads_out):
             m.d.comb += [num_outer.eq(config.drain_chunks + 1), num_inner.eq(Mux(biases, 1, design.lanes))]
         with m.Elif(config.gradient):
@@ -128,7 +125,7 @@ class Feeder(wiring.Component):
         feeds = reads & ~is_over
         ends_tile = tile + 1 == config.tiles
         all_fed = is_over | (ends_tile & (inner + 1 == num_inner))
-        ends_outer = reads & all_fed & (since >= HAZARD - 1)
+        ends_outer = reads & all_fed & (since == HAZARD - 1)
         ends_read = ends_outer & (outer + 1 == num_outer)
         # The weights of a chunk, the masks of a row and of the rows of a set, and whether sums of gradients begin.
         line, marks, set_marks = (
@@ -140,7 +137,7 @@ class Feeder(wiring.Component):
         next_marks = marks + Mux(Mux(config.gradient, ends_outer, feeds & ends_tile), config.mark_tiles, 0)
         with m.If(reads):
             m.d.sync += [
-                since.eq(Mux(ends_outer, 0, since + 1)),
+                since.eq(Mux(ends_outer, 0, since + (since != HAZARD - 1))),
                 is_over.eq(all_fed & ~ends_outer),
                 marks.eq(next_marks),
             ]
@@ -208,17 +205,18 @@ class Feeder(wiring.Component):
             )
             write, write_grads = rows.write_port(), tiles.write_port(granularity=design.lanes)
             read, read_grads = rows.read_port(), tiles.read_port()
-            parts = 1 << part_bits
+            # The first chunk of a tile clears the others, which a narrower row does not have.
+            is_first = filled[:part_bits] == 0
+            enabled = Mux(is_first, (1 << (1 << part_bits)) - 1, 1 << filled[:part_bits])
+            others = [Mux(is_first, 0, drained.chunks[number].as_value())] * ((1 << part_bits) - 1)
             m.d.comb += [
                 write.en.eq(self.drained.valid & ~drained.grads),
                 write.addr.eq(Cat(filled[:chunk_bits], filling)),
                 write.data.eq(drained.chunks[number]),
                 read.addr.eq(place),
-                write_grads.en.eq(
-                    Mux(self.drained.valid & drained.grads, 1 << filled[:part_bits] if part_bits else 1, 0)
-                ),
+                write_grads.en.eq(Mux(self.drained.valid & drained.grads, enabled, 0)),
                 write_grads.addr.eq(Cat(filled[part_bits:chunk_bits], filling)),
-                write_grads.data.eq(Cat(*[drained.chunks[number]] * parts)),
+                write_grads.data.eq(Cat(drained.chunks[number], *others)),
                 read_grads.addr.eq(Cat(tile[:tile_bits], place[-1])),
             ]
             lanes.append(read.data.as_value())
