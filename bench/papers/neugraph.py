@@ -28,7 +28,6 @@ from tempfile import TemporaryDirectory, gettempdir
 from typing import NamedTuple
 
 import torch
-from sagann.plan.strips import chunk_ends
 from torch import nn
 
 from bench.epochs.graphs import DATASETS, SEED, SHAPES, graph_of, stored_graph
@@ -49,7 +48,7 @@ from sagann.plan.residency import BudgetError, place
 from sagann.plan.selection import NEVER, Selection
 from sagann.plan.simulate import StepSeconds, Tier, copy_rates, simulate
 from sagann.plan.steps import FILES, MEMORY, UNLIMITED, Block, Move, Plan, Step
-from sagann.plan.sweeps import PassKey, Traversal
+from sagann.plan.sweeps import PassKey, Traversal, chunk_ends
 from sagann.plan.work import StepWork
 from sagann.runtime.forecasting.forecast import forecast
 from sagann.runtime.forecasting.probe import measured_selection, probe

@@ -105,8 +105,6 @@ def mapped(rows: Array, weights: Array, bias: Array, *, lanes: int, relu: bool =
     return np.where(np.signbit(result), np.float32(0), result) if relu else result
 
 
-def outer(rows: Array, grads: Array) -> Array:
-    """The gradient of weights, rows^T times grads: products are added in the order of the rows, from 0; float32 [F, G]."""
-    result = np.zeros((rows.shape[1], grads.shape[1]), dtype=np.float32)
-    _outer(rows, grads, result)
-    return result
+def outer(rows: Array, grads: Array, total: Array) -> None:
+    """Add the gradient of weights, rows^T times grads, to ``total``, float32 [F, G]: products are added in the order of the rows."""
+    _outer(rows, grads, total)

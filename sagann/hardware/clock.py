@@ -1,8 +1,9 @@
 """Clock cycles of the kernels, exact for the circuits of :mod:`sagann.hardware.rtl`.
 
-A word occupies the kernel for a cycle per chunk of a row. It begins when the word before it has ended, its rows have arrived, and nothing on
-its way to a bank would change an accumulator that it reads. One that drains begins when a set of row buffers before the systolic array is
-free. Of its two sets the array reads one, a cycle for each row, chunk and tile of columns, while the other one is filled. Rows arrive back to back, each as soon as its place in the window is free.
+A scatter word occupies the kernel for a cycle per chunk that its edges add, one that drains for a cycle per chunk of a destination. It begins
+when the word before it has ended, its rows have arrived, and nothing on its way to a bank would change a sum that it reads. One that drains
+begins when a set of row buffers before the systolic array is free. Of its two sets the array reads one while the other one is filled. Rows
+arrive back to back, each as soon as its place in the window is free and, if the array makes it, it is made.
 """
 
 from __future__ import annotations
@@ -11,18 +12,25 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from sagann.hardware.design import DELAY, HAZARD, KernelDesign
-from sagann.hardware.program import ScatterProgram
+from sagann.hardware.design import ADD_STAGES, DELAY, HAZARD, KernelDesign
+from sagann.hardware.passes import Pass
 from sagann.jit import compiled
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
+_START = 2
+"Cycles in which the sequencer takes a pass, and resets the kernels."
+_TO_ROW = ADD_STAGES + 4
+"Cycles, besides those of the array, from the feed of a row's last chunk to the arrival of its result before the scatter PEs."
+
 
 class Cycles(NamedTuple):
-    """Clock cycles of a program."""
+    """Clock cycles of a pass."""
 
+    total: int
+    "From that in which the sequencer takes the pass to that before it takes the next one."
     issue: int
-    "From the first cycle to that in which the last word's last chunk is issued, inclusive."
+    "From the first cycle of the kernels to that in which the last word's last chunk is issued, inclusive."
     rows: int
     "Of these, cycles in which a word waits for its rows."
     room: int
@@ -30,43 +38,88 @@ class Cycles(NamedTuple):
     hazard: int
     "Of these, cycles in which a word waits for sums alone, which are on their way to its accumulators."
     update: int
-    "From the first cycle to that in which the array has read its last row, inclusive; results follow after the delays of its pipelines. Without an array: that of the last drained chunk."
+    "From the first cycle to that in which the array has read its last row, inclusive."
 
 
-def cycles_of(program: ScatterProgram, design: KernelDesign, *, tiles: int = 0) -> Cycles:
-    """The cycles that kernels of this design take for a program.
+class Traffic(NamedTuple):
+    """Bytes of a pass between external memory and the chip. Rows of sources are read once, and nothing is written but results."""
 
-    Rows and words are there whenever a kernel takes them, and results are taken as they come. With the default design a word has 529 bits
-    and a result a tile of 512 bytes, so of rows of one chunk either may be more in a cycle than external memory gives.
+    read: int
+    written: int
 
-    Args:
-        tiles: of columns of the update kernel's result (:meth:`KernelDesign.tiles`); 0 for the aggregate kernel alone.
+
+def traffic_of(each: Pass, design: KernelDesign) -> Traffic:
+    """The bytes that a pass reads and writes: rows in whole beats, words and parameters in whole bytes each, results in whole tiles."""
+    tile = 4 * design.array_columns
+    if each.loads is not None:
+        return Traffic(each.count * -(-design.parameter_bits // 8), 0)
+    rows = 0 if each.rows_on_chip else each.rows * design.beats(each.row_chunks) * design.beat_bytes
+    if each.reads_out:
+        return Traffic(0, (each.drains.chunks * design.lanes + 1) * each.tiles * tile)
+    program = each.program
+    assert program is not None
+    leaves = not (each.keeps or each.gradient)
+    written = int(program.drains.sum()) * each.tiles * tile if leaves else 0
+    return Traffic(rows + program.num_words * -(-design.word_bits // 8), written)
+
+
+def cycles_of(each: Pass, design: KernelDesign) -> Cycles:
+    """The cycles that kernels of this design take for a pass.
+
+    Rows from external memory and words are there whenever a kernel takes them, and results are taken as they come. With the default design a
+    word has 539 bits and a result a tile of 512 bytes, so of rows of one chunk either may be more in a cycle than external memory gives.
     """
-    n = design.scatter_pes
-    # The accumulator that each bank accesses, as a group of n destinations; -1 for none.
-    accessed = np.full((program.num_words, n), -1)
-    words, _ = is_edge = np.nonzero(~program.is_drain[:, None] & (program.destination >= 0))
-    accessed[words, program.destination[is_edge] % n] = program.destination[is_edge] // n
-    accessed[program.is_drain] = program.destination[program.is_drain, :1] // n
-    found = _cycles(
-        accessed,
-        program.is_drain,
-        program.needs,
-        program.releases,
-        (program.chunks, design.beats(program.chunks), design.window_rows, HAZARD),
-        # Cycles in which the array reads n rows: a chunk of each, then the next chunk, HAZARD cycles later at the earliest.
-        program.chunks * max(n * tiles, HAZARD) if tiles else 0,
+    if each.loads is not None:
+        return Cycles(_START + len(each.loads) + 1, 0, 0, 0, 0, 0)
+    if each.reads_out:
+        chunks, tiles = each.drains.chunks, each.tiles
+        read = chunks * max(design.lanes * tiles, HAZARD) + max(tiles, HAZARD)
+        return Cycles(_total(0, read, design), 0, 0, 0, 0, read)
+    program = each.program
+    assert program is not None
+    is_drain = program.drains > 0
+    # The accumulators that each bank accesses; -1 for none.
+    accessed = np.full((program.num_words, design.scatter_pes), -1)
+    words, _ = is_edge = np.nonzero(~is_drain[:, None] & (program.destination >= 0))
+    destination = program.destination[is_edge]
+    accessed[words, destination % design.scatter_pes] = each.sums.accumulator(destination, design)
+    for is_grads, region in ((False, each.drains), (True, each.grads)):
+        drained = is_drain & (program.is_grads == is_grads)
+        accessed[drained] = region.accumulator(program.destination[drained, :1], design)
+    free, rows, room, hazard, read = (
+        int(found)
+        for found in _cycles(
+            (accessed, program.drains, program.is_grads, program.needs, program.releases),
+            (each.chunks, each.drains.chunks, each.grads.chunks),
+            (design.beats(each.row_chunks), design.window_rows, int(each.rows_on_chip)),
+            (each.gradient, each.tiles, design.scatter_pes),
+            design.latency + _TO_ROW if each.chained else -1,
+        )
     )
-    return Cycles(*(int(each) for each in found))
+    return Cycles(_total(free, read, design), free, rows, room, hazard, read)
+
+
+def _total(free: int, read: int, design: KernelDesign) -> int:
+    last_sum = free + DELAY + 1 + ADD_STAGES if free else 0
+    return _START + max(last_sum, read) + design.settling + 1
 
 
 @compiled()
 def _cycles(
-    accessed: Array, is_drain: Array, needs: Array, releases: Array, sizes: tuple[int, int, int, int], feed: int
+    words: tuple[Array, Array, Array, Array, Array],
+    lengths: tuple[int, int, int],
+    arrival: tuple[int, int, int],
+    feed: tuple[bool, int, int],
+    to_row: int,
 ) -> tuple[int, int, int, int, int]:
-    chunks, beats, window, hazard = sizes
-    begins = np.zeros(len(needs), dtype=np.int64)
-    free, for_rows, for_room, for_sums, num_arrived, arrived, releasing = 0, 0, 0, 0, 0, 0, 0
+    accessed, drains, is_grads, needs, releases = words
+    chunks, drain_chunks, grad_chunks = lengths
+    beats, window, arrived = arrival
+    gradient, tiles, num_pes = feed
+    begins, ends = np.zeros(len(needs), dtype=np.int64), np.zeros(len(needs), dtype=np.int64)
+    # When each row comes from the array.
+    made = np.zeros(len(needs) * num_pes, dtype=np.int64)
+    free, for_rows, for_room, for_sums, num_arrived, releasing, num_made = 0, 0, 0, 0, 0, 0, 0
     # When the array has read the last set of row buffers, and the one before.
     read, read_before = 0, 0
     for word in range(len(needs)):
@@ -74,22 +127,37 @@ def _cycles(
             if num_arrived >= window:
                 while releases[releasing] <= num_arrived - window:
                     releasing += 1
-                arrived = max(arrived, begins[releasing] + chunks)
+                arrived = max(arrived, ends[releasing])
+            if to_row >= 0:
+                arrived = max(arrived, made[num_arrived])
             arrived += beats
             num_arrived += 1
         with_rows = max(free, arrived) if needs[word] else free
-        with_room = max(with_rows, read_before) if is_drain[word] and feed else with_rows
+        takes_set = drains[word] > 0 and not is_grads[word] and tiles > 0
+        with_room = max(with_rows, read_before) if takes_set else with_rows
         begin, before = with_room, word - 1
-        while before >= 0 and begins[before] + hazard > with_room:
+        while before >= 0 and begins[before] + HAZARD > with_room:
             if ((accessed[before] == accessed[word]) & (accessed[word] >= 0)).any():
-                begin = begins[before] + hazard
+                begin = begins[before] + HAZARD
                 break
             before -= 1
         for_rows += with_rows - free
         for_room += with_room - with_rows
         for_sums += begin - with_room
         begins[word] = begin
-        free = begin + chunks
-        if is_drain[word]:
-            read_before, read = read, max(read, free + DELAY + 1) + feed
+        length = chunks
+        if drains[word]:
+            length = grad_chunks if is_grads[word] else drain_chunks
+        free = ends[word] = begin + length
+        if drains[word] and tiles > 0 and is_grads[word] == gradient:
+            start, num_rows = max(read, free + DELAY + 1), drains[word]
+            if gradient:
+                outer, inner = num_rows, drain_chunks
+            else:
+                outer, inner = drain_chunks, num_rows
+            period = max(inner * tiles, HAZARD)
+            for row in range(num_rows):
+                made[num_made + row] = start + (outer - 1) * period + (row + 1) * tiles - 1 + to_row
+            num_made += num_rows
+            read_before, read = read, start + outer * period
     return free, for_rows, for_room, for_sums, read

@@ -32,20 +32,32 @@ class KernelDesign:
     "Floats of a chunk, which a PE multiplies in one clock cycle; 16 are a word of 512 bits."
     window_rows: int = 128
     "Rows that a scatter PE keeps in its local memory."
-    row_chunks: int = 16
-    "Most chunks of a row."
+    row_chunks: int = 32
+    "Most chunks of a row, or of the sums of a destination; with weights for a vertex's own row, both halves count."
     beat_chunks: int = 4
     "Chunks that external memory gives in one clock cycle: 4 of 16 floats at 300 MHz are 77 GB/s."
-    bank_chunks: int = 1 << 14
+    bank_chunks: int = 1 << 15
     "Accumulators of a bank, each of ``lanes`` floats."
 
     array_columns: int = 128
     "Columns of the systolic array; with ``lanes`` rows it has m multiply-accumulators."
-    array_weights: int = 64
-    "Weights, or sums of their gradients, that a multiply-accumulator keeps."
+    array_weights: int = 256
+    "Weights, and sums of their gradients, that a multiply-accumulator keeps."
+    row_entries: int = 1 << 14
+    "Parts of rows that results of the array are kept in, each as wide as a beat or as the array, whichever is wider."
+    mask_entries: int = 1 << 15
+    "Masks of ReLU, of a tile of a row each."
 
     def __post_init__(self) -> None:
-        for name in ("lanes", "bank_chunks", "array_columns", "array_weights", *_POWERS_OF_TWO):
+        for name in (
+            "lanes",
+            "bank_chunks",
+            "array_columns",
+            "array_weights",
+            "row_entries",
+            "mask_entries",
+            *_POWERS_OF_TWO,
+        ):
             value = getattr(self, name)
             if value < 1 or (name in _POWERS_OF_TWO and value & (value - 1)):
                 expected = "a power of 2" if name in _POWERS_OF_TWO else "at least 1"
@@ -59,6 +71,50 @@ class KernelDesign:
                 "(in KernelDesign)",
                 hint="A beat of external memory holds chunks of one row.",
             )
+        tile_chunks, rest = divmod(self.array_columns, self.lanes)
+        if rest or not tile_chunks or tile_chunks & (tile_chunks - 1):
+            raise InputError(
+                f"kernel cannot be built: array_columns is {self.array_columns}, expected {self.lanes} lanes times a power of 2 "
+                "(in KernelDesign)",
+                hint="Results of the array return to the scatter PEs as chunks of lanes.",
+            )
+
+    @property
+    def word_bits(self) -> int:
+        """Of a word of a program: for each edge a place in the window, a bank, an accumulator, a coefficient and three flags."""
+        place = (self.window_rows - 1).bit_length() + (self.scatter_pes - 1).bit_length()
+        edge = place + (self.bank_chunks - 1).bit_length() + 32 + 3
+        return self.scatter_pes * edge + 2 + self.scatter_pes.bit_length() + 2 * 32
+
+    @property
+    def parameter_bits(self) -> int:
+        """Of the parameters of a row of the array, or of biases: the row, an address, and a float for each column."""
+        return self.lanes.bit_length() + max(1, (self.array_weights - 1).bit_length()) + 32 * self.array_columns
+
+    @property
+    def beat_bytes(self) -> int:
+        """Of a beat of external memory."""
+        return 4 * self.lanes * self.beat_chunks
+
+    @property
+    def latency(self) -> int:
+        """Clock cycles from a row's entry into the array to its sums."""
+        return ADD_STAGES * self.lanes + MUL_STAGES + self.array_columns
+
+    @property
+    def settling(self) -> int:
+        """Clock cycles that a pass waits for results that are under way, after all that it reads was read."""
+        return self.latency + 2 * HAZARD
+
+    @property
+    def tile_chunks(self) -> int:
+        """Chunks of a tile of columns."""
+        return self.array_columns // self.lanes
+
+    @property
+    def entry_chunks(self) -> int:
+        """Chunks of an entry of the memory of rows."""
+        return max(self.tile_chunks, self.beat_chunks)
 
     def chunks(self, width: int) -> int:
         """Chunks of a row of ``width`` floats. InputError if a local memory is too narrow for it."""
@@ -70,18 +126,6 @@ class KernelDesign:
                 hint="Generate a kernel with more chunks in a row.",
             )
         return chunks
-
-    def tiles(self, width: int, chunks: int) -> int:
-        """Tiles of ``array_columns`` in a result of ``width`` floats, from rows of so many chunks. InputError if the weights do not fit."""
-        tiles = -(-width // self.array_columns)
-        if not 1 <= tiles * chunks <= self.array_weights:
-            raise InputError(
-                f"weights do not fit the kernel: {chunks * self.lanes} x {tiles * self.array_columns} with padding are "
-                f"{chunks * tiles} for each multiply-accumulator, and it keeps {self.array_weights} "
-                "(in KernelDesign.array_weights)",
-                hint="Generate a kernel with more weights or columns.",
-            )
-        return tiles
 
     def beats(self, chunks: int) -> int:
         """Beats of external memory in which a row of so many chunks arrives."""

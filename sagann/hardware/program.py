@@ -1,7 +1,7 @@
 """Programs of the aggregate kernel: words that the host writes for a mini-batch, and that the kernel obeys in order.
 
 A scatter word has an edge for each of n scatter PEs at most, in n different banks, so no two of them ever want the same accumulator. A drain
-word hands n finished destinations on. Rows lie in external memory in the order of their first use and arrive once. A local memory holds
+word hands n destinations on. Rows lie in external memory in the order of their first use and arrive once. A local memory holds
 ``window_rows`` of them: a row takes the place of the one that many before it, once that is not needed any more.
 
 A destination's edges are added in the order of their rows, so neither n nor the window changes a bit of a sum.
@@ -9,12 +9,11 @@ A destination's edges are added in the order of their rows, so neither n nor the
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from sagann.errors import InputError
 from sagann.hardware.design import HAZARD, KernelDesign
 from sagann.jit import compiled
 
@@ -23,18 +22,20 @@ Array: TypeAlias = np.ndarray[Any, Any]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ScatterProgram:
-    """Words of a mini-batch's hop. An edge of a word that has fewer than n has destination -1."""
+    """Words of a pass. An edge of a word that has fewer than n has destination -1."""
 
-    chunks: int
-    "Chunks of a row."
-    is_drain: Array
-    "Whether a word hands on destinations; bool [W]. Those are the n destinations from ``destination[w, 0]`` on."
+    drains: Array
+    "Destinations that a word hands on, from ``destination[w, 0]`` on; int64 [W], 0 for a scatter word."
+    is_grads: Array
+    "Whether a word that drains hands on gradients of rows, whose rows the word before hands on; bool [W]."
     row: Array
     "Number of the row that an edge reads; int64 [W, n]."
     destination: Array
     "int64 [W, n]. Destination d has bank d % n."
+    half: Array
+    "Whether an edge belongs to the second half of its destination's sums, or of its row; bool [W, n]."
     is_first: Array
-    "Whether an edge is the first one of its destination, whose accumulator begins at zero; bool [W, n]."
+    "Whether an edge is the first one of its sums, which begin at zero; bool [W, n]."
     coefficient: Array
     "float32 [W, n]."
     needs: Array
@@ -44,7 +45,7 @@ class ScatterProgram:
 
     @property
     def num_words(self) -> int:
-        return len(self.is_drain)
+        return len(self.drains)
 
 
 def first_use(indptr: Array, sources: Array, num_pes: int) -> Array:
@@ -66,7 +67,15 @@ def first_use(indptr: Array, sources: Array, num_pes: int) -> Array:
 
 
 def scatter_program(
-    indptr: Array, rows: Array, coefficients: Array, design: KernelDesign, *, width: int
+    indptr: Array,
+    rows: Array,
+    coefficients: Array,
+    design: KernelDesign,
+    *,
+    chunks: int,
+    halves: Array | None = None,
+    halves_of_rows: bool = False,
+    drains: bool = True,
 ) -> ScatterProgram:
     """The program of a hop.
 
@@ -76,24 +85,22 @@ def scatter_program(
         rows: that the edges read, numbered in the order in which they arrive; int64 [num_edges]. Each number is used.
         coefficients: of the edges, float32 [num_edges].
         design: of the kernel.
-        width: floats of a row.
-    Raises:
-        InputError: the rows are too wide, or the destinations too many, for the kernel.
+        chunks: of a row that an edge adds.
+        halves: whether an edge is added to the second half of its destination's sums; bool [num_edges].
+        halves_of_rows: whether it adds the second half of its row instead, and sums have no halves.
+        drains: whether destinations are drained once all their edges have been added.
     """
-    chunks, n = design.chunks(width), design.scatter_pes
-    num_dst = len(indptr) - 1
-    if -(-num_dst // n) * chunks > design.bank_chunks:
-        raise InputError(
-            f"destinations do not fit the kernel: {num_dst} with {width} floats, and {n} banks of {design.bank_chunks} "
-            f"accumulators of {design.lanes} floats hold {design.bank_chunks // chunks * n} (in KernelDesign.bank_chunks)",
-            hint="Cut the mini-batch, or generate a kernel with larger banks.",
-        )
+    n, num_dst = design.scatter_pes, len(indptr) - 1
     degrees = np.diff(indptr)
     destinations = np.repeat(np.arange(num_dst), degrees)
     assert (degrees > 0).all(), "a destination without edges has one of coefficient 0"
     assert ((np.diff(rows) >= 0) | (np.diff(destinations) > 0)).all(), (
         "edges of a destination are in the order of their rows"
     )
+    halves = np.zeros(len(rows), dtype=bool) if halves is None else halves
+    sums = destinations * 2 + (halves & (not halves_of_rows))
+    is_first = np.zeros(len(rows), dtype=bool)
+    is_first[np.unique(sums, return_index=True)[1]] = True
     order = np.lexsort((rows, destinations % n))
     bank_ptr = np.searchsorted(destinations[order] % n, np.arange(n + 1))
     num_groups = -(-num_dst // n)
@@ -108,19 +115,57 @@ def scatter_program(
         (design.window_rows, lag, int(rows.max(initial=-1)) + 1),
         (edges, drained, needs, releases),
     )
-    edges, drained = edges[:num_words], drained[:num_words]
+    kept = np.arange(num_words)[(drained[:num_words] < 0) | drains]
+    edges, drained = edges[kept], drained[kept]
     is_edge, is_drain = edges >= 0, drained >= 0
     destination = np.where(is_edge, destinations[edges], -1)
     destination[is_drain, 0] = drained[is_drain] * n
     return ScatterProgram(
-        chunks=chunks,
-        is_drain=is_drain,
+        drains=np.where(is_drain, np.minimum(n, num_dst - drained * n), 0),
+        is_grads=np.zeros(len(kept), dtype=bool),
         row=np.where(is_edge, rows[edges], 0),
         destination=destination,
-        is_first=is_edge & (edges == indptr[destinations[edges]]),
+        half=is_edge & halves[edges],
+        is_first=is_edge & is_first[edges],
         coefficient=np.where(is_edge, coefficients[edges], np.float32(0)),
-        needs=needs[:num_words],
-        releases=releases[:num_words],
+        needs=needs[kept],
+        releases=releases[kept],
+    )
+
+
+def drain_program(num_dst: int, design: KernelDesign, *, grads: bool = False) -> ScatterProgram:
+    """The program that hands all destinations on; after each n of them, their gradients, if there are ``grads``."""
+    n = design.scatter_pes
+    first = np.repeat(np.arange(0, num_dst, n), 1 + grads)
+    destination = np.full((len(first), n), -1)
+    destination[:, 0] = first
+    nothing, none = np.zeros(len(first), dtype=np.int64), np.zeros((len(first), n), dtype=bool)
+    return ScatterProgram(
+        drains=np.minimum(n, num_dst - first),
+        is_grads=grads & (np.arange(len(first)) % 2 == 1),
+        row=np.zeros((len(first), n), dtype=np.int64),
+        destination=destination,
+        half=none,
+        is_first=none,
+        coefficient=none.astype(np.float32),
+        needs=nothing,
+        releases=nothing,
+    )
+
+
+def chained(scatter: ScatterProgram, drain: ScatterProgram, design: KernelDesign) -> ScatterProgram:
+    """One program of words that drain rows, which return through the array, and of words that scatter these rows."""
+    # The array reads n rows while it is given n more; those after them are on their way through it.
+    before = np.minimum(-(-scatter.needs // design.scatter_pes) + 2, drain.num_words)
+    before = np.maximum.accumulate(before)
+    place = np.searchsorted(before, np.arange(drain.num_words), side="right")
+    released = np.concatenate([[0], np.maximum.accumulate(scatter.releases)])[place]
+    drain = replace(drain, releases=released)
+    return ScatterProgram(
+        **{
+            each.name: np.insert(getattr(scatter, each.name), place, getattr(drain, each.name), axis=0)
+            for each in fields(ScatterProgram)
+        }
     )
 
 

@@ -9,11 +9,9 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from amaranth.sim import Simulator
 
-from sagann.hardware import KernelDesign, ScatterProgram, first_use, scatter_program
-from sagann.hardware.design import HAZARD
-from sagann.hardware.rtl.aggregate import Aggregate, encoded
-from sagann.hardware.rtl.layer import Layer
-from sagann.hardware.rtl.update import SystolicArray
+from sagann.hardware import KernelDesign, Pass, Region, first_use, scatter_program
+from sagann.hardware.rtl.accelerator import Accelerator
+from sagann.hardware.rtl.aggregate import Aggregate, encoded_pass, encoded_words
 
 Array: TypeAlias = np.ndarray[Any, Any]
 CYCLE_S = 1e-6
@@ -58,8 +56,17 @@ class Hop(NamedTuple):
     def num_dst(self) -> int:
         return len(self.indptr) - 1
 
-    def program(self, design: KernelDesign) -> ScatterProgram:
-        return scatter_program(self.indptr, self.rows, self.coefficients, design, width=self.features.shape[1])
+    def read(self, design: KernelDesign) -> Pass:
+        """The pass that sums the rows, and drains the sums."""
+        chunks = design.chunks(self.features.shape[1])
+        return Pass(
+            program=scatter_program(self.indptr, self.rows, self.coefficients, design, chunks=chunks),
+            rows=len(self.features),
+            row_chunks=chunks,
+            chunks=chunks,
+            sums=Region(0, chunks),
+            drains=Region(0, chunks),
+        )
 
 
 def hop_of(src: Array, dst: Array, width: int, *, num_pes: int, seed: int = 0) -> Hop:
@@ -123,11 +130,10 @@ def _give(
     return give, cycles
 
 
-def _beats(hop: Hop, design: KernelDesign, chunks: int, padding: float) -> list[Any]:
-    padded = np.full(
-        (len(hop.features), design.beats(chunks), design.beat_chunks, design.lanes), padding, np.float32
-    )
-    padded.reshape(len(hop.features), -1)[:, : hop.features.shape[1]] = hop.features
+def _beats(features: Array, design: KernelDesign, padding: float) -> list[Any]:
+    chunks = design.chunks(features.shape[1])
+    padded = np.full((len(features), design.beats(chunks), design.beat_chunks, design.lanes), padding, np.float32)
+    padded.reshape(len(features), -1)[:, : features.shape[1]] = features
     return padded.view(np.uint32).reshape(-1, design.beat_chunks, design.lanes).tolist()
 
 
@@ -140,31 +146,27 @@ def _simulate(circuit: Any, *benches: Any) -> None:
 
 
 def run_kernel(
-    hop: Hop,
-    program: ScatterProgram,
-    design: KernelDesign,
-    kernel: Aggregate | None = None,
-    *,
-    before: Hop | None = None,
+    hop: Hop, design: KernelDesign, kernel: Aggregate | None = None, *, before: Hop | None = None
 ) -> Run:
-    """Run a program in a kernel to which memory always gives the next row, after that of another hop if there is one.
+    """Sum the rows of a hop in a kernel to which memory always gives the next row, after that of another hop if there is one.
 
     Unused lanes of rows hold NaN.
     """
-    kernel = kernel or Aggregate(design)
-    lanes, chunks, n = design.lanes, program.chunks, design.scatter_pes
+    kernel, hop_pass = kernel or Aggregate(design), hop.read(design)
+    program, lanes, chunks, n = hop_pass.program, design.lanes, hop_pass.chunks, design.scatter_pes
+    assert program is not None
     sums = np.zeros((hop.num_dst + n, chunks * lanes), dtype=np.uint32)
     begun: list[bool] = []
-    give_rows, beats = _give(kernel.rows, _beats(hop, design, chunks, np.nan), begun=begun)
-    give_words, waited = _give(kernel.words, encoded(program, design), begun=begun)
+    give_rows, beats = _give(kernel.rows, _beats(hop.features, design, np.nan), begun=begun)
+    give_words, waited = _give(kernel.words, encoded_words(hop_pass, design), begun=begun)
     stalls: list[int] = []
 
     async def run_before(ctx: Any) -> None:
         if before is not None:
-            other = before.program(design)
-            ctx.set(kernel.chunks, other.chunks)
+            other = before.read(design)
+            ctx.set(kernel.config, encoded_pass(other, design))
             ctx.set(kernel.room, 1)
-            rows, words = _beats(before, design, other.chunks, np.nan), encoded(other, design)
+            rows, words = _beats(before.features, design, np.nan), encoded_words(other, design)
             # Words wait for their rows, so a word is offered while rows are given.
             ctx.set(kernel.rows.valid, 1)
             ctx.set(kernel.words.valid, 1)
@@ -180,17 +182,19 @@ def run_kernel(
             ctx.set(kernel.begins, 1)
             await ctx.tick()
             ctx.set(kernel.begins, 0)
-        ctx.set(kernel.chunks, chunks)
+        ctx.set(kernel.config, encoded_pass(hop_pass, design))
         ctx.set(kernel.room, 1)
         begun.append(True)
 
     async def take(ctx: Any) -> None:
         while not begun:
             await ctx.tick()
-        for first in program.destination[program.is_drain, 0]:
+        for first in program.destination[program.drains > 0, 0]:
             for chunk in range(chunks):
                 drained = await ctx.tick().sample(kernel.drained.payload).until(kernel.drained.valid)
-                sums[first : first + n, chunk * lanes : (chunk + 1) * lanes] = [list(row) for row in drained[0]]
+                sums[first : first + n, chunk * lanes : (chunk + 1) * lanes] = [
+                    list(row) for row in drained[0].chunks
+                ]
         await ctx.tick().until(kernel.idle)
         stalls.extend(_stalls(ctx, kernel))
 
@@ -199,107 +203,105 @@ def run_kernel(
     return Run(found, (sum(waited), *stalls), len(beats))  # type: ignore[arg-type]
 
 
-def _stalls(ctx: Any, kernel: Aggregate | Layer) -> list[int]:
+def _stalls(ctx: Any, kernel: Aggregate | Accelerator) -> list[int]:
     return [ctx.get(kernel.stalls[cause]) for cause in ("rows", "room", "hazard")]
 
 
-class LayerRun(NamedTuple):
-    """What the two kernels did."""
+class PassRun(NamedTuple):
+    """What the accelerator did in a pass."""
 
-    values: Array
-    "float32 [num_dst, width of results]."
-    mask: Array
-    "bool of the same shape."
-    cycles: tuple[int, int, int, int, int]
-    "As for :class:`Run`, and until the array had read its last row."
+    results: Array
+    "That went to external memory, float32 [number, array_columns]."
+    total: int
+    "Cycles until it took the next pass."
+    stalls: tuple[int, int, int]
+    traffic: tuple[int, int]
+    "Bytes that were read from external memory, and written to it."
 
 
-def run_layer(
-    hop: Hop, program: ScatterProgram, design: KernelDesign, weights: Array, bias: Array, *, relu: bool
-) -> LayerRun:
-    """A layer's forward, after weights and bias were loaded."""
-    kernel, n, lanes, columns = Layer(design), design.scatter_pes, design.lanes, design.array_columns
-    chunks, tiles = program.chunks, design.tiles(weights.shape[1], program.chunks)
-    matrix = np.zeros((chunks * lanes, tiles * columns), dtype=np.float32)
-    matrix[: weights.shape[0], : weights.shape[1]] = weights
-    biases = np.zeros(tiles * columns, dtype=np.float32)
-    biases[: len(bias)] = bias
-    loads = list(np.ndindex(chunks, lanes, tiles))
-    num_loads = len(loads) + tiles
-    values = np.zeros((hop.num_dst + n, tiles * columns), dtype=np.uint32)
-    mask = np.zeros(values.shape, dtype=bool)
-    give_rows, _ = _give(kernel.rows, _beats(hop, design, chunks, 0), after=num_loads)
-    give_words, waited = _give(kernel.words, encoded(program, design), after=num_loads)
-    read, stalls = [0], []
+def run_passes(
+    passes: list[Pass],
+    rows: dict[int, Array],
+    design: KernelDesign,
+    kernel: Accelerator | None = None,
+    *,
+    gaps: float = 0.0,
+) -> list[PassRun]:
+    """Run passes.
 
-    async def load(ctx: Any) -> None:
-        for port, value in ((kernel.chunks, chunks), (kernel.tiles, tiles), (kernel.rectifies, relu)):
-            ctx.set(port, value)
-        ctx.set(kernel.weights.valid, 1)
-        for chunk, row, tile in loads:
-            held = matrix[chunk * lanes + row, tile * columns : (tile + 1) * columns].view(np.uint32).tolist()
-            ctx.set(kernel.weights.payload, {"row": row, "address": chunk * tiles + tile, "values": held})
-            await ctx.tick()
-        ctx.set(kernel.weights.valid, 0)
-        ctx.set(kernel.biases.valid, 1)
-        for tile, held in enumerate(biases.view(np.uint32).reshape(tiles, columns).tolist()):
-            ctx.set(kernel.biases.payload, {"tile": tile, "values": held})
-            await ctx.tick()
-        ctx.set(kernel.biases.valid, 0)
+    Args:
+        rows: that come from external memory, by the number of the pass.
+        gaps: part of the cycles in which a stream has nothing to give.
+    """
+    kernel, random = kernel or Accelerator(design), np.random.default_rng(0)
+    found: list[PassRun] = []
+    taken: list[int] = []
+    results: list[list[list[int]]] = [[] for _ in passes]
+    reads, writes = [0] * len(passes), [0] * len(passes)
 
-    async def count(ctx: Any) -> None:
-        await ctx.tick().repeat(num_loads)
-        while len(waited) < program.num_words or not ctx.get(kernel.feeder_idle):
-            await ctx.tick()
-            read[0] += 1
+    async def state(ctx: Any) -> None:
+        cycle, before, last = 0, 0, [0, 0, 0]
+        # The last one ends when another one would be taken.
+        for each in (*passes, Pass()):
+            ctx.set(kernel.passes.payload, encoded_pass(each, design))
+            ctx.set(kernel.passes.valid, 1)
+            is_taken = 0
+            while not is_taken:
+                *_, is_taken = await ctx.tick().sample(kernel.passes.ready)
+                cycle += 1
+            if taken:
+                values = np.array(results[len(taken) - 1], dtype=np.uint32).reshape(-1, design.array_columns)
+                stalls = tuple(last)
+                found.append(PassRun(values.view(np.float32), cycle - before, stalls, (0, 0)))  # type: ignore[arg-type]
+            before = cycle
+            taken.append(cycle)
+            last = [0, 0, 0]
+            while len(taken) <= len(passes) and not ctx.get(kernel.passes.ready):
+                last = _stalls(ctx, kernel)
+                await ctx.tick()
+                cycle += 1
+        taken.append(cycle)
+
+    def give(stream: Any, payloads: list[tuple[int, Any]]) -> Any:
+        size = -(-stream.payload.shape().size // 8)
+
+        async def run(ctx: Any) -> None:
+            for number, payload in payloads:
+                while random.random() < gaps:
+                    ctx.set(stream.valid, 0)
+                    await ctx.tick()
+                ctx.set(stream.payload, payload)
+                ctx.set(stream.valid, 1)
+                is_taken = 0
+                while not is_taken:
+                    *_, is_taken = await ctx.tick().sample(stream.ready)
+                assert number == len(taken) - 1
+                reads[number] += size
+            ctx.set(stream.valid, 0)
+
+        return run
 
     async def take(ctx: Any) -> None:
-        for first in program.destination[program.is_drain, 0]:
-            for _ in range(n * tiles):
-                (result,) = await ctx.tick().sample(kernel.results.payload).until(kernel.results.valid)
-                place = first + result.row, slice(result.tile * columns, (result.tile + 1) * columns)
-                values[place] = list(result["values"])
-                mask[place] = [result.mask >> column & 1 for column in range(columns)]
-        stalls.extend(_stalls(ctx, kernel))
+        while len(taken) < len(passes) + 2:
+            *_, valid, result = await ctx.tick().sample(kernel.results.valid, kernel.results.payload)
+            if valid:
+                results[len(taken) - 1].append(list(result["values"]))
+                writes[len(taken) - 1] += 4 * design.array_columns
 
-    _simulate(kernel, load, give_rows, give_words, count, take)
-    part = slice(0, hop.num_dst), slice(0, weights.shape[1])
-    return LayerRun(values.view(np.float32)[part], mask[part], (sum(waited), *stalls, read[0]))  # type: ignore[arg-type]
-
-
-def gradient_of(design: KernelDesign, rows: Array, grads: Array) -> Array:
-    """The gradient of weights that the array sums in gradient mode, read by unit vectors in weights mode; [chunks, lanes, tiles, columns]."""
-    array, lanes, columns = SystolicArray(design), design.lanes, design.array_columns
-    chunks, tiles = rows.shape[1] // lanes, grads.shape[1] // columns
-    found = np.zeros((chunks, lanes, tiles, columns), dtype=np.uint32)
-    steps = list(np.ndindex(len(rows), chunks, tiles))
-    idle = max(0, HAZARD - chunks * tiles)
-    reads = list(np.ndindex(chunks, lanes, tiles))
-
-    async def run(ctx: Any) -> None:
-        ctx.set(array.gradient, 1)
-        for row, chunk, tile in steps:
-            ctx.set(array.feeds, 1)
-            ctx.set(array.lanes, rows[row, chunk * lanes : (chunk + 1) * lanes].view(np.uint32).tolist())
-            ctx.set(array.grads, grads[row, tile * columns : (tile + 1) * columns].view(np.uint32).tolist())
-            ctx.set(array.address, chunk * tiles + tile)
-            ctx.set(array.first, row == 0)
-            await ctx.tick()
-            if (chunk, tile) == (chunks - 1, tiles - 1) and idle:
-                ctx.set(array.feeds, 0)
-                await ctx.tick().repeat(idle)
-        ctx.set(array.feeds, 0)
-        await ctx.tick().repeat(array.latency + HAZARD)
-        ctx.set(array.gradient, 0)
-        for number in range(len(reads) + array.latency):
-            if number < len(reads):
-                chunk, row, tile = reads[number]
-                unit = np.eye(lanes, dtype=np.float32)[row]
-                ctx.set(array.lanes, unit.view(np.uint32).tolist())
-                ctx.set(array.address, chunk * tiles + tile)
-            *_, sums = await ctx.tick().sample(array.sums)
-            if number >= array.latency:
-                found[reads[number - array.latency][:2]][reads[number - array.latency][2]] = list(sums)
-
-    _simulate(array, run)
-    return found.view(np.float32)
+    streams = (
+        (kernel.rows, [(number, beat) for number in rows for beat in _beats(rows[number], design, 0)]),
+        (
+            kernel.words,
+            [(n, word) for n, each in enumerate(passes) if each.program for word in encoded_words(each, design)],
+        ),
+        (
+            kernel.parameters,
+            [
+                (n, {"row": it.row, "address": it.address, "values": it.values.view(np.uint32).tolist()})
+                for n, each in enumerate(passes)
+                for it in each.loads or ()
+            ],
+        ),
+    )
+    _simulate(kernel, state, take, *(give(stream, payloads) for stream, payloads in streams if payloads))
+    return [each._replace(traffic=(reads[n], writes[n])) for n, each in enumerate(found)]

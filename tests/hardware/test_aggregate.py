@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 
-from sagann.hardware import KernelDesign, cycles_of
+from sagann.hardware import KernelDesign, Pass, cycles_of
 from sagann.hardware.arithmetic import aggregated
 
 aggregate = pytest.importorskip("sagann.hardware.rtl.aggregate", reason="needs the extra 'hardware'")
@@ -30,26 +31,29 @@ HOPS: dict[str, Callable[[], Hop]] = {
 
 
 def require_exact(hop: Hop, design: KernelDesign, run: Run) -> None:
-    program = hop.program(design)
     expected = aggregated(hop.indptr, hop.rows, hop.coefficients, hop.features)
     assert np.array_equal(run.sums.view(np.uint32), expected.view(np.uint32))
-    assert run.cycles == cycles_of(program, design)[:4]
+    each = hop.read(design)
+    cycles = cycles_of(each, design)
+    assert run.cycles == (cycles.issue, cycles.rows, cycles.room, cycles.hazard)
     # Each row of a unique source is read once.
-    assert run.beats == len(hop.features) * design.beats(program.chunks)
+    assert run.beats == len(hop.features) * design.beats(each.chunks)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", HOPS)
 def test_the_kernel_is_exact(name: str) -> None:
     hop = HOPS[name]()
-    require_exact(hop, SMALL, run_kernel(hop, hop.program(SMALL), SMALL))
+    require_exact(hop, SMALL, run_kernel(hop, SMALL))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "design",
     [
-        KernelDesign(scatter_pes=1, lanes=3, window_rows=1, row_chunks=1, beat_chunks=1, bank_chunks=40),
+        KernelDesign(
+            scatter_pes=1, lanes=3, window_rows=1, row_chunks=1, beat_chunks=1, bank_chunks=40, array_columns=3
+        ),
         KernelDesign(scatter_pes=2, lanes=1, window_rows=16, row_chunks=8, beat_chunks=8, bank_chunks=100),
         KernelDesign(scatter_pes=8, lanes=2, window_rows=8, row_chunks=2, beat_chunks=1, bank_chunks=16),
     ],
@@ -57,13 +61,30 @@ def test_the_kernel_is_exact(name: str) -> None:
 )
 def test_kernels_of_other_sizes_are_exact(design: KernelDesign) -> None:
     hop = random_hop(15, 20, 40, 3, num_pes=design.scatter_pes)
-    require_exact(hop, design, run_kernel(hop, hop.program(design), design))
+    require_exact(hop, design, run_kernel(hop, design))
 
 
 @pytest.mark.slow
 def test_a_program_after_another_one_is_exact() -> None:
     hop, before = HOPS["odd"](), HOPS["wide"]()
-    require_exact(hop, SMALL, run_kernel(hop, hop.program(SMALL), SMALL, before=before))
+    require_exact(hop, SMALL, run_kernel(hop, SMALL, before=before))
+
+
+@pytest.mark.slow
+def test_products_are_routed_from_any_scatter_pe(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program gives each scatter PE the edges of one bank, but need not."""
+    random, encode = np.random.default_rng(0), aggregate.encoded_words
+
+    def permuted(each: Pass, design: KernelDesign) -> list[dict[str, Any]]:
+        words = encode(each, design)
+        for word in words:
+            if not word["drain"]:
+                word["edges"] = [word["edges"][number] for number in random.permutation(design.scatter_pes)]
+        return words
+
+    monkeypatch.setattr("tests.hardware.simulated.encoded_words", permuted)
+    hop = HOPS["odd"]()
+    require_exact(hop, SMALL, run_kernel(hop, SMALL))
 
 
 def test_sums_are_those_of_float64() -> None:
@@ -88,7 +109,7 @@ def test_a_wrong_term_of_the_kernel_is_noticed(term: str, instead: str, name: st
     # A chunk in a cycle, so that words wait long for their rows.
     design = replace(SMALL, beat_chunks=1)
     hop, kernel = HOPS[name](), changed(aggregate, term, instead)["Aggregate"](design)
-    run = run_kernel(hop, hop.program(design), design, kernel)
+    run = run_kernel(hop, design, kernel)
     expected = aggregated(hop.indptr, hop.rows, hop.coefficients, hop.features)
     assert not np.array_equal(run.sums, expected)
 
@@ -97,8 +118,8 @@ def test_the_clock_of_a_full_sized_kernel() -> None:
     """Of a mini-batch's hop, words are nearly full and hardly wait: the kernel takes as long as its edges."""
     design = KernelDesign()
     hop = random_hop(20_000, 1024, 10_240, 100, num_pes=design.scatter_pes)
-    program = hop.program(design)
-    cycles = cycles_of(program, design)
-    assert cycles.issue - cycles.rows - cycles.hazard == program.num_words * program.chunks
-    least = max(len(hop.rows) / 8 * program.chunks, len(hop.features) * design.beats(program.chunks))
+    each = hop.read(design)
+    cycles = cycles_of(each, design)
+    assert cycles.issue - cycles.rows - cycles.hazard == each.count * each.chunks
+    least = max(len(hop.rows) / 8 * each.chunks, len(hop.features) * design.beats(each.chunks))
     assert cycles.issue < 1.15 * least

@@ -7,12 +7,18 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from sagann.errors import InputError
-from sagann.hardware import KernelDesign, cycles_of, first_use, scatter_program
+from sagann.hardware import KernelDesign, ScatterProgram, first_use, scatter_program
 from sagann.hardware.design import HAZARD
 
 pytest.importorskip("amaranth", reason="needs the extra 'hardware'")
 
 from tests.hardware.simulated import Hop, random_hop
+
+
+def program_of(hop: Hop, design: KernelDesign) -> ScatterProgram:
+    program = hop.read(design).program
+    assert program is not None
+    return program
 
 
 @st.composite
@@ -34,7 +40,8 @@ def hops(draw: st.DrawFn) -> tuple[Hop, KernelDesign]:
 @given(hops())
 def test_what_holds_of_every_program(drawn: tuple[Hop, KernelDesign]) -> None:
     hop, design = drawn
-    program, n = hop.program(design), design.scatter_pes
+    chunks, n = design.chunks(hop.features.shape[1]), design.scatter_pes
+    program = program_of(hop, design)
     expected = [
         [(hop.rows[edge], hop.coefficients[edge]) for edge in range(*hop.indptr[number : number + 2])]
         for number in range(hop.num_dst)
@@ -42,13 +49,14 @@ def test_what_holds_of_every_program(drawn: tuple[Hop, KernelDesign]) -> None:
     found: list[list[tuple[int, float]]] = [[] for _ in expected]
     released, last_word, drained = 0, {}, []
     for word in range(program.num_words):
-        if program.is_drain[word]:
+        if program.drains[word]:
             drained.append(program.destination[word, 0])
             group = range(drained[-1], min(drained[-1] + n, hop.num_dst))
             assert all(len(found[each]) == len(expected[each]) for each in group)
             distance = word - max(last_word[each] for each in group)
             is_last = sum(map(len, found)) == len(hop.rows)
-            assert distance * program.chunks >= HAZARD or is_last
+            assert program.drains[word] == len(group)
+            assert distance * chunks >= HAZARD or is_last
         else:
             edges = np.flatnonzero(program.destination[word] >= 0)
             destinations, rows = program.destination[word, edges], program.row[word, edges]
@@ -72,13 +80,13 @@ def test_what_holds_of_every_program(drawn: tuple[Hop, KernelDesign]) -> None:
 @given(hops())
 def test_each_bank_takes_its_first_edge_whose_row_is_in_the_window(drawn: tuple[Hop, KernelDesign]) -> None:
     hop, design = drawn
-    program = hop.program(design)
+    program = program_of(hop, design)
     destinations = np.repeat(np.arange(hop.num_dst), np.diff(hop.indptr))
     banks = [
         sorted((row, edge) for edge, row in enumerate(hop.rows) if destinations[edge] % design.scatter_pes == bank)
         for bank in range(design.scatter_pes)
     ]
-    for word in np.flatnonzero(~program.is_drain):
+    for word in np.flatnonzero(program.drains == 0):
         oldest = min(bank[0][0] for bank in banks if bank)
         for number, bank in enumerate(banks):
             if bank and bank[0][0] < oldest + design.window_rows:
@@ -99,27 +107,22 @@ def test_rows_come_in_the_order_of_first_use_dealt_to_destinations() -> None:
 
 def test_a_hop_without_destinations_has_no_words() -> None:
     nothing = np.empty(0, dtype=np.int64)
-    program = scatter_program(np.array([0]), nothing, nothing.astype(np.float32), KernelDesign(), width=4)
+    program = scatter_program(np.array([0]), nothing, nothing.astype(np.float32), KernelDesign(), chunks=1)
     assert program.num_words == 0
-    assert cycles_of(program, KernelDesign(), tiles=1) == (0, 0, 0, 0, 0)
 
 
 def test_dealt_edges_fill_words() -> None:
     design = KernelDesign(scatter_pes=8, window_rows=32)
-    dealt, one_by_one = (random_hop(4000, 256, 2560, 100, num_pes=each).program(design) for each in (8, 1))
+    dealt, one_by_one = (program_of(random_hop(4000, 256, 2560, 100, num_pes=each), design) for each in (8, 1))
     # Of 2560 edges, at least 6.5 in a word.
-    assert (~dealt.is_drain).sum() < 2560 / 6.5
-    assert (~one_by_one.is_drain).sum() > (~dealt.is_drain).sum() / 0.8
+    assert (dealt.drains == 0).sum() < 2560 / 6.5
+    assert (one_by_one.drains == 0).sum() > (dealt.drains == 0).sum() / 0.8
 
 
 def test_what_does_not_fit_is_refused() -> None:
-    hop = random_hop(10, 10, 20, 40, num_pes=4)
-    with pytest.raises(InputError, match=r"rows do not fit the kernel: 40 floats, and it takes 1 to 32 \("):
-        hop.program(KernelDesign(scatter_pes=4, lanes=2))
-    with pytest.raises(
-        InputError, match=r"destinations do not fit .*: 10 with 40 floats, and 4 banks of 25 .* hold 8 "
-    ):
-        hop.program(KernelDesign(scatter_pes=4, lanes=4, bank_chunks=25))
+    hop = random_hop(10, 10, 20, 70, num_pes=4)
+    with pytest.raises(InputError, match=r"rows do not fit the kernel: 70 floats, and it takes 1 to 64 \("):
+        hop.read(KernelDesign(scatter_pes=4, lanes=2))
     with pytest.raises(InputError, match=r"window_rows is 12, expected a power of 2"):
         KernelDesign(window_rows=12)
     with pytest.raises(InputError, match=r"lanes is 0, expected at least 1"):

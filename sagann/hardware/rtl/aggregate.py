@@ -16,7 +16,7 @@ from amaranth.lib.wiring import In, Out
 from amaranth.utils import ceil_log2, exact_log2
 
 from sagann.hardware.design import ADD_STAGES, DELAY, HAZARD, MUL_STAGES, KernelDesign
-from sagann.hardware.program import ScatterProgram
+from sagann.hardware.passes import Pass
 from sagann.hardware.rtl.delay import delayed
 from sagann.hardware.rtl.float32 import Add, Mul
 
@@ -25,6 +25,42 @@ _COUNT_BITS = 32
 STALLS = data.StructLayout(dict.fromkeys(("rows", "room", "hazard"), _COUNT_BITS))
 """Cycles in which a word waited for rows, for room, or for sums that were under way, as in :class:`sagann.hardware.Cycles`, since the program
 began."""
+
+
+def pass_layout(design: KernelDesign) -> data.StructLayout:
+    """What the sequencer is told of a :class:`sagann.hardware.passes.Pass`; addresses and numbers are those of its fields."""
+    chunks, tiles = range(design.row_chunks + 1), range(design.array_weights + 1)
+    address, entry, mark = (
+        ceil_log2(max(2, depth)) for depth in (design.array_weights, design.row_entries, design.mask_entries)
+    )
+    return data.StructLayout(
+        {
+            "loads": 1,
+            "count": _COUNT_BITS,
+            "rows": _COUNT_BITS,
+            "rows_on_chip": 1,
+            "rows_from": entry,
+            "chained": 1,
+            "row_chunks": chunks,
+            "chunks": chunks,
+            "halves_of_rows": 1,
+            "drain_chunks": chunks,
+            "grad_chunks": chunks,
+            "gradient": 1,
+            "begins_sums": 1,
+            "reads_out": 1,
+            "tiles": tiles,
+            "weights": address,
+            "biases": address,
+            "rectifies": 1,
+            "marks_to": mark,
+            "keeps": 1,
+            "rows_to": entry,
+            "masks": 1,
+            "marks_from": mark,
+            "mark_tiles": tiles,
+        }
+    )
 
 
 def chunk_layout(design: KernelDesign) -> data.ArrayLayout:
@@ -45,6 +81,7 @@ def edge_layout(design: KernelDesign) -> data.StructLayout:
             "slot": exact_log2(design.window_rows),
             "bank": exact_log2(design.scatter_pes),
             "accumulator": ceil_log2(design.bank_chunks),
+            "half": 1,
             "first": 1,
             "coefficient": 32,
         }
@@ -52,11 +89,13 @@ def edge_layout(design: KernelDesign) -> data.StructLayout:
 
 
 def word_layout(design: KernelDesign) -> data.StructLayout:
-    """A word: edges, or destinations that are drained, of which the first edge states the accumulator."""
+    """A word: edges, or destinations that are drained, of which the first edge states the accumulator; of their rows so many count."""
     return data.StructLayout(
         {
             "edges": data.ArrayLayout(edge_layout(design), design.scatter_pes),
             "drain": 1,
+            "grads": 1,
+            "rows": range(design.scatter_pes + 1),
             "needs": _COUNT_BITS,
             "releases": _COUNT_BITS,
         }
@@ -64,13 +103,33 @@ def word_layout(design: KernelDesign) -> data.StructLayout:
 
 
 def drained_stream(design: KernelDesign) -> stream.Signature:
-    """A chunk of each of n destinations, which is taken as it comes."""
-    return stream.Signature(data.ArrayLayout(chunk_layout(design), design.scatter_pes), always_ready=True)
+    """A chunk of each of n destinations, which is taken as it comes, with what their word says of them."""
+    layout = {
+        "chunks": data.ArrayLayout(chunk_layout(design), design.scatter_pes),
+        "grads": 1,
+        "rows": range(design.scatter_pes + 1),
+    }
+    return stream.Signature(data.StructLayout(layout), always_ready=True)
 
 
-def encoded(program: ScatterProgram, design: KernelDesign) -> list[dict[str, Any]]:
-    """The words of a program as values of :func:`word_layout`."""
-    n = design.scatter_pes
+def encoded_pass(each: Pass, design: KernelDesign) -> dict[str, int]:
+    """A pass as a value of :func:`pass_layout`."""
+    others = {
+        "loads": each.loads is not None,
+        "drain_chunks": each.drains.chunks,
+        "grad_chunks": each.grads.chunks,
+    }
+    return {name: int(others[name] if name in others else getattr(each, name)) for name, _ in pass_layout(design)}
+
+
+def encoded_words(each: Pass, design: KernelDesign) -> list[dict[str, Any]]:
+    """The words of a pass as values of :func:`word_layout`."""
+    program, n = each.program, design.scatter_pes
+    assert program is not None
+    places = each.sums.accumulator(program.destination, design)
+    for is_grads, region in ((False, each.drains), (True, each.grads)):
+        words = (program.drains > 0) & (program.is_grads == is_grads)
+        places[words] = region.accumulator(program.destination[words], design)
 
     def edge(word: int, number: int) -> dict[str, int]:
         destination = int(program.destination[word, number])
@@ -78,7 +137,8 @@ def encoded(program: ScatterProgram, design: KernelDesign) -> list[dict[str, Any
             "valid": destination >= 0,
             "slot": int(program.row[word, number]) % design.window_rows,
             "bank": max(0, destination) % n,
-            "accumulator": max(0, destination) // n * program.chunks,
+            "accumulator": int(places[word, number]) if destination >= 0 else 0,
+            "half": int(program.half[word, number]),
             "first": int(program.is_first[word, number]),
             "coefficient": int(program.coefficient[word, number].view("uint32")),
         }
@@ -86,7 +146,9 @@ def encoded(program: ScatterProgram, design: KernelDesign) -> list[dict[str, Any
     return [
         {
             "edges": [edge(word, number) for number in range(n)],
-            "drain": int(program.is_drain[word]),
+            "drain": int(program.drains[word] > 0),
+            "grads": int(program.is_grads[word]),
+            "rows": int(program.drains[word]),
             "needs": int(program.needs[word]),
             "releases": int(program.releases[word]),
         }
@@ -98,8 +160,8 @@ class Aggregate(wiring.Component):
     """The kernel.
 
     Ports:
-        chunks: of a row; constant while a program runs.
-        rows: beats of rows, in the order of their numbers; the last beat of a row may have unused chunks.
+        config: the pass; constant while it runs.
+        rows: beats of rows, in the order of their numbers; the last beat of a row may have unused chunks, and the last chunk lanes that are 0.
         words: of the program.
         drained: finished destinations, chunk by chunk.
         begins: a program begins after this cycle; the kernel is idle, and all words of the program before have been taken.
@@ -113,7 +175,7 @@ class Aggregate(wiring.Component):
         self._design = design
         super().__init__(
             {
-                "chunks": In(range(design.row_chunks + 1)),
+                "config": In(pass_layout(design)),
                 "rows": In(stream.Signature(beat_layout(design))),
                 "words": In(stream.Signature(word_layout(design))),
                 "drained": Out(drained_stream(design)),
@@ -131,16 +193,21 @@ class Aggregate(wiring.Component):
         # Rows and stalls are counted from the beginning of a program.
         m.submodules.duplicator = ResetInserter(self.begins)(duplicator)
         m.submodules.issue = ResetInserter(self.begins)(issue)
-        m.d.comb += [duplicator.chunks.eq(self.chunks), duplicator.released.eq(issue.released)]
-        m.d.comb += [issue.chunks.eq(self.chunks), issue.arrived.eq(duplicator.arrived)]
+        m.d.comb += [duplicator.config.eq(self.config), duplicator.released.eq(issue.released)]
+        m.d.comb += [issue.config.eq(self.config), issue.arrived.eq(duplicator.arrived)]
         wiring.connect(m, wiring.flipped(self.rows), duplicator.rows)
         wiring.connect(m, wiring.flipped(self.words), issue.words)
         m.d.comb += [issue.room.eq(self.room), self.begins_drain.eq(issue.begins_drain)]
         m.d.comb += self.stalls.eq(issue.stalls)
 
         products = Array(self._scatter_pe(m, number, duplicator, issue) for number in range(design.scatter_pes))
-        drains = delayed(m, issue.drains, DELAY + 1, resets=True)
-        m.d.comb += self.drained.valid.eq(drains)
+        drained = self.drained.payload
+        m.d.comb += [
+            self.drained.valid.eq(delayed(m, issue.drains, DELAY + 1, resets=True)),
+            Cat(drained.grads, drained.rows).eq(
+                delayed(m, Cat(issue.words.payload.grads, issue.words.payload.rows), DELAY + 1)
+            ),
+        ]
         for number, bank in enumerate(issue.banks):
             m.submodules[f"gather_pe{number}"] = gather = _GatherPe(design)
             # The crossbar: each bank registers the product of the PE that has its edge.
@@ -151,7 +218,7 @@ class Aggregate(wiring.Component):
                 gather.accumulator.eq(delayed(m, bank.accumulator, DELAY)),
                 gather.first.eq(delayed(m, bank.first, DELAY + 1)),
                 gather.adds.eq(delayed(m, bank.valid & issue.adds, DELAY + 1, resets=True)),
-                self.drained.payload[number].eq(gather.sum),
+                drained.chunks[number].eq(gather.sum),
             ]
         under_way = Signal(DELAY + 1 + ADD_STAGES)
         m.d.sync += under_way.eq(Cat(issue.active, under_way)[: len(under_way)])
@@ -164,7 +231,7 @@ class Aggregate(wiring.Component):
         edge = issue.edges[number]
         m.d.comb += [
             pe.slot.eq(edge.slot),
-            pe.chunk.eq(issue.chunk),
+            pe.chunk.eq(issue.chunk + Mux(edge.half & self.config.halves_of_rows, self.config.chunks, 0)),
             pe.coefficient.eq(edge.coefficient),
             pe.writes.eq(duplicator.writes),
             pe.address.eq(duplicator.address),
@@ -181,7 +248,7 @@ class _Duplicator(wiring.Component):
         self._row_beats = design.row_chunks // design.beat_chunks
         super().__init__(
             {
-                "chunks": In(range(design.row_chunks + 1)),
+                "config": In(pass_layout(design)),
                 "rows": In(stream.Signature(beat_layout(design))),
                 "released": In(_COUNT_BITS),
                 "arrived": Out(_COUNT_BITS),
@@ -194,9 +261,9 @@ class _Duplicator(wiring.Component):
     def elaborate(self, platform: object) -> Module:
         design, m = self._design, Module()
         number = Signal(range(max(2, self._row_beats)))
-        last = (self.chunks - 1) >> exact_log2(design.beat_chunks)
+        last = (self.config.row_chunks - 1) >> exact_log2(design.beat_chunks)
         slot = self.arrived[: exact_log2(design.window_rows)]
-        has_place = self.arrived - self.released < design.window_rows
+        has_place = (self.arrived - self.released < design.window_rows) & (self.arrived != self.config.rows)
         m.d.comb += [
             self.rows.ready.eq(has_place),
             self.writes.eq(self.rows.valid & has_place),
@@ -222,7 +289,7 @@ class _Issue(wiring.Component):
         )
         super().__init__(
             {
-                "chunks": In(range(design.row_chunks + 1)),
+                "config": In(pass_layout(design)),
                 "words": In(stream.Signature(word_layout(design))),
                 "arrived": In(_COUNT_BITS),
                 "released": Out(_COUNT_BITS),
@@ -240,8 +307,9 @@ class _Issue(wiring.Component):
 
     def elaborate(self, platform: object) -> Module:
         design, m = self._design, Module()
-        n, word = design.scatter_pes, self.words.payload
+        n, word, config = design.scatter_pes, self.words.payload, self.config
         begins = self.chunk == 0
+        chunks = Mux(word.drain, Mux(word.grads, config.grad_chunks, config.drain_chunks), config.chunks)
         # What the last cycles began: an accumulator of each bank.
         history = [
             [
@@ -252,7 +320,7 @@ class _Issue(wiring.Component):
         ]
         clashes = []
         for number in range(n):
-            bank, base = self.banks[number], Signal(ceil_log2(design.bank_chunks))
+            bank, base, half = self.banks[number], Signal(ceil_log2(design.bank_chunks)), Signal()
             with m.If(word.drain):
                 m.d.comb += [bank.valid.eq(1), base.eq(word.edges[0].accumulator)]
             with m.Else():
@@ -262,10 +330,11 @@ class _Issue(wiring.Component):
                         m.d.comb += [
                             bank.valid.eq(1),
                             base.eq(edge.accumulator),
+                            half.eq(edge.half & ~config.halves_of_rows),
                             bank.pe.eq(pe),
                             bank.first.eq(edge.first),
                         ]
-            m.d.comb += bank.accumulator.eq(base + self.chunk)
+            m.d.comb += bank.accumulator.eq(base + self.chunk + Mux(half, config.chunks, 0))
             clashes += [bank.valid & past[number].valid & (past[number].accumulator == base) for past in history]
             for newer, older in pairwise(history):
                 m.d.sync += older[number].eq(newer[number])
@@ -277,13 +346,13 @@ class _Issue(wiring.Component):
         m.d.comb += [
             self.edges.eq(word.edges),
             lacks_rows.eq(begins & (self.arrived < word.needs)),
-            lacks_room.eq(begins & word.drain & ~self.room),
+            lacks_room.eq(begins & word.drain & ~word.grads & ~self.room),
             clash.eq(begins & Cat(*clashes).any()),
             self.active.eq(self.words.valid & ~lacks_rows & ~lacks_room & ~clash),
-            self.begins_drain.eq(self.drains & begins),
+            self.begins_drain.eq(self.drains & begins & ~word.grads),
             self.adds.eq(self.active & ~word.drain),
             self.drains.eq(self.active & word.drain),
-            self.words.ready.eq(self.active & (self.chunk + 1 == self.chunks)),
+            self.words.ready.eq(self.active & (self.chunk + 1 == chunks)),
         ]
         with m.If(self.active):
             m.d.sync += self.chunk.eq(self.chunk + 1)

@@ -7,21 +7,20 @@ products in its memory, where the weights lie otherwise.
 
 from __future__ import annotations
 
-from typing import Any
-
-from amaranth.hdl import Cat, Const, Module, Mux, Signal, Value
+from amaranth.hdl import Array, Cat, Const, Module, Mux, Signal, Value
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 from amaranth.utils import ceil_log2, exact_log2
 
 from sagann.hardware.design import ADD_STAGES, HAZARD, MUL_STAGES, KernelDesign
-from sagann.hardware.rtl.aggregate import chunk_layout, drained_stream
+from sagann.hardware.rtl.aggregate import chunk_layout, drained_stream, pass_layout
 from sagann.hardware.rtl.delay import delayed
 from sagann.hardware.rtl.float32 import Add, Mul
 
-_TO_SUM = 1 + MUL_STAGES
+_TO_SUM = GRADS_AHEAD = 1 + MUL_STAGES
 "Cycles from an operand's arrival at a multiply-accumulator to its product."
+_ONE = 0x3F800000
 
 
 def tag_layout(design: KernelDesign) -> data.StructLayout:
@@ -37,122 +36,201 @@ def tag_layout(design: KernelDesign) -> data.StructLayout:
     )
 
 
-def weights_stream(design: KernelDesign) -> stream.Signature:
-    """Weights of a row of the array, which its multiply-accumulators write to an address."""
-    layout = {"row": range(max(2, design.lanes)), "address": ceil_log2(design.array_weights)}
-    return _columns_stream(design, layout)
-
-
-def biases_stream(design: KernelDesign) -> stream.Signature:
-    """The bias of a tile of columns."""
-    return _columns_stream(design, {"tile": range(max(2, design.array_weights))})
+def parameters_layout(design: KernelDesign) -> data.StructLayout:
+    """Weights of a row of the array, which its multiply-accumulators write to an address; or biases of a tile, in the row after its last."""
+    address = ceil_log2(max(2, design.array_weights))
+    return data.StructLayout({"row": range(design.lanes + 1), "address": address, "values": columns_layout(design)})
 
 
 def results_stream(design: KernelDesign) -> stream.Signature:
-    """A tile of a row, and where a value is not zero, so where a rectified one is positive."""
-    tag = tag_layout(design)
-    return _columns_stream(
-        design, {"row": tag["row"].shape, "tile": tag["tile"].shape, "mask": design.array_columns}
-    )
+    """A tile of a row, and where a value is not zero: where a rectified one is positive, or NaN. Rows and their tiles come in order."""
+    layout = {"mask": design.array_columns, "values": columns_layout(design)}
+    return stream.Signature(data.StructLayout(layout), always_ready=True)
 
 
-def _columns_stream(design: KernelDesign, layout: dict[str, Any]) -> stream.Signature:
-    """A stream of values for all columns, which are taken as they come."""
-    values = data.ArrayLayout(32, design.array_columns)
-    return stream.Signature(data.StructLayout({**layout, "values": values}), always_ready=True)
+def columns_layout(design: KernelDesign) -> data.ArrayLayout:
+    """A float for each column of the array."""
+    return data.ArrayLayout(32, design.array_columns)
 
 
 class Feeder(wiring.Component):
-    """Two sets of n row buffers. One is filled by drained chunks while the array reads the other one: chunk by chunk, row by row, tile by tile.
+    """Two sets of n row buffers. One is filled by drained chunks while the array reads the other one.
+
+    In weights mode the array reads chunk by chunk, row by row, tile by tile. In gradient mode a set also has the gradients of its rows, and the
+    array reads row by row, chunk by chunk, tile by tile. To read gradients of weights out, unit vectors take the place of rows; the row after
+    the last reads those of biases.
 
     Ports:
-        chunks, tiles: of a row, and of its result; constant while a program runs.
+        config: the pass; constant while it runs.
+        runs: whether it does.
         begins, room: n destinations are about to be drained; whether there is room for n more.
         drained: their chunks.
-        lanes, address, tag: inputs of the array, and the tag of their sums.
-        idle: the array has read all rows that were drained so far.
+        mask_address, mask: of the tile that masks what is read a cycle later.
+        lanes, grads, address, feeds, first, tag: inputs of the array, and the tag of their sums.
+        idle: the array has read all that it is to read so far.
     """
 
     def __init__(self, design: KernelDesign) -> None:
         self._design = design
+        columns, address = columns_layout(design), ceil_log2(max(2, design.array_weights))
         super().__init__(
             {
-                "chunks": In(range(design.row_chunks + 1)),
-                "tiles": In(range(design.array_weights + 1)),
+                "config": In(pass_layout(design)),
+                "runs": In(1),
                 "begins": In(1),
                 "drained": In(drained_stream(design)),
                 "room": Out(1),
+                "mask_address": Out(ceil_log2(max(2, design.mask_entries))),
+                "mask": In(design.array_columns),
                 "lanes": Out(chunk_layout(design)),
-                "address": Out(ceil_log2(design.array_weights)),
+                "grads": Out(columns),
+                "address": Out(address),
+                "feeds": Out(1),
+                "first": Out(1),
                 "tag": Out(tag_layout(design)),
                 "idle": Out(1),
             }
         )
 
     def elaborate(self, platform: object) -> Module:
-        design, m = self._design, Module()
-        n, chunk_bits = design.scatter_pes, exact_log2(design.row_chunks)
+        design, config, m = self._design, self.config, Module()
+        n = design.scatter_pes
+        # Filling a set.
         filling, reading, filled = Signal(), Signal(), Signal(range(design.row_chunks))
         num_taken, num_full = Signal(2), Signal(2)
-        ends_fill = self.drained.valid & (filled + 1 == self.chunks)
-
-        # Counters of the feed, and cycles since a chunk began: the next one begins HAZARD cycles later at the earliest.
-        chunk, row, tile = Signal(range(design.row_chunks)), Signal.like(self.tag.row), Signal.like(self.tag.tile)
-        since, is_over = Signal(range(n * design.array_weights + HAZARD)), Signal()
-        address = Signal.like(self.address)
-        reads = num_full != 0
-        ends_tile, ends_row = tile + 1 == self.tiles, row == n - 1
-        all_fed = is_over | (ends_tile & ends_row)
-        ends_chunk = reads & all_fed & (since >= HAZARD - 1)
-        ends_read = ends_chunk & (chunk + 1 == self.chunks)
-        with m.If(reads):
-            m.d.sync += since.eq(Mux(ends_chunk, 0, since + 1))
-            m.d.sync += is_over.eq(all_fed & ~ends_chunk)
-            with m.If(~is_over):
-                m.d.sync += tile.eq(Mux(ends_tile, 0, tile + 1))
-                with m.If(ends_tile):
-                    m.d.sync += row.eq(Mux(ends_row, 0, row + 1))
-        with m.If(ends_chunk):
-            m.d.sync += [
-                chunk.eq(Mux(ends_read, 0, chunk + 1)),
-                address.eq(Mux(ends_read, 0, address + self.tiles)),
-            ]
+        num_rows = Array(Signal.like(self.drained.payload.rows, name=f"rows{number}") for number in range(2))
+        drained = self.drained.payload
+        last = Mux(drained.grads, config.grad_chunks, config.drain_chunks)
+        ends_row_fill = self.drained.valid & (filled + 1 == last)
+        ends_fill = ends_row_fill & (drained.grads | ~config.gradient)
         with m.If(self.drained.valid):
-            m.d.sync += filled.eq(Mux(ends_fill, 0, filled + 1))
+            m.d.sync += [filled.eq(Mux(ends_row_fill, 0, filled + 1)), num_rows[filling].eq(drained.rows)]
+
+        # Reading one: two loops, of which the inner one has a loop over tiles. An outer iteration takes HAZARD cycles at least.
+        outer = Signal(range(max(design.row_chunks + 1, n)))
+        inner = Signal(range(max(design.row_chunks, n, design.lanes)))
+        tile = Signal(range(max(2, design.array_weights)))
+        since, is_over, was_read = Signal(range(HAZARD)), Signal(), Signal()
+        biases = config.reads_out & (outer == config.drain_chunks)
+        num_outer = Signal(range(max(design.row_chunks + 1, n) + 1))
+        num_inner = Signal(range(max(design.row_chunks, n, design.lanes) + 1))
+        with m.If(config.reads_out):
+            m.d.comb += [num_outer.eq(config.drain_chunks + 1), num_inner.eq(Mux(biases, 1, design.lanes))]
+        with m.Elif(config.gradient):
+            m.d.comb += [num_outer.eq(num_rows[reading]), num_inner.eq(config.drain_chunks)]
+        with m.Else():
+            m.d.comb += [num_outer.eq(config.drain_chunks), num_inner.eq(num_rows[reading])]
+        chunk, row = Mux(config.gradient, inner, outer), Mux(config.gradient, outer, inner)
+        reads = (num_full != 0) | (self.runs & config.reads_out & ~was_read)
+        feeds = reads & ~is_over
+        ends_tile = tile + 1 == config.tiles
+        all_fed = is_over | (ends_tile & (inner + 1 == num_inner))
+        ends_outer = reads & all_fed & (since == HAZARD - 1)
+        ends_read = ends_outer & (outer + 1 == num_outer)
+        # The weights of a chunk, the masks of a row and of the rows of a set, and whether sums of gradients begin.
+        line, marks, set_marks = (
+            Signal.like(self.address),
+            Signal.like(self.mask_address),
+            Signal.like(self.mask_address),
+        )
+        is_fresh = Signal(init=1)
+        next_marks = marks + Mux(Mux(config.gradient, ends_outer, feeds & ends_tile), config.mark_tiles, 0)
+        with m.If(reads):
+            m.d.sync += [
+                since.eq(Mux(ends_outer, 0, since + (since != HAZARD - 1))),
+                is_over.eq(all_fed & ~ends_outer),
+                marks.eq(next_marks),
+            ]
+        with m.If(feeds):
+            m.d.sync += tile.eq(Mux(ends_tile, 0, tile + 1))
+            with m.If(ends_tile):
+                m.d.sync += inner.eq(Mux(all_fed, 0, inner + 1))
+                with m.If(config.gradient):
+                    m.d.sync += line.eq(line + config.tiles)
+        with m.If(ends_outer):
+            m.d.sync += outer.eq(Mux(ends_read, 0, outer + 1))
+            with m.If(config.gradient):
+                m.d.sync += [line.eq(0), is_fresh.eq(0)]
+            with m.Else():
+                m.d.sync += [
+                    line.eq(Mux(ends_read, 0, line + config.tiles)),
+                    marks.eq(Mux(ends_read, next_marks, set_marks)),
+                ]
+        with m.If(ends_read):
+            m.d.sync += [set_marks.eq(next_marks), was_read.eq(1)]
         m.d.sync += [
             filling.eq(filling ^ ends_fill),
-            reading.eq(reading ^ ends_read),
-            num_taken.eq(num_taken + self.begins - ends_read),
-            num_full.eq(num_full + ends_fill - ends_read),
+            reading.eq(reading ^ (ends_read & ~config.reads_out)),
+            num_taken.eq(num_taken + self.begins - (ends_read & ~config.reads_out)),
+            num_full.eq(num_full + ends_fill - (ends_read & ~config.reads_out)),
         ]
-        m.d.comb += [self.room.eq(num_taken < 2), self.idle.eq(num_taken == 0)]
-
-        rows = []
-        for number in range(n):
-            m.submodules[f"row{number}"] = memory = Memory(
-                shape=chunk_layout(design), depth=2 << chunk_bits, init=[]
-            )
-            write, read = memory.write_port(), memory.read_port()
-            m.d.comb += [
-                write.en.eq(self.drained.valid),
-                write.addr.eq(Cat(filled[:chunk_bits], filling)),
-                write.data.eq(self.drained.payload[number]),
-                read.addr.eq(Cat(chunk[:chunk_bits], reading)),
-            ]
-            rows.append(read.data.as_value())
+        m.d.comb += [
+            self.room.eq(num_taken < 2),
+            self.idle.eq((num_taken == 0) & (~config.reads_out | was_read)),
+            self.mask_address.eq(
+                config.marks_from + marks + Mux(config.gradient, tile, chunk >> exact_log2(design.tile_chunks))
+            ),
+        ]
+        is_first = config.begins_sums & is_fresh
         m.d.sync += [
-            self.address.eq(address + tile),
-            self.tag.valid.eq(reads & ~is_over),
-            self.tag.row.eq(row),
-            self.tag.tile.eq(tile),
-            self.tag.first.eq(chunk == 0),
-            self.tag.last.eq(chunk + 1 == self.chunks),
+            self.address.eq(config.weights + line + tile),
+            self.feeds.eq(feeds),
+            self.first.eq(is_first),
+            self.tag.valid.eq(feeds & (~config.gradient | (chunk == 0))),
+            self.tag.row.eq(Mux(config.gradient | config.reads_out, 0, row)),
+            self.tag.tile.eq(config.biases + tile),
+            self.tag.first.eq(Mux(config.reads_out, ~biases, Mux(config.gradient, is_first, chunk == 0))),
+            self.tag.last.eq(config.reads_out | (~config.gradient & (chunk + 1 == config.drain_chunks))),
         ]
-        with m.Switch(self.tag.row):
-            for number, each in enumerate(rows):
-                with m.Case(number):
-                    m.d.comb += self.lanes.eq(each)
+        self._read(m, Cat(chunk[: exact_log2(design.row_chunks)], reading), tile, (filled, filling), row)
+        with m.If(delayed(m, config.reads_out, 1)):
+            unit = delayed(m, Mux(biases, design.lanes, inner), 1)
+            for lane in range(design.lanes):
+                m.d.comb += self.lanes[lane].eq(Mux(unit == lane, _ONE, 0))
         return m
+
+    def _read(self, m: Module, place: Value, tile: Value, fill: tuple[Value, Value], row: Value) -> None:
+        """The row buffers: of drained rows, chunk by chunk, and of gradients, which are read tile by tile."""
+        design, drained = self._design, self.drained.payload
+        (filled, filling), chunk_bits = fill, exact_log2(design.row_chunks)
+        part_bits = min(exact_log2(design.tile_chunks), chunk_bits)
+        tile_bits = chunk_bits - part_bits
+        mask = Mux(self.config.masks, self.mask, (1 << design.array_columns) - 1)
+        part = delayed(m, place[:part_bits], 1) if part_bits else Const(0, 1)
+        lanes, grads = [], []
+        for number in range(design.scatter_pes):
+            m.submodules[f"row{number}"] = rows = Memory(shape=chunk_layout(design), depth=2 << chunk_bits, init=[])
+            m.submodules[f"grads{number}"] = tiles = Memory(
+                shape=columns_layout(design), depth=2 << tile_bits, init=[]
+            )
+            write, write_grads = rows.write_port(), tiles.write_port(granularity=design.lanes)
+            read, read_grads = rows.read_port(), tiles.read_port()
+            # The first chunk of a tile clears the others, which a narrower row does not have.
+            is_first = filled[:part_bits] == 0
+            enabled = Mux(is_first, (1 << (1 << part_bits)) - 1, 1 << filled[:part_bits])
+            others = [Mux(is_first, 0, drained.chunks[number].as_value())] * ((1 << part_bits) - 1)
+            m.d.comb += [
+                write.en.eq(self.drained.valid & ~drained.grads),
+                write.addr.eq(Cat(filled[:chunk_bits], filling)),
+                write.data.eq(drained.chunks[number]),
+                read.addr.eq(place),
+                write_grads.en.eq(Mux(self.drained.valid & drained.grads, enabled, 0)),
+                write_grads.addr.eq(Cat(filled[part_bits:chunk_bits], filling)),
+                write_grads.data.eq(Cat(drained.chunks[number], *others)),
+                read_grads.addr.eq(Cat(tile[:tile_bits], place[-1])),
+            ]
+            lanes.append(read.data.as_value())
+            grads.append(read_grads.data.as_value())
+        with m.Switch(delayed(m, row, 1)):
+            for number in range(design.scatter_pes):
+                with m.Case(number):
+                    for lane in range(design.lanes):
+                        marked = mask.bit_select(part * design.lanes + lane, 1) | self.config.gradient
+                        m.d.comb += self.lanes[lane].eq(Mux(marked, lanes[number].word_select(lane, 32), 0))
+                    for column in range(design.array_columns):
+                        m.d.comb += self.grads[column].eq(
+                            Mux(mask[column], grads[number].word_select(column, 32), 0)
+                        )
 
 
 class SystolicArray(wiring.Component):
@@ -163,15 +241,14 @@ class SystolicArray(wiring.Component):
         feeds, lanes, address: operands of a cycle, and which of the weights, or sums, they meet. In gradient mode those that meet one sum are
             ``HAZARD`` cycles apart.
         grads, first: in gradient mode, the gradients of a tile of columns, and whether sums begin at zero.
-        weights: written only while nothing is fed.
-        sums: of each column, ``latency`` cycles after the lanes.
+        parameters: written only while nothing is fed.
+        sums: of each column, ``KernelDesign.latency`` cycles after the lanes. In gradient mode, the gradients ``GRADS_AHEAD`` cycles before that.
     """
 
     def __init__(self, design: KernelDesign) -> None:
         self._design = design
-        columns = data.ArrayLayout(32, design.array_columns)
+        columns = columns_layout(design)
         address = ceil_log2(design.array_weights)
-        self.latency = ADD_STAGES * design.lanes + _TO_SUM + design.array_columns - 1
         super().__init__(
             {
                 "gradient": In(1),
@@ -180,7 +257,7 @@ class SystolicArray(wiring.Component):
                 "address": In(address),
                 "grads": In(columns),
                 "first": In(1),
-                "weights": In(weights_stream(design)),
+                "parameters": In(stream.Signature(parameters_layout(design), always_ready=True)),
                 "sums": Out(columns),
             }
         )
@@ -193,7 +270,7 @@ class SystolicArray(wiring.Component):
             for column in range(design.array_columns)
         ]
         control = Cat(self.address, self.first, self.feeds & self.gradient)
-        weights = self.weights.payload
+        weights = self.parameters.payload
         for row in range(design.lanes):
             behind = ADD_STAGES * row
             operand = delayed(m, self.lanes[row], behind)
@@ -205,7 +282,7 @@ class SystolicArray(wiring.Component):
                     mac.operand.eq(operand),
                     Cat(mac.address, mac.first, mac.adds).eq(controlled),
                     mac.above.eq(above[column]),
-                    mac.loads.eq(self.weights.valid & (weights.row == row)),
+                    mac.loads.eq(self.parameters.valid & (weights.row == row)),
                     mac.load_address.eq(weights.address),
                     mac.load_value.eq(weights.values[column]),
                 ]
@@ -259,29 +336,29 @@ class _Mac(wiring.Component):
 
 
 class ColumnSums(wiring.Component):
-    """Adds the sums of the chunks of a row to its bias, and rectifies the results.
+    """Adds the sums of the chunks of a row to its bias, and rectifies the results; or adds gradients of a tile up, for that of its bias.
 
     Ports:
         sums, tag: sums of a chunk, and their tag.
         rectifies: whether negative results are zero; constant while results are under way.
-        biases: written only while no sums arrive.
+        parameters: written only while no sums arrive.
     """
 
     def __init__(self, design: KernelDesign) -> None:
         self._design = design
         super().__init__(
             {
-                "sums": In(data.ArrayLayout(32, design.array_columns)),
+                "sums": In(columns_layout(design)),
                 "tag": In(tag_layout(design)),
                 "rectifies": In(1),
-                "biases": In(biases_stream(design)),
+                "parameters": In(stream.Signature(parameters_layout(design), always_ready=True)),
                 "results": Out(results_stream(design)),
             }
         )
 
     def elaborate(self, platform: object) -> Module:
         design, m = self._design, Module()
-        columns = data.ArrayLayout(32, design.array_columns)
+        columns = columns_layout(design)
         m.submodules.biases = biases = Memory(shape=columns, depth=design.array_weights, init=[])
         m.submodules.partial = partial = Memory(
             shape=columns, depth=design.scatter_pes * design.array_weights, init=[]
@@ -291,16 +368,14 @@ class ColumnSums(wiring.Component):
         tag, result = self.tag, self.results.payload
         place = Cat(tag.row[: exact_log2(design.scatter_pes)], tag.tile)
         m.d.comb += [
-            load.en.eq(self.biases.valid),
-            load.addr.eq(self.biases.payload.tile),
-            load.data.eq(self.biases.payload.values),
+            load.en.eq(self.parameters.valid & (self.parameters.payload.row == design.lanes)),
+            load.addr.eq(self.parameters.payload.address),
+            load.data.eq(self.parameters.payload.values),
             bias.addr.eq(tag.tile),
             read.addr.eq(place),
             write.en.eq(delayed(m, tag.valid & ~tag.last, 1 + ADD_STAGES, resets=True)),
             write.addr.eq(delayed(m, place, 1 + ADD_STAGES)),
             self.results.valid.eq(delayed(m, tag.valid & tag.last, 1 + ADD_STAGES, resets=True)),
-            result.row.eq(delayed(m, tag.row, 1 + ADD_STAGES)),
-            result.tile.eq(delayed(m, tag.tile, 1 + ADD_STAGES)),
         ]
         begins = delayed(m, tag.first, 1)
         for column in range(design.array_columns):

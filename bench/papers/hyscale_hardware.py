@@ -1,0 +1,138 @@
+"""HyScale-GNN's kernels by their clock: ``python -m bench.papers.hyscale_hardware``.
+
+Prints Markdown: what the design takes of an Alveo U250 beside Table IV, and milliseconds of a mini-batch for other numbers of scatter PEs,
+multiply-accumulators and rows of the window (Sec. VI-B: n = 8, m = 2048). Nothing is run on a board: cycles are those of the circuits, which
+:mod:`tests.hardware` compares, over the paper's 300 MHz. Mini-batches are drawn once, with the numbers of vertices and edges that degree laws
+lead one to expect. With ``--picture``, the sweep as a picture.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from bench.hyscale.cases import ALL, CASES, SEEDS, Case
+from bench.pages import command_line, head, parser_of, row
+from sagann.hardware import Hop, KernelDesign, Training
+from sagann.hardware.draw import drawn_hops, training_cycles
+from sagann.hardware.resources import ALVEO_U250, num_operators, resources_of
+from sagann.machines import published_machine
+
+FREQUENCY_HZ = 3.0e8
+PAPER = {"dsp": 0.90, "uram": 0.48, "bram": 0.40}
+"Table IV."
+DESIGN = KernelDesign()
+PES = (1, 2, 4, 8, 16)
+COLUMNS = (32, 64, 128, 256)
+"Of the array, so 512 to 4,096 multiply-accumulators."
+WINDOWS = (16, 32, 128, 512)
+
+
+def main(given: Sequence[str] | None = None) -> int:
+    """Compute and print."""
+    parser = parser_of(__doc__)
+    parser.add_argument("--picture", type=Path, help="write the sweep as a picture, in the format of the ending")
+    arguments = parser.parse_args(given)
+    print(
+        f"# Hardware kernels of HyScale-GNN by their clock\n\n`{command_line('bench.papers.hyscale_hardware', given)}`\n"
+    )
+    print("\n".join(_resources()), end="\n\n")
+    jobs = {f"{case.dataset}, {case.model}": mini_batch(case) for case in two_layers()}
+    found = {name: dict(sweep(training, hops)) for name, (training, hops) in jobs.items()}
+    print("\n".join(_sweep(found)), end="\n\n")
+    if arguments.picture is not None:
+        draw(found, arguments.picture)
+    return 0
+
+
+def two_layers() -> list[Case]:
+    """The mini-batches of Table VI that have two layers of 256, one for each dataset and model."""
+    return [case for case in CASES if case.hidden == 256 and len(case.fanouts) == 2]
+
+
+def mini_batch(case: Case) -> tuple[Training, list[Hop]]:
+    """The model of a case, and a mini-batch that is drawn for it."""
+    job = case.job(published_machine("epyc-7763-u250"), ALL)
+    counts = job.counts(SEEDS)
+    own = job.widths.concatenates
+    return Training(design=DESIGN, widths=job.widths.features, own=own), drawn_hops(
+        counts.vertices, counts.edges, own=own
+    )
+
+
+def sweep(training: Training, hops: list[Hop]) -> Iterator[tuple[tuple[int, int, int], float]]:
+    """Milliseconds by PEs, multiply-accumulators and rows of the window, of which one at a time differs from the design."""
+    base = training.design
+    designs = [
+        replace(base, scatter_pes=number, bank_chunks=base.bank_chunks * base.scatter_pes // number)
+        for number in PES
+    ]
+    designs += [
+        replace(base, array_columns=number, array_weights=base.array_weights * base.array_columns // number)
+        for number in COLUMNS
+    ]
+    designs += [replace(base, window_rows=number) for number in WINDOWS]
+    for design in designs:
+        cycles = training_cycles(replace(training, design=design), hops)
+        yield (
+            (design.scatter_pes, design.lanes * design.array_columns, design.window_rows),
+            1e3 * cycles / FREQUENCY_HZ,
+        )
+
+
+def _resources() -> Iterator[str]:
+    muls, adds = num_operators(DESIGN)
+    macs = DESIGN.lanes * DESIGN.array_columns
+    yield "## Table IV\n"
+    yield (
+        f"{DESIGN.scatter_pes} scatter PEs of {DESIGN.lanes} lanes and {macs:,} multiply-accumulators have {muls:,} multipliers and {adds:,} "
+        "adders. DSP slices are those of the vendor's operators. The paper does not state the lanes of a PE: 16, a word of 512 bits, are "
+        "chosen. Memories have the sizes of the default design, which are ours. LUTs are not counted.\n"
+    )
+    yield head(("resource", "number", "of the U250", "paper"))
+    taken = resources_of(DESIGN)
+    for name, part in taken.of(ALVEO_U250).items():
+        yield row([name.upper(), f"{getattr(taken, name):,}", f"{part:.0%}", f"{PAPER[name]:.0%}"])
+
+
+def _sweep(found: dict[str, dict[tuple[int, int, int], float]]) -> Iterator[str]:
+    yield "## Other sizes\n"
+    yield f"Milliseconds of the propagation of {SEEDS:,} seeds.\n"
+    yield head(("scatter PEs", "multiply-accumulators", "window", "DSP slices of the U250", *found))
+    for key in next(iter(found.values())):
+        pes, macs, window = key
+        design = replace(DESIGN, scatter_pes=pes, array_columns=macs // DESIGN.lanes, window_rows=window)
+        dsp = resources_of(design).of(ALVEO_U250)["dsp"]
+        yield row(
+            [*(f"{each:,}" for each in key), f"{dsp:.0%}", *(f"{times[key]:.2f}" for times in found.values())]
+        )
+
+
+def draw(found: dict[str, dict[tuple[int, int, int], float]], file: Path) -> None:
+    """A panel for each size that is varied; a ring marks the paper's."""
+    from matplotlib import pyplot
+
+    figure, panels = pyplot.subplots(1, 3, figsize=(11, 3.2), sharey=True, layout="constrained")
+    design = (DESIGN.scatter_pes, DESIGN.lanes * DESIGN.array_columns, DESIGN.window_rows)
+    for number, (panel, label) in enumerate(
+        zip(panels, ("scatter PEs", "multiply-accumulators", "rows of the window"), strict=True)
+    ):
+        for name, times in found.items():
+            points = sorted(
+                (key[number], value)
+                for key, value in times.items()
+                if all(key[other] == design[other] for other in range(3) if other != number)
+            )
+            panel.plot(*zip(*points, strict=True), marker=".", label=name)
+            panel.plot(design[number], times[design], marker="o", markersize=9, fillstyle="none", color="black")
+        panel.set_xscale("log", base=2)
+        panel.set_xlabel(label)
+    panels[0].set_ylabel("ms of a mini-batch")
+    panels[0].set_ylim(bottom=0)
+    panels[0].legend()
+    figure.savefig(file)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,34 @@
+"""Resources beside the paper's Table IV, and drawn mini-batches."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from bench.papers import hyscale_hardware
+from sagann.hardware import KernelDesign
+from sagann.hardware.draw import drawn_hops
+from sagann.hardware.resources import ALVEO_U250, resources_of
+
+
+def test_the_paper_s_sizes_take_its_dsp_slices() -> None:
+    assert resources_of(KernelDesign()).of(ALVEO_U250)["dsp"] == pytest.approx(0.9, abs=0.02)
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_drawn_blocks_have_their_counts(own: bool) -> None:
+    first, second = drawn_hops((500, 80, 16), (700, 90), own=own)
+    assert (first.num_dst, second.num_dst) == (80, 16)
+    for hop, num_src, num_edges in ((first, 500, 700), (second, 80, 90)):
+        assert len(hop.sources) == num_edges + (not own) * hop.num_dst
+        reached = np.concatenate([hop.sources, np.arange(hop.num_dst)])
+        assert np.array_equal(np.unique(reached), np.arange(num_src))
+
+
+def test_more_scatter_pes_than_eight_gain_nothing() -> None:
+    """The paper builds n = 8 and m = 2048."""
+    training, hops = hyscale_hardware.mini_batch(hyscale_hardware.two_layers()[0])
+    times = dict(hyscale_hardware.sweep(training, hops))
+    assert times[1, 2048, 128] > 3 * times[8, 2048, 128]
+    assert times[16, 2048, 128] > 0.95 * times[8, 2048, 128]
+    assert times[8, 512, 128] > 2 * times[8, 2048, 128]
