@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from bench.hyscale.cases import ALL, CASES, SEEDS, Case
+from bench.hyscale.__main__ import ALL, CASES, SEEDS, Case
 from bench.pages import command_line, head, parser_of, row
 from sagann.hardware import Hop, KernelDesign, Training
 from sagann.hardware.draw import drawn_hops, training_cycles
