@@ -108,7 +108,10 @@ CASES = {
     "sage, wide": (WIDE, Share((9, 5, 3), (5, 7, 2), own=True)),
     "one layer": (NARROW, Share((6, 4), (5, 3), own=True)),
     "one PE": (NARROW, Share((5, 3, 2), (3, 4, 1), own=False)),
-    "sub-batches of wide tiles": (replace(WIDE, scatter_pes=2, bank_chunks=14), Share((9, 6, 4), (3, 5, 2), own=False)),
+    "sub-batches of wide tiles": (
+        replace(WIDE, scatter_pes=2, bank_chunks=14),
+        Share((9, 6, 4), (3, 5, 2), own=False),
+    ),
     "more lanes than chunks": (
         replace(NARROW, lanes=8, row_chunks=1, beat_chunks=1, array_columns=8),
         Share((3, 2), (3, 2), own=False),
