@@ -86,7 +86,7 @@ def capture_rng(device: torch.device) -> dict[str, Any]:
     found: Any = np.random.get_state()
     numpy = (found[0], found[1].tolist(), *found[2:])
     state = {"torch": torch.get_rng_state(), "python": random.getstate(), "numpy": numpy}
-    return state if device.type == "cpu" else {**state, "cuda": torch.cuda.get_rng_state(device)}
+    return state if device.type != "cuda" else {**state, "cuda": torch.cuda.get_rng_state(device)}
 
 
 def restore_rng(state: Mapping[str, Any], device: torch.device) -> None:
