@@ -215,9 +215,9 @@ def streamed(dataset: str, model: str, specification: dict, graph: Graph, how: a
 
 
 def peak_bytes(run: Callable[[], object], device: torch.device) -> int | None:
-    """What a second run takes at most of the device's memory, beyond what is taken before; None where that is not known.
+    """Peak memory of a second run on the device, above the memory in use before it; None on the processor.
 
-    The first run leaves workspaces of matrix products behind, 32 MiB on an H100, and moments of the optimizer.
+    The first run allocates what stays: workspaces of matrix products, 32 MiB on an H100, and the optimizer's moments.
     """
     run()
     if device.type != "cuda":
