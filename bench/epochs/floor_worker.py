@@ -100,7 +100,7 @@ def work_of(model: str, size: Size) -> Work:
 def _walk(work: Work, model: str, size: Size) -> None:
     """One pass through the model, with its backward where the work trains."""
     if model == "ggnn":
-        _first_linear(work, size, size.hidden)
+        _linear(work, size, size.features, size.hidden, learns=False)
         _activation(work, size)
         for _ in range(size.layers):
             _drop(work, size, size.hidden, learns=True)
@@ -132,18 +132,11 @@ def _activation(work: Work, size: Size) -> None:
     work.move(2 * size.vertices * size.hidden, 3 * size.vertices * size.hidden)
 
 
-def _first_linear(work: Work, size: Size, out_dim: int) -> None:
-    if size.nonzeros is None:
-        work.linear(size.vertices, size.features, out_dim, input_grad=False)
+def _linear(work: Work, size: Size, in_dim: int, out_dim: int, learns: bool) -> None:
+    if learns or size.nonzeros is None:
+        work.linear(size.vertices, in_dim, out_dim, input_grad=learns)
     else:
         work.sparse_linear(out_dim)
-
-
-def _linear(work: Work, size: Size, in_dim: int, out_dim: int, learns: bool) -> None:
-    if learns:
-        work.linear(size.vertices, in_dim, out_dim)
-    else:
-        _first_linear(work, size, out_dim)
 
 
 def _sum(work: Work, size: Size, in_dim: int, out_dim: int, learns: bool) -> None:
