@@ -184,8 +184,7 @@ def decide_repartition(
 ) -> Repartition:
     """Decide after an epoch whether workers, which have the parts of ``bounds``, should move to balanced parts.
 
-    ``operations`` are as for :meth:`CostModel.part_costs`, and ``recent`` has at least one epoch with these parts. ``before`` is the decision to move to
-    them; None if workers began with them.
+    ``recent`` has at least one epoch with these parts. ``before`` is the decision to move to them; None if workers began with them.
     """
     costs_before = model.part_costs(features, operations)
     speeds = np.array(model.speeds_of(len(bounds) - 1))
