@@ -26,6 +26,7 @@ from sagann.nn import MODELS
 from sagann.runtime.forecasting.probe import probe
 from sagann.runtime.processor import processor_name
 
+RULES = Rules(epochs=1)
 CHECKED_EPOCHS = 3
 "Losses are compared until after so many."
 COLUMNS = (
@@ -72,7 +73,7 @@ def main(given: Sequence[str] | None = None) -> int:
                     commands,
                     lambda way, model=model, common=common: specification_of(model, way=way, **common),
                     first={"first": CHECKED_EPOCHS + 1},
-                    request=lambda _, first: {"turn": repetitions(min(first["seconds"]), Rules(epochs=1))},
+                    request=lambda _, first: {"turn": repetitions(min(first["seconds"]), RULES)},
                     rounds=arguments.rounds,
                     timeout_s=arguments.timeout,
                 )
