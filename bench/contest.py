@@ -1,7 +1,7 @@
 """A contest: every contestant alone first, for its memory and its first run, then the best of each system together.
 
-Alone, a contestant has the machine's memory to itself, so that one that does not fit has itself to blame. Together,
-each in its own process, they run in alternation, so that whatever else the machine does hits them alike. Every
+Alone, a contestant has the machine's memory to itself, so that the others cannot make it fail. Together,
+each in its own process, they run in alternation, so that other load on the machine affects them alike. Every
 measurement is a line of a file, so that an interrupted contest continues where it was.
 """
 
@@ -22,22 +22,22 @@ Record = dict[str, Any]
 Commands = Mapping[str, Sequence[str]]
 "How to start the worker of each contestant, by its name: system, or system:variant."
 Specification = Callable[[str], Mapping[str, Any]]
-"What the worker of a contestant is told."
+"The specification for the worker of a contestant, by its name."
 NEARLY_BEST = 1.25
 "A system's variants that are this close to its best are timed in alternation too, at most MOST_OF_A_SYSTEM of them."
 MOST_OF_A_SYSTEM = 2
 MOST_WAIT_S = 600.0
-"Longest wait for an answer where contestants take turns of some epochs or batches, in seconds. Who hangs is left out then."
+"Longest wait for an answer where contestants take turns of some epochs or batches, in seconds. A contestant that hangs is left out then."
 SLOW_S = 20.0
 
 
 def variant_of(name: str) -> str:
-    """What follows the colon of a contestant's name."""
+    """The variant in a contestant's name, after the colon."""
     return name.partition(":")[2]
 
 
 def system_of(name: str) -> str:
-    """sagann, pyg, dgl or floor, of a contestant's name. What switches something off in sagann is a system of its own."""
+    """sagann, pyg, dgl or floor, of a contestant's name. Each variant of sagann is a system of its own."""
     return name if name.startswith("sagann") else name.partition(":")[0]
 
 
@@ -78,7 +78,7 @@ class Results:
             self.records[key_of(record)] = record
 
     def find(self, kind: str, dataset: str, task: str, contestant: str = "") -> Record | None:
-        """A measurement that was made before, of a task that is complete, or here by this commit."""
+        """An earlier measurement of a complete task, or of this commit on this machine."""
         record = self.records.get((kind, dataset, task, contestant))
         complete = ("together", dataset, task, "") in self.records
         return record if record is None or complete or self.origin.items() <= record.items() else None
@@ -102,7 +102,7 @@ def _whole_lines(path: Path) -> list[str]:
 
 
 def key_of(record: Record) -> tuple[str, ...]:
-    """What a measurement is of: kind, dataset, task and contestant."""
+    """The key of a measurement: kind, dataset, task and contestant."""
     return record["kind"], record["dataset"], record["task"], record.get("contestant", "")
 
 
@@ -124,7 +124,7 @@ def run_contest(
             {name: commands[name] for name in chosen_for_alternation(alone)},
             specification,
             first={"epochs": 2},
-            request=lambda name, _: {"epochs": _repetitions(median(alone[name]["seconds"]), rules)},
+            request=lambda name, _: {"epochs": repetitions(median(alone[name]["seconds"]), rules)},
             rounds=rules.rounds,
             timeout_s=rules.timeout_s,
         )
@@ -141,7 +141,7 @@ def _described(record: Record) -> str:
 
 
 def chosen_for_alternation(alone: Mapping[str, Record]) -> list[str]:
-    """The best of every system and what comes near it; of sagann everything."""
+    """The fastest variants of each peer, and all of sagann's."""
     systems: dict[str, list[tuple[float, str]]] = {}
     for name, record in alone.items():
         if record["outcome"] == "ok":
@@ -159,7 +159,7 @@ def _run_alone(command: Sequence[str], specification: Mapping[str, Any], rules: 
             steady = worker.ask({"memory": 2})
             seconds = steady["seconds"]
             if max(seconds) < SLOW_S:
-                seconds = worker.ask({"epochs": _repetitions(min(seconds), rules)})["seconds"]
+                seconds = worker.ask({"epochs": repetitions(min(seconds), rules)})["seconds"]
     except WorkerEndedError as end:
         # Results are kept with the project: no paths of this machine.
         print(end.detail, file=sys.stderr)
@@ -178,12 +178,12 @@ def _run_alone(command: Sequence[str], specification: Mapping[str, Any], rules: 
 
 
 class Turns(NamedTuple):
-    """What contestants that took turns answered."""
+    """The answers of contestants that took turns."""
 
     first: dict[str, Record]
-    "Of each one that started, its first answer, which does not count as a turn."
+    "By contestant, the answer before its first turn."
     answers: dict[str, list[Record]]
-    "Of each one that took all of its turns, the answers."
+    "By contestant that took all of its turns, the answers."
     last: dict[str, Record]
     failures: dict[str, WorkerEndedError]
 
@@ -198,16 +198,16 @@ def take_turns(
     last: Mapping[str, Mapping[str, Any]] | None = None,
     timeout_s: float = MOST_WAIT_S,
 ) -> Turns:
-    """Ask every contestant a first question, then one in each round, in alternation, and some of them a last one.
+    """Send each contestant a first request, then one in each round, in alternation, and some of them a last one.
 
-    Who ends before its time, or does not answer in time, is left out; the others go on.
+    A contestant that ends early, or does not answer in time, is left out; the others go on.
     """
     turns = Turns(first={}, answers={}, last={}, failures={})
     workers: dict[str, Worker] = {}
 
     @contextmanager
     def surviving(name: str) -> Iterator[None]:
-        """Nothing is asked any more of a worker that ends."""
+        """Leave out a worker that ends."""
         try:
             yield
         except WorkerEndedError as end:
@@ -235,7 +235,8 @@ def take_turns(
     return turns
 
 
-def _repetitions(expected_s: float, rules: Rules) -> int:
+def repetitions(expected_s: float, rules: Rules) -> int:
+    """Runs in a turn."""
     if expected_s > SLOW_S:
         return 1
     return max(rules.epochs, min(200, math.ceil(rules.turn_s / max(expected_s, 1e-6))))

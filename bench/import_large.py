@@ -1,7 +1,7 @@
 """Import a graph larger than memory: R-MAT edges in Parquet or CSV shards, under a hard memory limit.
 
 The shards are generated outside the limit. The import runs in a process of its own inside a control group, so
-going over the limit is death and not a matter of measuring. Afterwards number and hash of all edges are compared with those of the shards.
+the kernel kills it when it exceeds the limit. Afterwards the number and a hash of its edges are compared with the shards'.
 
     python -m bench.import_large --edges 500000000 --vertices 50000000 --work /path/with/30/GB
 """
@@ -39,7 +39,7 @@ def main() -> int:
         {"edges": 500e6, "vertices": 50e6, "work": None},
         format=("parquet", "of the shards", ("parquet", "csv")),
         limit_mib=(1024, "hard memory limit of the import"),
-        memory_mib=(256, "working memory the import is told to use"),
+        memory_mib=(256, "memory budget of the import"),
         child=(None, argparse.SUPPRESS, Path),
     ).parse_args()
     if options.child:
@@ -63,7 +63,9 @@ def main() -> int:
         if ended.status:
             return ended.status
         found = _counted(_edges_of(folder / "graph"))
-        print(f"{found[0]:,} edges are {'those of' if found == expected else 'NOT those of'} the shards")
+        print(
+            f"{found[0]:,} imported edges are {'the same as' if found == expected else 'different from'} in the shards"
+        )
         return int(found != expected)
 
 
@@ -110,14 +112,14 @@ def _import(options: argparse.Namespace) -> int:
     stages: dict[str, float] = {}
     last = began = time.perf_counter()
 
-    def tell(done: int, total: int | None, unit: str, stage: str) -> None:
+    def note(done: int, total: int | None, unit: str, stage: str) -> None:
         nonlocal last
         now = time.perf_counter()
         stages[stage] = stages.get(stage, 0.0) + now - last
         last = now
 
     imported = ImportOptions(
-        num_vertices=int(options.vertices), memory_bytes=options.memory_mib * 2**20, progress=tell
+        num_vertices=int(options.vertices), memory_bytes=options.memory_mib * 2**20, progress=note
     )
     import_edge_list(options.child / "shards", options.child / "graph", options=imported)
     seconds = time.perf_counter() - began

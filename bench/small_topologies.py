@@ -26,8 +26,7 @@ COLUMNS = "vertices | sagann, ms | PyG, edge_index, ms | PyG, EdgeIndex, ms | li
 
 
 def main() -> None:
-    parser = parser_of(__doc__, {"threads": 2, "rounds": 60})
-    options = parser.parse_args()
+    options = parser_of(__doc__, {"threads": 2, "rounds": 60}).parse_args()
     torch.set_num_threads(options.threads)
     print(head(COLUMNS))
     for num_vertices in SIZES:

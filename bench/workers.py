@@ -1,9 +1,9 @@
 """Contestants in processes of their own, kept alive and asked one at a time.
 
 The parent talks to each over pipes, one line of JSON for a request and one for its answer (the worker's end is
-:mod:`bench.standalone.serve`); what a worker or its libraries print is kept apart, as its last words. So contestants
-alternate within one run though they need different environments, memory is each process's own, and one that runs out of
-memory takes nobody with it.
+:mod:`bench.standalone.serve`); the output of a worker and its libraries is logged for errors. So contestants
+alternate within one run though they need different environments, each process has its own memory, and one that runs out of
+memory ends alone.
 """
 
 from __future__ import annotations
@@ -11,32 +11,32 @@ from __future__ import annotations
 import json
 import os
 import random
-import selectors
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
-from types import TracebackType
+from select import select
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
 "The checkout: where workers start."
 RESULTS = ROOT / "bench" / "results"
-"Folder that benchmarks write their results to, unless they are told otherwise."
+"Default folder of results."
 FIRST_TO_GO = 1000
 "The kernel's highest inclination to end a process when memory runs out: a worker goes, never the parent."
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")
+FAILURES = {"out_of_memory": "out of memory", "unsupported": "unsupported", "error": "failed"}
+"Outcomes by the key of a worker's last answer (:mod:`bench.standalone.serve`)."
 GRACE_S = 10.0
-"Longest wait for the end of a worker that answers no more, in seconds."
+"Longest wait for the end of a worker that has closed its pipe, in seconds."
 
 
 def free_port() -> int:
-    """A port of the loopback that nobody listens on. The system gives ports of this range to nobody who does not name one."""
+    """A free port of the loopback, outside of the range from which the system assigns ports."""
     while True:
         port = random.SystemRandom().randrange(10_000, 30_000)
         with suppress(OSError), socket.create_server(("127.0.0.1", port)):
@@ -72,14 +72,13 @@ class WorkerEndedError(Exception):
         return (self.detail.strip().splitlines() or [""])[-1]
 
 
-class Worker:
-    """One worker process; a context manager, which ends it."""
+class Worker(AbstractContextManager["Worker"]):
+    """A worker process, which ends with the ``with`` block."""
 
     def __init__(
         self, command: Sequence[str], specification: Mapping[str, Any], *, timeout_s: float = 1800.0
     ) -> None:
         self._timeout_s = timeout_s
-        self._unread = b""
         # Closed by close(), as the pipes are.
         self._log = tempfile.TemporaryFile()  # noqa: SIM115
         # Packages that this process was given by a path, for a worker of the same Python.
@@ -88,7 +87,7 @@ class Worker:
         threads = str(specification.get("threads", "")) or None
         environment |= dict.fromkeys(THREAD_VARIABLES, threads) if threads else {}
         reading, answers = os.pipe()
-        self._answers = os.fdopen(reading, "rb", buffering=0)
+        self._answers = os.fdopen(reading, "rb")
         try:
             self._process = subprocess.Popen(
                 [*command, json.dumps(specification), str(answers)],
@@ -120,7 +119,7 @@ class Worker:
             self._process.stdin.write(json.dumps(request).encode() + b"\n")
             self._process.stdin.flush()
         except BrokenPipeError:
-            # It is gone; what is left in the other pipe, or its exit status, says why.
+            # The worker ended; the other pipe or its exit status shows why.
             pass
         return self._answer()
 
@@ -136,12 +135,7 @@ class Worker:
             except BrokenPipeError:
                 continue
 
-    def __enter__(self) -> Worker:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _answer(self) -> dict[str, Any]:
@@ -155,30 +149,17 @@ class Worker:
             self.close()
             raise WorkerEndedError(outcome, f"exit status {status}. {words}")
         answer: dict[str, Any] = json.loads(line)
-        for key, outcome in (
-            ("out_of_memory", "out of memory"),
-            ("unsupported", "unsupported"),
-            ("error", "failed"),
-        ):
-            if key in answer:
-                self.close()
-                raise WorkerEndedError(outcome, answer[key])
+        for key in FAILURES.keys() & answer:
+            self.close()
+            raise WorkerEndedError(FAILURES[key], answer[key])
         return answer
 
     def _line(self) -> bytes:
-        end = time.monotonic() + self._timeout_s
-        with selectors.DefaultSelector() as selector:
-            selector.register(self._answers, selectors.EVENT_READ)
-            while b"\n" not in self._unread:
-                if not selector.select(max(0.0, end - time.monotonic())):
-                    self.close()
-                    raise WorkerEndedError("too slow", f"no answer within {self._timeout_s:g} s")
-                read = self._answers.read(1 << 16)
-                if not read:
-                    return b""
-                self._unread += read
-        line, _, self._unread = self._unread.partition(b"\n")
-        return line
+        # A worker writes an answer as a whole, and no other one before it is asked again.
+        if not select([self._answers], [], [], self._timeout_s)[0]:
+            self.close()
+            raise WorkerEndedError("too slow", f"no answer within {self._timeout_s:g} s")
+        return self._answers.readline()
 
     def _last_words(self) -> str:
         self._log.seek(0)

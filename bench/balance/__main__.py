@@ -30,7 +30,7 @@ from sagann.storage import save_graph
 SHARES = (0.1, 0.2, 0.3, 0.4, 0.5)
 "Shares of the edges that the search first gives the slow worker."
 REFINED = (0.05, 0.025, 0.0125)
-"How far to either side of the best share so far it then looks."
+"Steps of the search to either side of the best share so far."
 COLUMNS = "model | parts | share | epoch, s | against the best | moves after epochs"
 
 
@@ -106,12 +106,12 @@ def _options() -> argparse.Namespace:
 COMMAND = (sys.executable, "-m", "bench.balance.worker")
 
 
-class Group:
-    """Workers of one thread each; a context manager, which ends them."""
+class Group(ExitStack):
+    """Workers of one thread each, which end with the ``with`` block."""
 
     def __init__(self, specification: Mapping[str, Any], *, size: int) -> None:
-        self._exits = ExitStack()
-        self._pool = self._exits.enter_context(ThreadPoolExecutor(size))
+        super().__init__()
+        self._pool = self.enter_context(ThreadPoolExecutor(size))
         address = {"WORLD_SIZE": size, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
 
         def start(rank: int) -> Worker:
@@ -120,7 +120,7 @@ class Group:
         # A worker is ready when the others are.
         self.workers = list(self._pool.map(start, range(size)))
         for worker in self.workers:
-            self._exits.callback(worker.close)
+            self.callback(worker.close)
 
     def ask(self, **request: Any) -> list[dict[str, Any]]:
         """The answers of all processes, in the order of the ranks."""
@@ -128,13 +128,7 @@ class Group:
 
     def hold_back(self, rank: int, share: float) -> None:
         """Let a process have a share of a core from now on."""
-        self._exits.enter_context(held_back(self.workers[rank].pid, share))
-
-    def __enter__(self) -> Group:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._exits.close()
+        self.enter_context(held_back(self.workers[rank].pid, share))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""One of the processes that train together: it trains epochs when it is told to.
+"""One of the processes that train together: it trains epochs on request.
 
 All processes of a group get the same requests: ``{"epochs": n}``, ``{"balance": n}`` (epochs after which vertices may move),
 ``{"bounds": [...]}`` (move now). Each answers with numbers of its own.
@@ -30,7 +30,7 @@ class Training:
     """A model in the loop that trains it, as one of the workers."""
 
     def __init__(self, specification: dict[str, Any], workers: Workers) -> None:
-        # The parent has made the files, and checks nothing again.
+        # The parent wrote the files, so they are not checked.
         graph = load_graph(Path(specification["folder"]), verify=False)
         torch.manual_seed(0)
         config = ModelConfig(model=specification["model"], hidden=specification["hidden"], dropout=0.0)

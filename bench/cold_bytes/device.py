@@ -39,7 +39,7 @@ class Way(NamedTuple):
     rows: Callable[[int], Tensor]
     "Queues the rows of a batch, by its number; gives them: [n, F] on the device."
     hot_share: float | None
-    "Part of the rows that lie on the device; None where that is not the question."
+    "Part of the rows that lie on the device; None for copies."
     bus_share: float
     "Part of the rows that cross the bus."
 

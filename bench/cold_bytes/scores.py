@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from bench.cold_bytes.sampled_epochs import OPTIONS, ROW_BYTES, Case, cases, numbers
-from bench.pages import command_line, head, parser_of, row
+from bench.pages import command_line, figure, head, parser_of, row
 from sagann.tiering import SCORES, hottest, measured_accesses
 
 COMPARED = ("wrpr", "vip")
@@ -52,12 +52,12 @@ def rows_of(case: Case, fanouts: tuple[int, ...], parts: Iterable[float], num_ep
             f"{part:.0%}",
             f"{total * ROW_BYTES / 2**20:,.1f}",
             *(f"{1 - count / total:.1%} less" for count in cold.values()),
-            *(_quotient(cold[by], cold[other]) for other in ("degree", "oracle") for by in COMPARED),
+            *(
+                figure(cold[by] / cold[other] if cold[other] else None, ".3f")
+                for other in ("degree", "oracle")
+                for by in COMPARED
+            ),
         ]
-
-
-def _quotient(count: int, other: int) -> str:
-    return f"{count / other:.3f}" if other else "-"
 
 
 def _reads(case: Case, fanouts: tuple[int, ...], epochs: Iterable[int]) -> Tensor:

@@ -24,7 +24,7 @@ from torch import Tensor
 from bench.epochs import pyg_worker, sagann_worker
 from bench.epochs.graphs import SHAPES, graph_of, specification_of, write_task
 from bench.epochs.pyg_worker import VARIANTS
-from bench.epochs.report import DENSE_MODELS, EDGE_MODELS
+from bench.epochs.report import MODELS
 from bench.epochs.sagann_worker import load
 from bench.kernels.gathers import GATHERS, Gather
 from bench.pages import command_line, figure, head, parser_of, row
@@ -38,8 +38,6 @@ from sagann.kernels.dialects import dialect_for
 from sagann.plan.steps import UNLIMITED
 from sagann.runtime.recorder import Recorder
 from sagann.runtime.streaming.stream import stream
-
-MODELS = (*DENSE_MODELS, *EDGE_MODELS)
 
 
 def main(given: Sequence[str] | None = None) -> int:
@@ -215,9 +213,9 @@ def streamed(dataset: str, model: str, specification: dict, graph: Graph, how: a
 
 
 def peak_bytes(run: Callable[[], object], device: torch.device) -> int | None:
-    """What a second run takes at most of the device's memory, beyond what is taken before; None where that is not known.
+    """Peak memory of a second run on the device, above the memory in use before it; None on the processor.
 
-    The first run leaves workspaces of matrix products behind, 32 MiB on an H100, and moments of the optimizer.
+    The first run allocates what stays: workspaces of matrix products, 32 MiB on an H100, and the optimizer's moments.
     """
     run()
     if device.type != "cuda":

@@ -18,12 +18,11 @@ import torch
 
 from bench.contest import Results, Rules, run_contest, variant_of
 from bench.epochs.graphs import DATASETS, REAL, SHAPES, USUAL, has_sparse_features, specification_of, write_task
-from bench.epochs.report import DENSE_MODELS, EDGE_MODELS, render, rows_of
+from bench.epochs.report import MODELS, render, rows_of
 from bench.pages import parser_of
 from bench.workers import RESULTS, ROOT, commit
 from sagann.runtime.processor import processor_name
 
-MODELS = (*DENSE_MODELS, *EDGE_MODELS)
 PYG_VARIANTS = ("edge_index", "EdgeIndex", "EdgeIndex32", "csr", "csr32", "SparseTensor")
 GROUPS = {
     "sagann": ("sagann", "sagann:lean"),

@@ -11,8 +11,7 @@ everything pointwise is one pass. It is an estimate, not a proof; its assumption
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -42,15 +41,6 @@ class Work:
     "Bytes read and written in order, at vertices and edges."
     trains: bool = True
     "Whether what is added has a backward; an evaluation has none."
-
-    @contextmanager
-    def evaluation(self) -> Iterator[None]:
-        """Inside the ``with`` block, only forward passes are added."""
-        self.trains = False
-        try:
-            yield
-        finally:
-            self.trains = True
 
     def linear(self, rows: int, in_dim: int, out_dim: int, *, input_grad: bool = True) -> None:
         """Add a linear map: forward, gradient of the weights, and of the input where it is needed."""
@@ -101,16 +91,16 @@ def work_of(model: str, size: Size) -> Work:
     # Cross-entropy reads and writes its rows once forward and once backward; the logits' gradient is written whole.
     work.move(2 * size.train * size.classes, 2 * size.train * size.classes + size.vertices * size.classes)
     if size.evaluates:
-        with work.evaluation():
-            _walk(work, model, size)
-            work.move(size.vertices * size.classes, 0)
+        work.trains = False
+        _walk(work, model, size)
+        work.move(size.vertices * size.classes, 0)
     return work
 
 
 def _walk(work: Work, model: str, size: Size) -> None:
     """One pass through the model, with its backward where the work trains."""
     if model == "ggnn":
-        _first_linear(work, size, size.hidden)
+        _linear(work, size, size.features, size.hidden, learns=False)
         _activation(work, size)
         for _ in range(size.layers):
             _drop(work, size, size.hidden, learns=True)
@@ -142,18 +132,11 @@ def _activation(work: Work, size: Size) -> None:
     work.move(2 * size.vertices * size.hidden, 3 * size.vertices * size.hidden)
 
 
-def _first_linear(work: Work, size: Size, out_dim: int) -> None:
-    if size.nonzeros is None:
-        work.linear(size.vertices, size.features, out_dim, input_grad=False)
+def _linear(work: Work, size: Size, in_dim: int, out_dim: int, learns: bool) -> None:
+    if learns or size.nonzeros is None:
+        work.linear(size.vertices, in_dim, out_dim, input_grad=learns)
     else:
         work.sparse_linear(out_dim)
-
-
-def _linear(work: Work, size: Size, in_dim: int, out_dim: int, learns: bool) -> None:
-    if learns:
-        work.linear(size.vertices, in_dim, out_dim)
-    else:
-        _first_linear(work, size, out_dim)
 
 
 def _sum(work: Work, size: Size, in_dim: int, out_dim: int, learns: bool) -> None:
@@ -283,8 +266,7 @@ class Floor:
         by_rows, by_columns = self.nonzeros
         for loops, widths in ((by_rows, self.work.by_rows), (by_columns, self.work.by_columns)):
             for width in widths:
-                x, out = (rows[: count * width] for rows, count in zip(self.mapped, _sides(loops), strict=True))
-                loops.run("sum", x, out, num_features=width)
+                loops.run("sum", *self.mapped, num_features=width)
 
     @cached_property
     def mapped(self) -> list[torch.Tensor]:
@@ -324,15 +306,10 @@ class Floor:
             left -= len(self.source)
 
 
-def require_yardstick() -> None:
-    """Check that the C++ loops can be compiled and run."""
-    if not can_run():
-        raise UnsupportedError("the floor's gathers need g++, and a processor with AVX2 or AVX-512")
-
-
 def load(specification: dict, folder: Path) -> Stored:
     """The graph, with self-loops where the model has them."""
-    require_yardstick()
+    if not can_run():
+        raise UnsupportedError("the floor's gathers need g++, and a processor with AVX2 or AVX-512")
     stored = read_stored(folder)
     return stored.with_self_loops() if specification["model"] in SELF_LOOPS else stored
 
@@ -355,10 +332,6 @@ def build(specification: dict, stored: Stored) -> Floor:
     topology = Topology(indptr=stored.indptr, indices=stored.src, num_src=stored.num_vertices, validate=False)
     features = stored.features if specification["sparse"] else None
     return Floor(work_of(specification["model"], size), topology, features)
-
-
-def _sides(loops: Yardstick) -> tuple[int, int]:
-    return loops.topology.num_src, loops.topology.num_dst
 
 
 if __name__ == "__main__":

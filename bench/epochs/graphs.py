@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from bench.standalone.stored import Stored, write_stored
 from sagann.graph import Graph, Topology, random_split, remove_self_loops, symmetrise
@@ -84,15 +85,15 @@ def _drawn(topology: Topology, num_features: int, num_classes: int, train: int, 
     features = torch.randn(n, num_features, generator=generator)
     labels = torch.randint(num_classes, (n,), generator=generator)
     order = torch.randperm(n, generator=generator)
-    return Stored(
-        indptr=topology.indptr,
-        src=topology.indices,
-        features=features,
-        labels=labels,
-        train=order[:train].sort().values,
-        val=order[train : train + val].sort().values,
-        num_classes=num_classes,
-    )
+    parts = order[:train].sort().values, order[train : train + val].sort().values
+    return _stored(topology, features, labels, *parts, num_classes)
+
+
+def _stored(
+    topology: Topology, features: Tensor, labels: Tensor, train: Tensor, val: Tensor, num_classes: int
+) -> Stored:
+    indptr, src = topology.indptr, topology.indices.int()
+    return Stored(indptr, src, features, labels, train, val, num_classes)
 
 
 def _pairs(shape: Shape) -> np.ndarray:
@@ -133,15 +134,9 @@ def _real(name: str) -> Stored:
     features, labels = graph.features, graph.labels
     assert features is not None
     assert labels is not None
-    return Stored(
-        indptr=graph.topology.indptr,
-        src=graph.topology.indices.int(),
-        features=(features.to_dense() if features.layout == torch.sparse_csr else features).float().contiguous(),
-        labels=labels,
-        train=graph.splits["train"].nonzero().squeeze(1),
-        val=graph.splits["val"].nonzero().squeeze(1),
-        num_classes=graph.num_classes,
-    )
+    dense = features.to_dense() if features.layout == torch.sparse_csr else features
+    parts = [graph.splits[name].nonzero().squeeze(1) for name in ("train", "val")]
+    return _stored(graph.topology, dense.float().contiguous(), labels, *parts, graph.num_classes)
 
 
 def has_sparse_features(stored: Stored) -> bool:
@@ -162,15 +157,8 @@ def rehearsal(num_features: int, num_classes: int) -> Stored:
     low, high = torch.cat([torch.zeros_like(others), others[:-1]]), torch.cat([others, others[1:]])
     topology = Topology.from_coo(src=torch.cat([low, high]), dst=torch.cat([high, low]), num_src=n)
     generator = torch.Generator().manual_seed(SEED)
-    return Stored(
-        indptr=topology.indptr,
-        src=topology.indices,
-        features=torch.randn(n, num_features, generator=generator),
-        labels=torch.arange(n) % num_classes,
-        train=torch.arange(0, n, 2),
-        val=torch.arange(1, n, 2),
-        num_classes=num_classes,
-    )
+    features, ids = torch.randn(n, num_features, generator=generator), torch.arange(n)
+    return _stored(topology, features, ids % num_classes, ids[::2].clone(), ids[1::2].clone(), num_classes)
 
 
 def write_task(folder: Path, dataset: str, models: Iterable[str], hidden: int) -> Stored:
@@ -183,7 +171,7 @@ def write_task(folder: Path, dataset: str, models: Iterable[str], hidden: int) -
 
 
 def specification_of(model: str, **others: Any) -> dict[str, Any]:
-    """What a worker is told of an epoch of two layers, by default without dropout; ``hidden``, ``threads`` and ``folder`` are to be added."""
+    """The specification of a model for a worker, by default two layers without dropout. Callers add ``hidden``, ``threads`` and ``folder``."""
     return {
         "model": model,
         "variant": "",

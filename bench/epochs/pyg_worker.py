@@ -103,14 +103,11 @@ class Model(nn.Module):
             self.calls = [0] * layers
             return
         self.calls = list(range(layers))
-        if kind == "gat":
-            heads = [specification["heads"]] * (layers - 1) + [1]
-            self.layers = nn.ModuleList(
-                GATConv(a, b // h, heads=h, add_self_loops=False)
-                for (a, b), h in zip(pairwise(dims), heads, strict=True)
-            )
-        else:
-            self.layers = nn.ModuleList(LAYERS[kind](a, b) for a, b in pairwise(dims))
+        heads = [specification["heads"]] * (layers - 1) + [1]
+        self.layers = nn.ModuleList(
+            GATConv(a, b // h, heads=h, add_self_loops=False) if kind == "gat" else LAYERS[kind](a, b)
+            for (a, b), h in zip(pairwise(dims), heads, strict=True)
+        )
 
     def forward(self, x: Tensor, edges: Tensor | SparseTensor, weight: Tensor | None) -> Tensor:
         if self.encoder is not None:

@@ -9,8 +9,7 @@ from typing import NamedTuple
 from bench.contest import Record, system_of
 from bench.pages import figure, head, mebibytes, row as table_row
 
-DENSE_MODELS = ("commnet", "gcn", "sage", "gin")
-EDGE_MODELS = ("maxpool-gcn", "gated-gcn", "ggnn", "gat")
+MODELS = ("commnet", "gcn", "sage", "gin", "maxpool-gcn", "gated-gcn", "ggnn", "gat")
 PEERS = ("pyg", "dgl")
 LEAN = "sagann:lean"
 "The engine that takes as little memory as it can."

@@ -51,9 +51,9 @@ class _ClosedError(Exception):
 
 
 class TrainerRun(LogReporter):
-    """A run of the Trainer, in a thread that waits after every epoch until it is told to go on.
+    """A run of the Trainer, in a thread that waits after every epoch for the next request.
 
-    What is measured is therefore all that ``sagann train`` does in an epoch, evaluation and metrics included.
+    So an epoch is all that ``sagann train`` does, evaluation and metrics included.
     """
 
     def __init__(self, config: ModelConfig, graph: Graph) -> None:
@@ -88,7 +88,7 @@ class TrainerRun(LogReporter):
     def _fit(self) -> None:
         try:
             self.trainer.fit()
-        except BaseException as error:  # noqa: BLE001  (raised again by who waits)
+        except BaseException as error:  # noqa: BLE001  (raised again in :meth:`run`)
             self.ended.put(error)
 
 

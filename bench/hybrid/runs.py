@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
@@ -18,8 +19,8 @@ from sagann.train.hybrid_epochs import HybridEpochs
 ACCELERATOR = "accelerator0"
 
 
-class Run:
-    """Trainers that run; a context manager. A call trains a number of iterations, and gives the seconds of each, from one to the next."""
+class Run(AbstractContextManager["Run"]):
+    """Trainers, which run inside the ``with`` block. A call trains some iterations, and returns the seconds of each."""
 
     def __init__(
         self, source: EpochSource, optimizer: torch.optim.Optimizer, device: torch.device = PROCESSOR
@@ -39,7 +40,7 @@ class Run:
 
     @property
     def manager(self) -> Any:
-        """Who balances the trainers, if there are several."""
+        """The manager that balances the trainers, if there are several."""
         return self.source.manager if isinstance(self.source, HybridEpochs) else None
 
     def __call__(self, count: int) -> list[float]:

@@ -2,11 +2,11 @@
 
 Prints Markdown: Table VI's epochs on two EPYC 7763 and four U250 with the error of each, what every refinement of the equations changes,
 figure 11's steps, and 1 to 16 accelerators (figure 9). Nothing is trained; machines are those of
-``sagann/machines``, batches those that degree laws lead one to expect.
+``sagann/machines``, and batches have the sizes expected by degree laws.
 
-Sizes of graphs and layers are those of Table III; training vertices those of the Open Graph Benchmark. What the paper does not state is a
-log-normal law of degrees: of ogbn-papers100M a hundredth of the vertices has 32% of the edges (Data Tiering 2021, Sec. 5.2), of
-ogbn-products the part is taken from another graph of products bought together, AmazonComputers, where it was counted.
+Graphs and layers have the sizes of Table III, and training vertices come from the Open Graph Benchmark. The paper states no degrees, so they follow a
+log-normal law: a hundredth of ogbn-papers100M's vertices has 32% of the edges (Data Tiering 2021, Sec. 5.2). For ogbn-products the part is that of
+AmazonComputers, another graph of products bought together.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from functools import cache, partial
-from itertools import permutations
+from itertools import permutations, product
 from statistics import geometric_mean
 from typing import NamedTuple
 
@@ -90,21 +90,15 @@ class Case(NamedTuple):
         )
 
 
-_PAIRS = [(dataset, model) for dataset in DATASETS for model in ("GCN", "SAGE")]
-
-
-def _cases(rival: str, fanouts: tuple[int, ...], hidden: int, seconds: tuple[float | None, ...]) -> list[Case]:
-    return [
-        Case(rival=rival, dataset=dataset, model=model, fanouts=fanouts, hidden=hidden, paper_s=paper_s)
-        for (dataset, model), paper_s in zip(_PAIRS, seconds, strict=True)
-        if paper_s is not None
-    ]
-
-
 CASES = [
-    *_cases("PaGraph", (25, 10), 256, (0.27, 0.49, 0.58, 1.91)),
-    *_cases("P3", (25, 10), 32, (0.27, 0.28, 0.57, 0.59)),
-    *_cases("DistDGLv2", (15, 10, 5), 256, (None, 1.69, None, 3.67)),
+    Case(rival, dataset, model, fanouts, hidden, paper_s)
+    for rival, fanouts, hidden, seconds in (
+        ("PaGraph", (25, 10), 256, (0.27, 0.49, 0.58, 1.91)),
+        ("P3", (25, 10), 32, (0.27, 0.28, 0.57, 0.59)),
+        ("DistDGLv2", (15, 10, 5), 256, (None, 1.69, None, 3.67)),
+    )
+    for (dataset, model), paper_s in zip(product(DATASETS, ("GCN", "SAGE")), seconds, strict=True)
+    if paper_s is not None
 ]
 "The ten epochs of Table VI, rows 'This Work'."
 FIGURE_11 = CASES[:4]

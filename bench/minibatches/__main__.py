@@ -4,7 +4,7 @@ The graph is R-MAT with random features and labels; every contestant is a proces
 trains the same batches of seeds by Adam. The contestants take turns of one epoch, and every epoch ends when the device is done. "s / epoch" is
 the median over the turns. The libraries pick different numbers of edges: PyG samples a vertex once, and not again for every hop.
 
-On a device the graph lies in the host's memory, and other contestants take their turns. What fails is named on the page, and the others go on.
+On a device the graph lies in the host's memory, and other contestants take their turns. The page names contestants that fail; the others go on.
 """
 
 from __future__ import annotations
@@ -18,10 +18,9 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from bench.contest import Turns, take_turns, variant_of
-from bench.epochs.graphs import power_law, write_weights
+from bench.epochs.graphs import power_law, specification_of, write_graph, write_weights
 from bench.epochs.sagann_worker import config_of
 from bench.pages import command_line, head, parser_of, row
-from bench.standalone.stored import write_stored
 from bench.timing import device_to_measure, median_ratio, where
 from bench.workers import ROOT
 from sagann.runtime.processor import num_cores
@@ -45,8 +44,6 @@ seconds per epoch of each of sagann's stages, run separately on one thread until
 has queued the step. The bottleneck is the stage with the most seconds.
 """
 NUM_CLASSES = 40
-REHEARSAL = (3000, 30_000)
-"Vertices and edges of the graph on which workers compile and import."
 PLACES = {"features in the host's memory or partly hot": False, "all features on the device": True}
 
 
@@ -61,11 +58,8 @@ def main(given: Sequence[str] | None = None) -> int:
     )
     measured: dict[str, Turns] = {}
     with TemporaryDirectory(prefix="sagann_minibatches_", dir=options.work) as folder:
-        for path, size, seeds in (
-            (Path(folder), (options.vertices, options.edges), options.seeds),
-            (Path(folder) / "rehearsal", REHEARSAL, options.batch_size),
-        ):
-            write_stored(path, power_law(*map(int, size), options.features, NUM_CLASSES, train=int(seeds)))
+        size = int(options.vertices), int(options.edges), options.features
+        write_graph(Path(folder), power_law(*size, NUM_CLASSES, train=int(options.seeds)))
         for task in options.tasks:
             model, _, fanouts = task.partition(":")
             caption = f"{model}, fanouts {', '.join(fanouts.split(','))}"
@@ -111,21 +105,14 @@ def measure(model: str, fanouts: list[int], folder: str, options: argparse.Names
         "pyg": (sys.executable, "-m", "bench.minibatches.pyg_worker"),
         "dgl": (options.dgl, str(ROOT / "bench/standalone/dgl_minibatches.py")),
     }
-    told = {
-        "model": model,
-        "fanouts": fanouts,
-        "layers": len(fanouts),
-        "heads": 8,
-        "dropout": 0.0,
-        "folder": folder,
-    }
+    told = specification_of(model, layers=len(fanouts), fanouts=fanouts, folder=folder)
     told |= {name: getattr(options, name) for name in ("hidden", "batch_size", "threads", "device")}
     write_weights(Path(folder), [config_of(told)], options.features, NUM_CLASSES)
     contestants = contestants_of(options)
     staged = [name for name, each in contestants.items() if each.get("sampling_threads") == 1 and each["ahead"]]
     return take_turns(
         {name: commands[name.partition(":")[0]] for name in contestants},
-        lambda name: {"variant": variant_of(name), **told, **contestants[name]},
+        lambda name: {**told, "variant": variant_of(name), **contestants[name]},
         first={"epoch": 1},
         request=lambda *_: {"epoch": 1},
         rounds=options.rounds,

@@ -21,6 +21,7 @@ from statistics import median
 from tempfile import gettempdir
 from typing import Any, NamedTuple
 
+from bench.epochs.graphs import specification_of
 from bench.pages import command_line, head, mebibytes, parser_of, row
 from bench.size.limit import Ended, Limit, drop_cached
 from bench.workers import ROOT, THREAD_VARIABLES
@@ -37,8 +38,8 @@ COLUMNS = (
 
 class Turn(NamedTuple):
     ended: Ended
-    told: dict[str, Any]
-    "What its worker printed; empty where it was ended first."
+    report: dict[str, Any]
+    "The report of its worker; empty where the worker ended before it."
 
 
 def main() -> int:
@@ -54,7 +55,8 @@ def main() -> int:
         f"{format_bytes(limit_bytes)}, a hot tier of {format_bytes(hot_bytes)}. {len(options.sample)}-layer SAGE, hidden {options.hidden}, "
         f"fanouts {', '.join(map(str, options.sample))}, batches of {options.batch_size} seeds, {options.threads} threads; {options.rounds} rounds.\n"
     )
-    turns: dict[str, list[Turn]] = {name: [] for name in contestants_of(options)}
+    peers = [] if options.alone else ["pyg", *(["dgl"] if options.dgl else [])]
+    turns: dict[str, list[Turn]] = {name: [] for name in ("sagann", *peers)}
     for _ in range(options.rounds):
         for name in turns:
             turns[name].append(_run(name, folder, limit_bytes, hot_bytes, options))
@@ -63,18 +65,14 @@ def main() -> int:
         for turn in each:
             if turn.ended.outcome not in ("ok", "killed"):
                 print(f"{name}: {turn.ended.errors.strip()}", file=sys.stderr)
-    return 0 if all(turn.told for turn in turns["sagann"]) else 1
-
-
-def contestants_of(options: argparse.Namespace) -> list[str]:
-    return ["sagann", *([] if options.alone else ["pyg"]), *(["dgl"] if options.dgl and not options.alone else [])]
+    return 0 if all(turn.report for turn in turns["sagann"]) else 1
 
 
 def _run(name: str, folder: Path, limit_bytes: int, hot_bytes: int, options: argparse.Namespace) -> Turn:
-    asked: dict[str, Any] = {each: getattr(options, each) for each in ("threads", "batch_size", "hidden")}
-    asked |= {"system": name, "folder": str(folder.absolute()), "hot_bytes": hot_bytes, "fanouts": options.sample}
-    asked |= {"batches": options.batches if name == "sagann" else options.peer_batches, "classes": NUM_CLASSES}
-    asked |= {"model": "sage", "variant": "", "layers": len(options.sample), "heads": 8, "dropout": 0.0}
+    asked = specification_of("sage", layers=len(options.sample), fanouts=options.sample, classes=NUM_CLASSES)
+    asked |= {each: getattr(options, each) for each in ("threads", "batch_size", "hidden")}
+    asked |= {"system": name, "folder": str(folder.absolute()), "hot_bytes": hot_bytes}
+    asked |= {"batches": options.batches if name == "sagann" else options.peer_batches}
     script = ["-m", "bench.minibatches.on_disk_worker"]
     command = (
         [options.dgl, str(ROOT / "bench/standalone/dgl_on_disk.py")] if name == "dgl" else [sys.executable, *script]
@@ -84,7 +82,7 @@ def _run(name: str, folder: Path, limit_bytes: int, hot_bytes: int, options: arg
     with Limit(f"sagann-on-disk-{os.getpid()}-{name}", limit_bytes) as limit:
         ended = limit.run([*command, json.dumps(asked)], environment)
     lines = [line for line in ended.output.splitlines() if line.startswith("{")]
-    return Turn(ended=ended, told=json.loads(lines[-1]) if lines else {})
+    return Turn(ended=ended, report=json.loads(lines[-1]) if lines else {})
 
 
 def rows_of(turns: dict[str, list[Turn]]) -> list[str]:
@@ -94,33 +92,33 @@ def rows_of(turns: dict[str, list[Turn]]) -> list[str]:
         ended, seconds = each[-1].ended, _batch_s(each)
         cells = [name, ended.outcome, *["-"] * 6]
         if seconds is not None:
-            told = each[-1].told
-            counts = [f"{told[what] / told['batches']:,.0f}" for what in ("edges", "rows")]
+            report = each[-1].report
+            counts = [f"{report[what] / report['batches']:,.0f}" for what in ("edges", "rows")]
             ratio = f"{seconds / ours:.1f}" if ours else "-"
-            cells[2:] = [str(told["batches"]), f"{seconds:.2f}", ratio, *counts, f"{told['ready_s']:.0f}"]
+            cells[2:] = [str(report["batches"]), f"{seconds:.2f}", ratio, *counts, f"{report['ready_s']:.0f}"]
         rows.append(row([*cells, mebibytes(ended.own_bytes)]))
     return rows
 
 
 def tiers_of(turns: dict[str, list[Turn]]) -> list[str]:
-    """What sagann read of each tier, and its stages."""
-    found = [turn.told for turn in turns["sagann"] if turn.told]
+    """The bytes that sagann read from each tier, and its stages."""
+    found = [turn.report for turn in turns["sagann"] if turn.report]
     if not found:
         return []
-    told = found[-1]
-    mebibytes = {name: told["tiers"][name] / 2**20 for name in told["tiers"]}
-    stages = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in told["stages"].items())
-    preparing = ", ".join(f"{name} {seconds:.0f} s" for name, seconds in told["preparing"].items())
+    report = found[-1]
+    tiers = ", ".join(f"{num_bytes / 2**20:,.0f} MiB {name}" for name, num_bytes in report["tiers"].items())
+    stages = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in report["stages"].items())
+    preparing = ", ".join(f"{name} {seconds:.0f} s" for name, seconds in report["preparing"].items())
     return [
-        f"sagann's {told['batches']} batches: {', '.join(f'{value:,.0f} MiB {name}' for name, value in mebibytes.items())}; {told['reads']:,} "
-        f"reads of {told['read_bytes'] / 2**20:,.0f} MiB with the gaps between rows; {told['hit_rate']:.1%} of the rows from the hot tier. Work of "
+        f"sagann's {report['batches']} batches: {tiers}; {report['reads']:,} "
+        f"reads of {report['read_bytes'] / 2**20:,.0f} MiB with the gaps between rows; {report['hit_rate']:.1%} of the rows from the hot tier. Work of "
         f"the stages: {stages}. Before the first epoch: {preparing}."
     ]
 
 
 def _batch_s(turns: Sequence[Turn]) -> float | None:
     """Median seconds of a batch, over the turns that came to their end."""
-    seconds = [turn.told["seconds"] / turn.told["batches"] for turn in turns if turn.told]
+    seconds = [turn.report["seconds"] / turn.report["batches"] for turn in turns if turn.report]
     return median(seconds) if seconds else None
 
 

@@ -99,7 +99,7 @@ class Training(SampledTraining):
 
 
 def devices_of(device: torch.device) -> CudaDevices:
-    """What a feature store asks of the device."""
+    """The devices of a store; refuses the processor."""
     if device.type != "cuda":
         raise UnsupportedError("rows and edges lie on a CUDA device alone")
     return CudaDevices([device])

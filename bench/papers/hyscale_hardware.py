@@ -1,9 +1,9 @@
 """HyScale-GNN's kernels by their clock: ``python -m bench.papers.hyscale_hardware``.
 
-Prints Markdown: what the design takes of an Alveo U250 beside Table IV, and milliseconds of a mini-batch for other numbers of scatter PEs,
-multiply-accumulators and rows of the window (Sec. VI-B: n = 8, m = 2048). Nothing is run on a board: cycles are those of the circuits, which
-:mod:`tests.hardware` compares, over the paper's 300 MHz. Mini-batches are drawn once, with the numbers of vertices and edges that degree laws
-lead one to expect. With ``--picture``, the sweep as a picture.
+Prints Markdown: the resources of the design on an Alveo U250 beside Table IV, and milliseconds of a mini-batch for other numbers of scatter PEs,
+multiply-accumulators and rows of the window (Sec. VI-B: n = 8, m = 2048). No board is used: seconds are the cycles of the clock
+model, which tests compare with the circuits, at the paper's 300 MHz. A mini-batch is drawn once, with the numbers of vertices and edges expected
+by degree laws.
 """
 
 from __future__ import annotations
@@ -30,10 +30,8 @@ WINDOWS = (16, 32, 128, 512)
 
 
 def main(given: Sequence[str] | None = None) -> int:
-    """Compute and print."""
-    parser = parser_of(__doc__)
-    parser.add_argument("--picture", type=Path, help="write the sweep as a picture, in the format of the ending")
-    arguments = parser.parse_args(given)
+    picture = (None, "file for a picture of the sweep, in the format of its ending", Path)
+    arguments = parser_of(__doc__, {}, picture=picture).parse_args(given)
     print(
         f"# Hardware kernels of HyScale-GNN by their clock\n\n`{command_line('bench.papers.hyscale_hardware', given)}`\n"
     )
@@ -55,10 +53,8 @@ def mini_batch(case: Case) -> tuple[Training, list[Hop]]:
     """The model of a case, and a mini-batch that is drawn for it."""
     job = case.job(published_machine("epyc-7763-u250"), ALL)
     counts = job.counts(SEEDS)
-    own = job.widths.concatenates
-    return Training(design=DESIGN, widths=job.widths.features, own=own), drawn_hops(
-        counts.vertices, counts.edges, own=own
-    )
+    training = Training(design=DESIGN, widths=job.widths.features, own=job.widths.concatenates)
+    return training, drawn_hops(counts.vertices, counts.edges, own=training.own)
 
 
 def sweep(training: Training, hops: list[Hop]) -> Iterator[tuple[tuple[int, int, int], float]]:
@@ -74,11 +70,8 @@ def sweep(training: Training, hops: list[Hop]) -> Iterator[tuple[tuple[int, int,
     ]
     designs += [replace(base, window_rows=number) for number in WINDOWS]
     for design in designs:
-        cycles = training_cycles(replace(training, design=design), hops)
-        yield (
-            (design.scatter_pes, design.lanes * design.array_columns, design.window_rows),
-            1e3 * cycles / FREQUENCY_HZ,
-        )
+        sizes = design.scatter_pes, design.lanes * design.array_columns, design.window_rows
+        yield sizes, 1e3 * training_cycles(replace(training, design=design), hops) / FREQUENCY_HZ
 
 
 def _resources() -> Iterator[str]:
@@ -104,9 +97,8 @@ def _sweep(found: dict[str, dict[tuple[int, int, int], float]]) -> Iterator[str]
         pes, macs, window = key
         design = replace(DESIGN, scatter_pes=pes, array_columns=macs // DESIGN.lanes, window_rows=window)
         dsp = resources_of(design).of(ALVEO_U250)["dsp"]
-        yield row(
-            [*(f"{each:,}" for each in key), f"{dsp:.0%}", *(f"{times[key]:.2f}" for times in found.values())]
-        )
+        milliseconds = (f"{times[key]:.2f}" for times in found.values())
+        yield row([*(f"{each:,}" for each in key), f"{dsp:.0%}", *milliseconds])
 
 
 def draw(found: dict[str, dict[tuple[int, int, int], float]], file: Path) -> None:
@@ -115,9 +107,8 @@ def draw(found: dict[str, dict[tuple[int, int, int], float]], file: Path) -> Non
 
     figure, panels = pyplot.subplots(1, 3, figsize=(11, 3.2), sharey=True, layout="constrained")
     design = (DESIGN.scatter_pes, DESIGN.lanes * DESIGN.array_columns, DESIGN.window_rows)
-    for number, (panel, label) in enumerate(
-        zip(panels, ("scatter PEs", "multiply-accumulators", "rows of the window"), strict=True)
-    ):
+    labels = ("scatter PEs", "multiply-accumulators", "rows of the window")
+    for number, (panel, label) in enumerate(zip(panels, labels, strict=True)):
         for name, times in found.items():
             points = sorted(
                 (key[number], value)

@@ -23,7 +23,7 @@ from statistics import median
 from tempfile import gettempdir
 from typing import NamedTuple
 
-from bench.epochs.graphs import SEED, write_weights
+from bench.epochs.graphs import SEED, specification_of, write_weights
 from bench.pages import command_line, figure, head, mebibytes, parser_of, row
 from bench.size.limit import Ended, Limit, drop_cached
 from bench.workers import ROOT, THREAD_VARIABLES, free_port
@@ -39,14 +39,14 @@ PEERS = {
     "dgl": (str(ROOT / "bench" / "standalone" / "dgl_large.py"),),
 }
 UNLIMITED = 1 << 50
-"Bytes: a limit that nobody hits, for looking at what is held."
+"Bytes of a limit that is never reached, to measure memory without one."
 LOSSES = "loss before the first and the last step"
 HEADER = head(
     f"who | outcome | came to | epoch s | whole run s | held MiB | limit hit | {LOSSES}",
     words=("outcome", "came to", LOSSES),
 )
 NOTES = """\
-*Killed* is by the kernel's own count of the group's kills. *Held* is the most memory of the processes' own, looked at twice
+*Killed* is by the kernel's own count of the group's kills. *Held* is the most memory of the processes' own, sampled twice
 a second; the rest of a group is the cache of files, which makes way when the limit is *hit*. Epoch seconds are the median;
 the whole run is with imports, checks, preparation, and sagann's evaluation of all splits."""
 _SHOWN = ("P = ", "Memory:", "An epoch:", "On disk:", "Expected:", "Of that,")
@@ -91,7 +91,7 @@ def main(given: Sequence[str] | None = None) -> int:
         verdict += f"; killed: {killed or 'nobody'} of {', '.join(other.name for other in others)}"
     print(f"\n{verdict}.\n\n{NOTES}")
     for result in (*ours, *others):
-        # What those said who failed otherwise than by being killed.
+        # The kernel's kills leave no message.
         if result.ended.outcome not in ("ok", "killed"):
             print(f"{result.name}: {result.ended.errors.strip()}", file=sys.stderr)
     return 0 if trains else 1
@@ -111,7 +111,7 @@ def prepare(asked: argparse.Namespace) -> None:
 
 
 def run_sagann(asked: argparse.Namespace) -> list[Result]:
-    """``sagann train`` within its budget, by one process or by several workers: what became of each."""
+    """Run ``sagann train`` within its budget, in one process or several workers; a result for each."""
     run = asked.made / "run"
     # The losses of a run before are not this one's.
     shutil.rmtree(run, ignore_errors=True)
@@ -131,7 +131,7 @@ def run_sagann(asked: argparse.Namespace) -> list[Result]:
 
 
 def plan_lines(asked: argparse.Namespace) -> list[str]:
-    """What ``sagann plan`` foretells of the same epoch, with a machine's rates or this one's: bytes and seconds."""
+    """The forecast of ``sagann plan`` for the same epoch, in bytes and seconds, with a machine's rates or this one's."""
     rates = [] if asked.machine is None else ["--machine", str(asked.machine)]
     (plan,) = _run(
         asked, [sys.executable, "-m", "sagann", "plan", *_shared(asked), "--spill", str(asked.made), *rates]
@@ -143,15 +143,8 @@ def plan_lines(asked: argparse.Namespace) -> list[str]:
 
 def run_peer(asked: argparse.Namespace, name: str) -> Result:
     """PyG in one of its forms, or DGL by its own Python."""
-    told = {"dataset": str(asked.dataset.absolute()), "weights": str(asked.made.absolute())}
-    told |= {
-        "model": "gcn",
-        "layers": 2,
-        "heads": 1,
-        "dropout": 0.0,
-        "variant": name.partition(":")[2],
-        "classes": CLASSES,
-    }
+    files = {"dataset": str(asked.dataset.absolute()), "weights": str(asked.made.absolute())}
+    told = specification_of("gcn", variant=name.partition(":")[2], classes=CLASSES, **files)
     told |= {option: getattr(asked, option) for option in ("hidden", "epochs", "lr", "threads")}
     python = asked.dgl if name == "dgl" else sys.executable
     (ended,) = _run(asked, [python, *PEERS[name], json.dumps(told)])

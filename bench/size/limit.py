@@ -10,15 +10,14 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import threading
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
 EVERY_S = 0.5
-"Between two looks at what a group holds."
+"Seconds between two samples of a group's memory."
 MOST_S = 4 * 3600.0
 "Longest that a command runs, in seconds. One that hangs is ended then."
 ROOTS = (Path("/sys/fs/cgroup/memory"), Path("/sys/fs/cgroup"))
@@ -46,7 +45,7 @@ class Ended(NamedTuple):
     errors: str
     seconds: float
     own_bytes: int
-    "Most that its processes held themselves, looked at every :data:`EVERY_S`."
+    "Peak memory of its processes without the cache of files, sampled every :data:`EVERY_S`."
     kills: int
     "Processes that the kernel killed for want of memory."
     hits: int
@@ -75,8 +74,8 @@ def drop_cached(folder: Path) -> None:
                 os.close(file)
 
 
-class Limit:
-    """A control group with a limit; a context manager, which removes it."""
+class Limit(AbstractContextManager["Limit"]):
+    """A control group with a limit, which is removed with the end of the ``with`` block."""
 
     def __init__(self, name: str, num_bytes: int, roots: Sequence[Path] = ROOTS) -> None:
         for root in roots:
@@ -110,28 +109,25 @@ class Limit:
             env={**os.environ, **(environment or {})},
             start_new_session=True,
         )
-        most, is_late = [0], False
-        ended = threading.Event()
-        watcher = threading.Thread(target=self._watch, args=(most, ended))
-        watcher.start()
+        own_bytes, is_late, output = 0, False, None
         try:
-            try:
-                output, errors = process.communicate(timeout=timeout_s)
-            except subprocess.TimeoutExpired:
-                is_late = True
-                os.killpg(process.pid, signal.SIGKILL)
-                output, errors = process.communicate()
+            while output is None:
+                try:
+                    output, errors = process.communicate(timeout=EVERY_S)
+                except subprocess.TimeoutExpired:
+                    own_bytes = max(own_bytes, self._own_bytes())
+                    if time.monotonic() - started > timeout_s:
+                        is_late = True
+                        os.killpg(process.pid, signal.SIGKILL)
         finally:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
-            ended.set()
-            watcher.join()
         return Ended(
             status=process.returncode,
             output=output,
             errors=errors[-2000:],
             seconds=time.monotonic() - started,
-            own_bytes=most[0],
+            own_bytes=own_bytes,
             kills=self._kills() - kills,
             hits=self._hits() - hits,
             is_late=is_late,
@@ -146,16 +142,12 @@ class Limit:
             except OSError:
                 time.sleep(0.1)
 
-    def __enter__(self) -> Limit:
-        return self
-
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _watch(self, most: list[int], ended: threading.Event) -> None:
-        while not ended.wait(EVERY_S):
-            stat = _keyed((self.group / "memory.stat").read_text())
-            most[0] = max(most[0], sum(stat.get(key, 0) for key in self.names.own))
+    def _own_bytes(self) -> int:
+        stat = _keyed((self.group / "memory.stat").read_text())
+        return sum(stat.get(key, 0) for key in self.names.own)
 
     def _kills(self) -> int:
         return _keyed((self.group / self.names.events).read_text()).get("oom_kill", 0)

@@ -1,6 +1,6 @@
 """What contestants inside a hard limit of memory have in common: lines of JSON, and epochs.
 
-Epochs are printed as they end, a line of JSON each, so that what a killed process had done is known.
+Each epoch prints a line of JSON when it ends, which a killed process leaves behind.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ import torch
 
 
 def specification() -> dict:
-    """What this process is to do: the last argument, in JSON."""
+    """The specification of this process: the last argument, in JSON."""
     asked = json.loads(sys.argv[-1])
     torch.set_num_threads(asked["threads"])
     return asked
 
 
 def train(training: Any, epochs: int) -> None:
-    """Run epochs of a :class:`Training`, and say what became of each."""
+    """Run epochs of a :class:`Training`, and print the loss and seconds of each."""
     say(loaded=True)
     for _ in range(epochs):
         started = time.monotonic()

@@ -1,4 +1,4 @@
-"""The worker's end of the pipe: one contestant in a process of its own, which runs when it is told to.
+"""The worker's end of the pipe: one contestant in a process of its own, which runs on request.
 
 Files in this folder import PyTorch and NumPy only, and neither sagann nor bench, so that they run in any peer's
 environment. A worker script gives :func:`serve` two functions, ``load`` and ``build``. The order of things:
@@ -28,7 +28,7 @@ from typing import Any
 import torch
 
 OUT_OF_MEMORY = ("can't allocate memory", "not enough memory", "bad_alloc", "Cannot allocate memory")
-"What PyTorch, DGL and the C library say when memory is refused."
+"Messages of PyTorch, DGL and the C library when an allocation fails."
 
 
 class UnsupportedError(Exception):
@@ -36,13 +36,13 @@ class UnsupportedError(Exception):
 
 
 Started = AbstractContextManager[tuple[dict, Callable[[dict], dict]]]
-"A worker that is ready inside its ``with`` block: what it says then, and what answers a request."
+"A worker that is ready inside its ``with`` block: its message, and the function that answers requests."
 
 
 def answer_requests(start: Callable[[dict], Started]) -> None:
     """Start the worker that the specification (the first argument, in JSON) describes, and answer the requests on standard input.
 
-    Answers go to the pipe that the second argument names, where nothing is between them that a library prints.
+    Answers go to the pipe that the second argument names, apart from the output of libraries.
     """
     answers = os.fdopen(int(sys.argv[2]), "w")
     warnings.simplefilter("ignore")

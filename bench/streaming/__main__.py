@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from bench.contest import Turns, take_turns
+from bench.contest import Rules, Turns, repetitions, take_turns
 from bench.epochs.graphs import DATASETS, SHAPES, specification_of, write_task
 from bench.pages import command_line, figure, head, mebibytes, parser_of, row
 from bench.streaming.worker import SHARE, WAYS
@@ -26,8 +26,7 @@ from sagann.nn import MODELS
 from sagann.runtime.forecasting.probe import probe
 from sagann.runtime.processor import processor_name
 
-TURN_S = 0.5
-"Short epochs are repeated within a turn until they take this long together, in seconds."
+RULES = Rules(epochs=1)
 CHECKED_EPOCHS = 3
 "Losses are compared until after so many."
 COLUMNS = (
@@ -74,16 +73,12 @@ def main(given: Sequence[str] | None = None) -> int:
                     commands,
                     lambda way, model=model, common=common: specification_of(model, way=way, **common),
                     first={"first": CHECKED_EPOCHS + 1},
-                    request=lambda _, first: {"turn": _repetitions(min(first["seconds"]))},
+                    request=lambda _, first: {"turn": repetitions(min(first["seconds"]), RULES)},
                     rounds=arguments.rounds,
                     timeout_s=arguments.timeout,
                 )
                 print("\n".join(rows_of(dataset, model, turns)), flush=True)
     return 0
-
-
-def _repetitions(seconds: float) -> int:
-    return max(1, min(20, math.ceil(TURN_S / max(seconds, 1e-6))))
 
 
 def rows_of(dataset: str, model: str, turns: Turns) -> list[str]:

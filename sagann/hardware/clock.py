@@ -3,20 +3,19 @@
 A scatter word occupies the kernel for a cycle per chunk that its edges add, one that drains for a cycle per chunk of a destination. It begins
 when the word before it has ended, its rows have arrived, and nothing on its way to a bank would change a sum that it reads. One that drains
 begins when a set of row buffers before the systolic array is free. Of its two sets the array reads one while the other one is filled. Rows
-arrive back to back, each as soon as its place in the window is free and, if the array makes it, it is made.
+arrive back to back, as soon as their places in the window are free and, where the array computes them, they are computed.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import numpy as np
 
 from sagann.hardware.design import ADD_STAGES, DELAY, HAZARD, KernelDesign
 from sagann.hardware.passes import Pass
+from sagann.hardware.program import Array
 from sagann.jit import compiled
-
-Array: TypeAlias = np.ndarray[Any, Any]
 
 _START = 2
 "Cycles in which the sequencer takes a pass, and resets the kernels."
@@ -48,53 +47,50 @@ class Traffic(NamedTuple):
     written: int
 
 
-def traffic_of(each: Pass, design: KernelDesign) -> Traffic:
+def traffic_of(settings: Pass, design: KernelDesign) -> Traffic:
     """The bytes that a pass reads and writes: rows in whole beats, words and parameters in whole bytes each, results in whole tiles."""
     tile = 4 * design.array_columns
-    if each.loads is not None:
-        return Traffic(each.count * -(-design.parameter_bits // 8), 0)
-    rows = 0 if each.rows_on_chip else each.rows * design.beats(each.row_chunks) * design.beat_bytes
-    if each.reads_out:
-        return Traffic(0, (each.drains.chunks * design.lanes + 1) * each.tiles * tile)
-    program = each.program
+    if settings.loads is not None:
+        return Traffic(settings.count * -(-design.parameter_bits // 8), 0)
+    rows = 0 if settings.rows_on_chip else settings.rows * design.beats(settings.row_chunks) * design.beat_bytes
+    if settings.reads_out:
+        return Traffic(0, (settings.drains.chunks * design.lanes + 1) * settings.tiles * tile)
+    program = settings.program
     assert program is not None
-    leaves = not (each.keeps or each.gradient)
-    written = int(program.drains.sum()) * each.tiles * tile if leaves else 0
+    leaves = not (settings.keeps or settings.gradient)
+    written = int(program.drains.sum()) * settings.tiles * tile if leaves else 0
     return Traffic(rows + program.num_words * -(-design.word_bits // 8), written)
 
 
-def cycles_of(each: Pass, design: KernelDesign) -> Cycles:
+def cycles_of(settings: Pass, design: KernelDesign) -> Cycles:
     """The cycles that kernels of this design take for a pass.
 
     Rows from external memory and words are there whenever a kernel takes them, and results are taken as they come. With the default design a
     word has 539 bits and a result a tile of 512 bytes, so of rows of one chunk either may be more in a cycle than external memory gives.
     """
-    if each.loads is not None:
-        return Cycles(_START + len(each.loads) + 1, 0, 0, 0, 0, 0)
-    if each.reads_out:
-        chunks, tiles = each.drains.chunks, each.tiles
+    if settings.loads is not None:
+        return Cycles(_START + len(settings.loads) + 1, 0, 0, 0, 0, 0)
+    if settings.reads_out:
+        chunks, tiles = settings.drains.chunks, settings.tiles
         read = chunks * max(design.lanes * tiles, HAZARD) + max(tiles, HAZARD)
         return Cycles(_total(0, read, design), 0, 0, 0, 0, read)
-    program = each.program
+    program = settings.program
     assert program is not None
     is_drain = program.drains > 0
     # The accumulators that each bank accesses; -1 for none.
     accessed = np.full((program.num_words, design.scatter_pes), -1)
     words, _ = is_edge = np.nonzero(~is_drain[:, None] & (program.destination >= 0))
     destination = program.destination[is_edge]
-    accessed[words, destination % design.scatter_pes] = each.sums.accumulator(destination, design)
-    for is_grads, region in ((False, each.drains), (True, each.grads)):
+    accessed[words, destination % design.scatter_pes] = settings.sums.accumulator(destination, design)
+    for is_grads, region in ((False, settings.drains), (True, settings.grads)):
         drained = is_drain & (program.is_grads == is_grads)
         accessed[drained] = region.accumulator(program.destination[drained, :1], design)
-    free, rows, room, hazard, read = (
-        int(found)
-        for found in _cycles(
-            (accessed, program.drains, program.is_grads, program.needs, program.releases),
-            (each.chunks, each.drains.chunks, each.grads.chunks),
-            (design.beats(each.row_chunks), design.window_rows, int(each.rows_on_chip)),
-            (each.gradient, each.tiles, design.scatter_pes),
-            design.latency + _TO_ROW if each.chained else -1,
-        )
+    free, rows, room, hazard, read = _cycles(
+        (accessed, program.drains, program.is_grads, program.needs, program.releases),
+        (settings.chunks, settings.drains.chunks, settings.grads.chunks),
+        (design.beats(settings.row_chunks), design.window_rows, int(settings.rows_on_chip)),
+        (settings.gradient, settings.tiles, design.scatter_pes),
+        design.latency + _TO_ROW if settings.chained else -1,
     )
     return Cycles(_total(free, read, design), free, rows, room, hazard, read)
 
@@ -118,8 +114,8 @@ def _cycles(
     gradient, tiles, num_pes = feed
     begins, ends = np.zeros(len(needs), dtype=np.int64), np.zeros(len(needs), dtype=np.int64)
     # When each row comes from the array.
-    made = np.zeros(len(needs) * num_pes, dtype=np.int64)
-    free, for_rows, for_room, for_sums, num_arrived, releasing, num_made = 0, 0, 0, 0, 0, 0, 0
+    arrivals = np.zeros(len(needs) * num_pes, dtype=np.int64)
+    free, for_rows, for_room, for_sums, num_arrived, releasing, num_computed = 0, 0, 0, 0, 0, 0, 0
     # When the array has read the last set of row buffers, and the one before.
     read, read_before = 0, 0
     for word in range(len(needs)):
@@ -129,7 +125,7 @@ def _cycles(
                     releasing += 1
                 arrived = max(arrived, ends[releasing])
             if to_row >= 0:
-                arrived = max(arrived, made[num_arrived])
+                arrived = max(arrived, arrivals[num_arrived])
             arrived += beats
             num_arrived += 1
         with_rows = max(free, arrived) if needs[word] else free
@@ -157,7 +153,7 @@ def _cycles(
                 outer, inner = drain_chunks, num_rows
             period = max(inner * tiles, HAZARD)
             for row in range(num_rows):
-                made[num_made + row] = start + (outer - 1) * period + (row + 1) * tiles - 1 + to_row
-            num_made += num_rows
+                arrivals[num_computed + row] = start + (outer - 1) * period + (row + 1) * tiles - 1 + to_row
+            num_computed += num_rows
             read_before, read = read, start + outer * period
     return free, for_rows, for_room, for_sums, read

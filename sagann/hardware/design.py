@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from sagann.errors import InputError
 
@@ -49,15 +49,7 @@ class KernelDesign:
     "Masks of ReLU, of a tile of a row each."
 
     def __post_init__(self) -> None:
-        for name in (
-            "lanes",
-            "bank_chunks",
-            "array_columns",
-            "array_weights",
-            "row_entries",
-            "mask_entries",
-            *_POWERS_OF_TWO,
-        ):
+        for name in (size.name for size in fields(self)):
             value = getattr(self, name)
             if value < 1 or (name in _POWERS_OF_TWO and value & (value - 1)):
                 expected = "a power of 2" if name in _POWERS_OF_TWO else "at least 1"

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from sagann.hardware.blocks import Hop
 from sagann.hardware.clock import cycles_of
-from sagann.hardware.training import Hop, Training
+from sagann.hardware.training import Training
 
 
 def drawn_hops(vertices: Sequence[float], edges: Sequence[float], *, own: bool, seed: int = 0) -> list[Hop]:

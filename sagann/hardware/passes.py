@@ -1,16 +1,12 @@
-"""Passes: what the kernels do between two stops of their sequencer."""
+"""Passes: the work of the kernels between two stops of their sequencer."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeAlias
-
-import numpy as np
+from typing import NamedTuple
 
 from sagann.hardware.design import KernelDesign
-from sagann.hardware.program import ScatterProgram
-
-Array: TypeAlias = np.ndarray[Any, Any]
+from sagann.hardware.program import Array, ScatterProgram
 
 
 class Region(NamedTuple):
@@ -51,20 +47,20 @@ class Pass:
     rows_from: int = 0
     "Entry of the first one in the memory of rows."
     chained: bool = False
-    "Whether rows arrive while the array makes them."
+    "Whether rows arrive while the array computes them."
     row_chunks: int = 0
     "Chunks of a row that arrives."
     chunks: int = 0
     "Chunks that an edge adds."
     halves_of_rows: bool = False
-    "Whether an edge's half says which half of its row is added; otherwise, to which half of its sums."
+    "Whether an edge's half is the half of its row that is added; otherwise, the half of its sums."
     sums: Region = _NOWHERE
     "Where edges add."
 
     drains: Region = _NOWHERE
-    "What is handed on to the array."
+    "Sums that the array reads."
     grads: Region = _NOWHERE
-    "Gradients that are handed on beside it."
+    "Gradients that the array reads with these sums."
     gradient: bool = False
     "Whether the array sums gradients of weights; otherwise it multiplies by weights."
     begins_sums: bool = False

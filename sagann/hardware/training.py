@@ -8,107 +8,20 @@ array, where those of sub-batches add up.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cached_property
-from typing import Any, NamedTuple, TypeAlias
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
 from sagann.errors import InputError
+from sagann.hardware.blocks import Hop, Layer, layer_of
 from sagann.hardware.design import KernelDesign
 from sagann.hardware.passes import Parameters, Pass, Region
-from sagann.hardware.program import ScatterProgram, chained, drain_program, first_use, scatter_program
-
-Array: TypeAlias = np.ndarray[Any, Any]
-
-
-class Hop(NamedTuple):
-    """Edges of a layer's block, whose sources begin with its destinations, as mini-batches number them."""
-
-    indptr: Array
-    "Edges of each destination, int64 [num_dst + 1]."
-    sources: Array
-    "int64 [num_edges]."
-    coefficients: Array
-    "float32 [num_edges]."
-
-    @property
-    def num_dst(self) -> int:
-        return len(self.indptr) - 1
-
-    def of(self, destinations: Array) -> Hop:
-        """The edges of some destinations."""
-        degrees = np.diff(self.indptr)[destinations]
-        indptr = np.concatenate([[0], np.cumsum(degrees)])
-        edges = np.arange(indptr[-1]) + np.repeat(self.indptr[destinations] - indptr[:-1], degrees)
-        return Hop(indptr, self.sources[edges], self.coefficients[edges])
-
-
-class _Layer(NamedTuple):
-    """A hop as the kernels read it: sources in the order of their first use."""
-
-    indptr: Array
-    rows: Array
-    coefficients: Array
-    halves: Array
-    "Whether an edge comes from a neighbour, where a vertex has a row of its own beside their mean."
-    num_src: int
-
-    @property
-    def num_dst(self) -> int:
-        return len(self.indptr) - 1
-
-    def program(self, design: KernelDesign, chunks: int) -> ScatterProgram:
-        return scatter_program(self.indptr, self.rows, self.coefficients, design, chunks=chunks, halves=self.halves)
-
-    def reversed_program(self, design: KernelDesign, chunks: int) -> ScatterProgram:
-        """Along the edges backwards: from the rows of destinations to sums of sources."""
-        destinations = np.repeat(np.arange(self.num_dst), np.diff(self.indptr))
-        order = np.lexsort((destinations, self.rows))
-        return scatter_program(
-            np.searchsorted(self.rows[order], np.arange(self.num_src + 1)),
-            destinations[order],
-            self.coefficients[order],
-            design,
-            chunks=chunks,
-            halves=self.halves[order],
-            halves_of_rows=True,
-            drains=False,
-        )
-
-
-def _layer(hop: Hop, vertices: Array, design: KernelDesign, *, own: bool) -> tuple[_Layer, Array]:
-    """A hop for the kernels, and its sources in the order in which they arrive.
-
-    Args:
-        vertices: the destinations, as numbers among the sources; int64 [num_dst].
-    """
-    every, degrees = np.arange(hop.num_dst), np.diff(hop.indptr)
-    lonely = every[degrees == 0]
-    # Destinations, sources, coefficients and halves of edges; a destination without edges has one of coefficient 0.
-    edges = [
-        (np.repeat(every, degrees), hop.sources, hop.coefficients, own),
-        (lonely, vertices[lonely], np.zeros(len(lonely), dtype=np.float32), own),
-    ]
-    if own:
-        edges.append((every, vertices, np.ones(len(every), dtype=np.float32), False))
-    halves = np.repeat([half for *_, half in edges], [len(each[0]) for each in edges])
-    destinations, sources, coefficients = (np.concatenate([each[field] for each in edges]) for field in range(3))
-    order = np.argsort(destinations, kind="stable")
-    destinations, sources, coefficients, halves = (
-        each[order] for each in (destinations, sources, coefficients, halves)
-    )
-    indptr = np.searchsorted(destinations, np.arange(hop.num_dst + 1))
-    arriving = first_use(indptr, sources, design.scatter_pes)
-    number = np.zeros(int(sources.max(initial=-1)) + 1, dtype=np.int64)
-    number[arriving] = np.arange(len(arriving))
-    rows = number[sources]
-    order = np.lexsort((rows, destinations))
-    return _Layer(indptr, rows[order], coefficients[order], halves[order], len(arriving)), arriving
+from sagann.hardware.program import Array, chained, drain_program, scatter_program
 
 
 class _Room:
-    """Addresses of a memory that are given out one after the other."""
+    """Allocates addresses of a memory one after the other."""
 
     def __init__(self, what: str, size: int, hint: str) -> None:
         self._what, self._size, self._hint, self._used = what, size, hint, 0
@@ -124,7 +37,7 @@ class _Room:
 
 
 class _Addresses(NamedTuple):
-    """Where the array keeps parameters and their gradients, by the number of the layer."""
+    """Addresses of parameters and their gradients in the array, by the number of the layer."""
 
     weights: dict[int, int]
     transposed: dict[int, int]
@@ -136,7 +49,7 @@ class _Addresses(NamedTuple):
 
 
 class _Memory(NamedTuple):
-    """Where a sub-batch lies on chip, by the number of the layer; 0 is the features."""
+    """Addresses of a sub-batch on chip, by the number of the layer; 0 is the features."""
 
     sums: list[Region]
     grads: list[Region]
@@ -148,7 +61,7 @@ class _Memory(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SubBatch:
-    """The passes of a sub-batch, and what arrives and leaves in them."""
+    """The passes of a sub-batch, and the vertices of their rows and results."""
 
     vertices: Array
     "Vertices of the first block whose features arrive, in their order; int64."
@@ -173,6 +86,10 @@ class Training:
     "Of features, inner layers and scores."
     own: bool
     "Whether a layer has weights for a vertex's own row before those for its neighbours' (SAGE)."
+    _addresses: _Addresses = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_addresses", self._placed())
 
     @property
     def num_layers(self) -> int:
@@ -197,9 +114,8 @@ class Training:
         """Of the gradients of its sums."""
         return -(-self.chunks(layer) // self.design.tile_chunks)
 
-    @cached_property
-    def _addresses(self) -> _Addresses:
-        """Where the array keeps parameters. InputError if it is too small."""
+    def _placed(self) -> _Addresses:
+        """Addresses of the parameters in the array. InputError if it is too small."""
         hint = "Generate a kernel with more weights in a multiply-accumulator, or take narrower layers."
         weights, biases = (_Room(what, self.design.array_weights, hint) for what in ("weights", "tiles of biases"))
         layers = range(1, self.num_layers + 1)
@@ -228,26 +144,26 @@ class Training:
     def gradients(self, layer: int, results: Array) -> tuple[Array, Array]:
         """Gradients of a layer's weights and biases, from the results of :meth:`reads_out`, float32 [number, array_columns]."""
         lanes, width, tiles = self.design.lanes, self.widths[layer - 1], self.tiles(layer)
-        found = results.reshape(-1, tiles * self.design.array_columns)[:, : self.widths[layer]]
-        weights = found[:-1].reshape(1 + self.own, -1, self.widths[layer])[:, :width]
-        assert len(found) == self.chunks(layer) * lanes + 1
-        return weights.reshape(-1, self.widths[layer]), found[-1]
+        rows = results.reshape(-1, tiles * self.design.array_columns)[:, : self.widths[layer]]
+        weights = rows[:-1].reshape(1 + self.own, -1, self.widths[layer])[:, :width]
+        assert len(rows) == self.chunks(layer) * lanes + 1
+        return weights.reshape(-1, self.widths[layer]), rows[-1]
 
     def loads(self, weights: list[Array], biases: list[Array]) -> Pass:
         """The pass that writes parameters of the layers into the array."""
-        at, columns, found = self._addresses, self.design.array_columns, list[Parameters]()
+        at, columns, parameters = self._addresses, self.design.array_columns, list[Parameters]()
         for layer, (weight, bias) in enumerate(zip(weights, biases, strict=True), 1):
             matrix = self._padded(layer, weight)
-            found += self._tiled(at.weights[layer], matrix)
+            parameters += self._tiled(at.weights[layer], matrix)
             if layer > 1:
                 rows = self.design.chunks(self.widths[layer]) * self.design.lanes
                 transposed = np.zeros((rows, self.back_tiles(layer) * columns), dtype=np.float32)
                 transposed[: self.widths[layer], : len(matrix)] = matrix.T[: self.widths[layer]]
-                found += self._tiled(at.transposed[layer], transposed)
-            found += self._biases(at.biases[layer], np.pad(bias, (0, matrix.shape[1] - len(bias))))
-            found += self._biases(at.bias_grads[layer], np.zeros(matrix.shape[1], dtype=np.float32))
+                parameters += self._tiled(at.transposed[layer], transposed)
+            parameters += self._biases(at.biases[layer], np.pad(bias, (0, matrix.shape[1] - len(bias))))
+            parameters += self._biases(at.bias_grads[layer], np.zeros(matrix.shape[1], dtype=np.float32))
         widest = max((self.back_tiles(layer) for layer in range(2, self.num_layers + 1)), default=0)
-        return Pass(loads=(*found, *self._biases(at.zeros, np.zeros(widest * columns, dtype=np.float32))))
+        return Pass(loads=(*parameters, *self._biases(at.zeros, np.zeros(widest * columns, dtype=np.float32))))
 
     def _tiled(self, address: int, matrix: Array) -> list[Parameters]:
         lanes, tiles = self.design.lanes, matrix.shape[1] // self.design.array_columns
@@ -280,11 +196,9 @@ class Training:
         Args:
             hops: blocks of the layers, the first layer's first; the last one's destinations are the seeds.
         Raises:
-            InputError: not even the passes of a single seed fit.
+            InputError: the passes of a single seed do not fit.
         """
         num_seeds, parts = hops[-1].num_dst, 1
-        # What no part fits is refused at once.
-        _ = self._addresses
         while num_seeds:
             try:
                 return [
@@ -298,10 +212,10 @@ class Training:
         return []
 
     def _sub_batch(self, hops: list[Hop], seeds: Array, *, begins_sums: bool) -> SubBatch:
-        layers: list[_Layer] = []
+        layers: list[Layer] = []
         vertices = seeds
         for hop in reversed(hops):
-            layer, vertices = _layer(hop.of(vertices), vertices, self.design, own=self.own)
+            layer, vertices = layer_of(hop.of(vertices), vertices, self.design, own=self.own)
             layers.insert(0, layer)
         memory = self._memory(layers)
         backward = [self._takes_grads(layers[-1].num_dst, memory.grads[-1])]
@@ -316,7 +230,7 @@ class Training:
             backward=tuple(backward),
         )
 
-    def _memory(self, layers: list[_Layer]) -> _Memory:
+    def _memory(self, layers: list[Layer]) -> _Memory:
         """Addresses for a sub-batch. InputError if the chip is too small."""
         design, hint = self.design, "Generate a kernel with more memory on chip, or sample fewer neighbours."
         banks = _Room("sums in a bank", design.bank_chunks, hint)
@@ -332,14 +246,11 @@ class Training:
         back = [
             layer.num_dst * self._entries(self.back_tiles(number)) for number, layer in enumerate(layers[1:], 2)
         ]
+        mark_addresses = [marks.take(layer.num_dst * self.tiles(at)) for at, layer in enumerate(layers[:-1], 1)]
         return _Memory(
             sums=sums,
             grads=grads,
-            marks=[
-                0,
-                *(marks.take(layer.num_dst * self.tiles(number)) for number, layer in enumerate(layers[:-1], 1)),
-                0,
-            ],
+            marks=[0, *mark_addresses, 0],
             rows=(rows.take(max([0, *back, *inner[1::2]])), rows.take(max([0, *inner[::2]]))),
         )
 
@@ -347,7 +258,7 @@ class Training:
         """Of the memory of rows, for a row of so many tiles."""
         return -(-tiles * self.design.tile_chunks // self.design.entry_chunks)
 
-    def _forward(self, number: int, layer: _Layer, memory: _Memory) -> Pass:
+    def _forward(self, number: int, layer: Layer, memory: _Memory) -> Pass:
         chunks, is_inner = self.design.chunks(self.widths[number - 1]), number < self.num_layers
         return Pass(
             program=layer.program(self.design, chunks),
@@ -380,7 +291,7 @@ class Training:
             sums=grads,
         )
 
-    def _sums_gradients(self, number: int, layer: _Layer, memory: _Memory, *, begins_sums: bool) -> Pass:
+    def _sums_gradients(self, number: int, layer: Layer, memory: _Memory, *, begins_sums: bool) -> Pass:
         """The pass that sums the gradients of a layer's weights: its sums are kept since the forward."""
         return Pass(
             program=drain_program(layer.num_dst, self.design, grads=True),
@@ -396,7 +307,7 @@ class Training:
             mark_tiles=self.tiles(number),
         )
 
-    def _goes_back(self, number: int, layer: _Layer, memory: _Memory) -> Pass:
+    def _goes_back(self, number: int, layer: Layer, memory: _Memory) -> Pass:
         """The pass that multiplies gradients by transposed weights, and adds the results along the edges backwards."""
         chunks = self.design.chunks(self.widths[number - 1])
         drain = drain_program(layer.num_dst, self.design)

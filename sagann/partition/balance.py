@@ -39,8 +39,9 @@ _ROUNDING = 2.0**-40
 def balanced_bounds(costs: Array | range, speeds: Sequence[float]) -> tuple[int, ...]:
     """Cut the vertices into one contiguous part for each worker, so that the slowest worker takes the shortest possible time.
 
-    Takes O(W log V) for each of a few dozen trials. Costs that are integers are compared exactly up to 2^53. A part is empty
-    where there are more workers than vertices, or where a worker is too slow for any vertex.
+    ``costs`` [num_vertices + 1] are those of the vertices before each vertex, such as CSC offsets; ``speeds`` have any common unit. Takes O(W log V) for
+    each of a few dozen trials. Costs that are integers are compared exactly up to 2^53. A part is empty where there are more workers than vertices,
+    or where a worker is too slow for any vertex.
 
     Example:
         >>> balanced_bounds(range(10), [1.0, 2.0])
@@ -130,7 +131,8 @@ class _Cut:
 def vertex_ranges(indptr: Tensor, num_ranges: int, by: str = "edges") -> tuple[int, ...]:
     """Cut the vertices of a graph into contiguous ranges, so that the largest one is as small as it can be (:func:`balanced_bounds`).
 
-    A vertex with more in-edges than a range should have is not divided, so that a range beside it may be empty.
+    Range r is ``bounds[r]`` to ``bounds[r + 1] - 1``. A vertex with more in-edges than a range should have is not divided, so that a range beside it
+    may be empty.
 
     Example:
         >>> import torch

@@ -179,7 +179,7 @@ class CostModel:
     def part_costs(self, features: CostFeatures, operations: Mapping[str, int]) -> Array:
         """Cost of the vertices before each vertex: seconds of an epoch's operations together, on a worker of speed 1.
 
-        Workers that wait for one another between two operations take longer than this sum says.
+        ``operations`` has the bytes of a source's row in each, 0 for work on vertices alone. Workers that wait for one another take longer than this sum.
         """
         weights = np.zeros(1 + features.sums.shape[1])
         for name, row_bytes in operations.items():

@@ -37,7 +37,7 @@ def vertex_order(
 ) -> Tensor:
     """Order a graph's vertices, for :func:`sagann.graph.relabel`.
 
-    If the graph is a batch of graphs, the vertices of each one stay together.
+    Vertex ``order[0]`` comes first. If the graph is a batch of graphs, the vertices of each one stay together. ``num_parts`` is for METIS.
 
     Example:
         >>> from sagann.graph import demo_graph

@@ -182,7 +182,10 @@ def decide_repartition(
     *,
     before: Repartition | None = None,
 ) -> Repartition:
-    """Decide after an epoch whether workers should move to balanced parts."""
+    """Decide after an epoch whether workers, which have the parts of ``bounds``, should move to balanced parts.
+
+    ``recent`` has at least one epoch with these parts. ``before`` is the decision to move to them; None if workers began with them.
+    """
     costs_before = model.part_costs(features, operations)
     speeds = np.array(model.speeds_of(len(bounds) - 1))
     balanced = balanced_bounds(costs_before, (speeds ** (1 + _GUMBEL * recent.spread)).tolist())

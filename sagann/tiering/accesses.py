@@ -24,8 +24,8 @@ def measured_accesses(
 ) -> Tensor:
     """Count how often each vertex's features are read in a sampled epoch.
 
-    As a score, these counts are the oracle: no other choice of hot rows takes more of the epoch's reads. As many threads sample as
-    PyTorch uses, and each one keeps one batch.
+    A count, int64 [num_vertices], is the number of batches that read the vertex. As a score, these counts are the oracle: no other choice of hot
+    rows takes more of the epoch's reads. As many threads sample as PyTorch uses, and each one keeps one batch.
 
     Example:
         >>> topology = Topology.from_coo(src=torch.tensor([1, 2, 2]), dst=torch.tensor([0, 0, 1]), num_src=3)
@@ -49,6 +49,8 @@ def measured_accesses(
 
 def access_curve(score: Tensor, counts: Tensor) -> Tensor:
     """The share of all reads that the rows of the highest scores take: a curve of Data Tiering's figure 7.
+
+    Position k, of float64 [num_vertices + 1], is the share of reads that go to the k hottest rows.
 
     Example:
         >>> access_curve(torch.tensor([0.5, 0.1, 0.9]), torch.tensor([3, 0, 1])).tolist()

@@ -41,7 +41,7 @@ NO_ROW = -1
 
 @dataclass(kw_only=True, slots=True, weakref_slot=True, eq=False)
 class Announced:
-    """A batch that a cache was told of. It is given up by dropping it."""
+    """A batch that was announced to a cache. Drop it to withdraw it."""
 
     ids: Array
     "int64 [n]: its rows."
@@ -91,7 +91,7 @@ class _Tables(NamedTuple):
 
 
 class LookAhead:
-    """A cache that is told about batches before they are placed. It decides for them in the order in which they were announced.
+    """A cache to which batches are announced before they are placed. It decides for them in the order of the announcements.
 
     Example:
         >>> cache = LookAhead(10, 1)

@@ -59,7 +59,10 @@ def place_hot_rows(
     replicated: float = 0.0,
     linked: Callable[[int, int], bool] = lambda first, second: True,
 ) -> tuple[LinkedGroup, ...]:
-    """Place the hottest rows on devices.
+    """Place the hottest rows on devices, each with its number of slots, in groups of devices that read each other's memory.
+
+    A device joins the first group with all of whose members it is ``linked``. All devices of a group hold the hottest rows: ``replicated`` is their
+    part, 0 to 1, of the slots of the smallest device of the group.
 
     Example:
         >>> (group,) = place_hot_rows([3, 3], num_rows=100, replicated=0.34)

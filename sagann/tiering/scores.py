@@ -7,8 +7,8 @@ Scores pass from destinations to the sources of their edges (:func:`spread`), in
 walk it would add to the same source at once. Instead, edges are taken in pieces of bounded size. The edges of a piece are distributed over about a
 thousand buckets of neighbouring sources; then each bucket is added up by one thread, whose sums fit the cache. Every thread distributes a slice of
 the piece behind the slices before it, so a source adds up its values in the order of the edges: there are no atomic additions, and the result has
-the same bits for any number of threads. Destinations of value 0 give nothing, and their edges are not read: where few vertices have a value, as in
-the first hop of a sampler, most of the edges stay on the disk. Memory beside the result is 12 bytes for each edge of a piece (16 above 2^31
+the same bits for any number of threads. Destinations of value 0 contribute nothing, and their edges are not read: where few vertices have a value, as in
+the first hop of a sampler, most of the edges stay on the disk. Besides the result, memory is 12 bytes for each edge of a piece (16 above 2^31
 vertices), whatever the number of edges of the graph. The topology is read twice in ascending order, so it may be mapped from files.
 
 References:
@@ -85,17 +85,13 @@ def score_vertices(
         >>> hot = hottest(score_vertices(graph, "wrpr"))[: graph.num_vertices // 10]
     """
     require_choice(by, SCORES, what="unknown score", where="score_vertices")
-    require_square(graph.topology, where="score_vertices, graph.topology")
     if by == "degree":
         return out_degree(graph.topology)
     if by == "rpr":
         return reverse_pagerank(graph.topology)
     seeds = labelled_vertices(graph) if seeds is None else seeds
-    _require_some(seeds, graph.num_vertices)
     if by == "wrpr":
         return weighted_reverse_pagerank(graph.topology, seeds)
-    fanouts = require_fanouts(fanouts, where="score_vertices, fanouts")
-    require_integer(batch_size, "batch_size", where="score_vertices, batch_size")
     return inclusion_probability(graph.topology, seeds, fanouts, batch_size=batch_size)
 
 
@@ -120,6 +116,7 @@ def out_degree(topology: Topology) -> Tensor:
         >>> out_degree(topology).tolist()
         [2.0, 1.0, 0.0]
     """
+    require_square(topology, where="out_degree, topology")
     return spread(topology, torch.ones(topology.num_dst, dtype=torch.float64))
 
 
@@ -140,6 +137,7 @@ def reverse_pagerank(topology: Topology) -> Tensor:
     References:
         Bar-Yossef and Mashiach, Local approximation of PageRank and reverse PageRank, CIKM 2008.
     """
+    require_square(topology, where="reverse_pagerank, topology")
     score = _uniform(topology.num_dst)
     for _ in range(_MOST_ITERATIONS):
         before, score = score, _iterated(topology, score)
@@ -154,7 +152,7 @@ def weighted_reverse_pagerank(
     """Score vertices as :func:`reverse_pagerank`, with more weight around the vertices that batches start from.
 
     The first scores of labelled vertices are multiplied by N / L, for N vertices of which L are labelled. There are few iterations, so
-    that the first scores still matter in the end.
+    that the first scores still matter in the end. ``labelled`` is bool [num_vertices], with at least one vertex.
 
     Example:
         >>> topology = Topology.from_coo(src=torch.tensor([1, 2, 3]), dst=torch.tensor([0, 1, 0]), num_src=4)
@@ -162,8 +160,11 @@ def weighted_reverse_pagerank(
         >>> weighted_reverse_pagerank(topology, labelled, iterations=1)[1:3].tolist()
         [0.4625, 0.25]
     """
+    where = "weighted_reverse_pagerank"
+    require_integer(iterations, "iterations", where=f"{where}, iterations")
+    num_labelled = _count_labelled(labelled, topology, where=where)
     score = _uniform(topology.num_dst)
-    score[labelled] *= topology.num_dst / int(labelled.sum())
+    score[labelled] *= topology.num_dst / num_labelled
     for _ in range(iterations):
         score = _iterated(topology, score)
     return score
@@ -198,9 +199,13 @@ def inclusion_probability(
         >>> inclusion_probability(topology, labelled, [1, 1]).tolist()
         [1.0, 0.75, 0.75, 0.5]
     """
+    where = "inclusion_probability"
+    fanouts = require_fanouts(fanouts, where=f"{where}, fanouts")
+    require_integer(batch_size, "batch_size", where=f"{where}, batch_size")
+    num_labelled = _count_labelled(labelled, topology, where=where)
     in_degrees = topology.in_degrees().double()
     # Logarithms of the probability that a vertex is not in the batch.
-    absent = torch.log1p(-labelled.double() * min(1.0, batch_size / int(labelled.sum())))
+    absent = torch.log1p(-labelled.double() * min(1.0, batch_size / num_labelled))
     for fanout in fanouts:
         picks = 1.0 if fanout == -1 else fanout / in_degrees.clamp(min=fanout)
         absent = absent + spread(topology, torch.log1p(torch.expm1(absent) * picks))
@@ -243,17 +248,20 @@ def _uniform(num_vertices: int) -> Tensor:
     return torch.full((num_vertices,), 1 / max(1, num_vertices), dtype=torch.float64)
 
 
-def _require_some(labelled: Tensor, num_vertices: int) -> None:
-    """Refuse what is no mask of at least one vertex."""
-    where, hint = "score_vertices, seeds", "Pass a mask, such as graph.splits['train']."
+def _count_labelled(labelled: Tensor, topology: Topology, *, where: str) -> int:
+    """Number of labelled vertices; refuse anything but the topology of a whole graph and a mask of at least one of its vertices."""
+    require_square(topology, where=f"{where}, topology")
+    where, hint = f"{where}, labelled", "Pass a mask, such as graph.splits['train']."
     require_type(labelled, Tensor, where=where, hint=hint)
-    if labelled.dtype != torch.bool or tuple(labelled.shape) != (num_vertices,):
-        raise wrong_form(labelled, f"torch.bool [{num_vertices}]", where=where, hint=hint)
-    if not bool(labelled.any()):
+    if labelled.dtype != torch.bool or tuple(labelled.shape) != (topology.num_dst,):
+        raise wrong_form(labelled, f"torch.bool [{topology.num_dst}]", where=where, hint=hint)
+    count = int(labelled.sum())
+    if not count:
         raise InputError(
-            f"no vertex is labelled: 0 of {num_vertices} vertices (in {where})",
+            f"no vertex is labelled: 0 of {topology.num_dst} vertices (in {where})",
             hint="Mark the vertices that batches start from.",
         )
+    return count
 
 
 PIECE_EDGES = 1 << 22

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from bench.contest import Rules
 from bench.streaming import __main__ as streaming
 from bench.streaming.__main__ import HEADER
 from bench.streaming.worker import WAYS
@@ -23,7 +24,7 @@ def cells_of(text: str) -> list[dict[str, str]]:
 def test_a_tiny_graph_gives_a_row_for_every_way_and_all_compute_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(streaming, "TURN_S", 0.0)
+    monkeypatch.setattr(streaming, "RULES", Rules(epochs=1, turn_s=0.0))
     given = ["--datasets", "tiny", "--models", "gcn", "--hidden", "16", "--rounds", "1", "--threads", "1"]
     machine = tmp_path / "machine.toml"
     machine.write_text(ROUND.to_toml())

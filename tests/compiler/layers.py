@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from sagann.compiler.classify import classify
+from sagann.compiler.classify import classify, place_of
+from sagann.compiler.operators import GATHER
 from sagann.compiler.trace import trace_layer
 from sagann.graph import Topology
 from sagann.runtime.in_memory.engine import CompiledEngine
@@ -104,3 +105,21 @@ def targets(module: fx.GraphModule, place: str) -> list[str]:
     """Names of the operators in a place, in order."""
     nodes = [node for node in module.graph.nodes if node.op == "call_function" and node.meta["place"] == place]
     return [node.target._schema.name.partition("::")[2] for node in nodes]
+
+
+def verify(module: fx.GraphModule) -> None:
+    """Assert the invariants that passes on a layer's graph rely on, and leave true.
+
+    One gather stands between the edges and the vertices. Nodes have a value, their trace and their place; no edge reads what was gathered.
+    """
+    module.graph.lint()
+    assert [node.target for node in module.graph.nodes].count(GATHER) == 1
+    for node in module.graph.nodes:
+        name, meta = node.name, node.meta
+        assert meta.keys() >= {"place", "phase", "line", "parameter"}, name
+        assert node.op != "placeholder" or (meta["parameter"] is None) == ("input" in meta), name
+        assert node.op in ("get_attr", "output") or meta.get("val") is not None, name
+        assert meta["place"] == place_of(node), name
+        # A map that commuted to the sources stands before the gather, and its weight was computed after it.
+        is_early = meta["phase"] == "edge" and meta["place"] not in ("param", "src")
+        assert not is_early or all(read.meta["phase"] != "vertex" for read in node.all_input_nodes), name

@@ -17,7 +17,7 @@ from sagann.compiler.rewrite import gather_of, linear_parts
 from sagann.nn import GAT, GCN, GIN, CommNet, GatedGCN
 from sagann.runtime.in_memory.engine import CompiledEngine
 from sagann.saga import using_engine
-from tests.compiler.layers import Layer, assert_compiles_right, program_of, targets, traced
+from tests.compiler.layers import Layer, assert_compiles_right, program_of, targets, traced, verify
 from tests.graphs import odd_topologies, topology_of
 
 
@@ -88,6 +88,7 @@ def test_the_narrower_row_travels(layer: Any, gathered: int) -> None:
     dim = next(p for p in layer.parameters() if p.ndim == 2).shape[1]
     module = traced(layer, dim)
     notes = commute(module, keep_constant=False)
+    verify(module)
     assert widths_gathered(module) == [gathered]
     assert len(notes) == (gathered != dim)
 
@@ -96,6 +97,7 @@ def test_a_map_that_widens_in_apply_edge_goes_last() -> None:
     module = traced(Layer(lambda m, e: F.linear(e.src, m.wide.T) * e.data[:, None]), 6)
     assert widths_gathered(module) == [8]
     (note,) = commute(module, keep_constant=False)
+    verify(module)
     assert widths_gathered(module) == [6]
     assert "6 features travel, not 8" in note.text
 
@@ -113,6 +115,7 @@ def test_what_a_parameter_scales_beside_constant_rows_is_mapped_first() -> None:
     (note,) = commute(module, keep_constant=True)
     assert "4 features travel, not 8" in note.text
     (note,) = scale_last(module)
+    verify(module)
     assert "scaled afterwards" in note.text
     operands = [node.args[0] for node in module.graph.nodes if linear_parts(node)]
     assert [row.meta["place"] for row in operands if row.op == "placeholder"] == ["src", "dst"]
@@ -142,6 +145,7 @@ def test_a_linear_map_of_a_concatenation_is_split() -> None:
     module = traced(Layer(lambda m, e: torch.tanh(F.linear(torch.cat([e.src, e.dst], -1), m.wide, m.wide[:, 0]))))
     assert "linear" in targets(module, "edge")
     (note,) = split_concat(module)
+    verify(module)
     assert note.kind == "split"
     assert targets(module, "edge") == ["add", "tanh"]
     assert targets(module, "src") == ["linear", "add"]
@@ -155,6 +159,7 @@ def test_what_is_the_same_in_every_row_joins_a_term_of_one_end() -> None:
 
     module = traced(Layer(edge))
     (note,) = split_concat(module)
+    verify(module)
     assert note.text.endswith("(constant, dst, src)")
     assert targets(module, "edge") == ["add", "tanh"]
     topology = odd_topologies()["skewed"]

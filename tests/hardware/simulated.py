@@ -11,7 +11,8 @@ from amaranth.sim import Simulator
 
 from sagann.hardware import KernelDesign, Pass, Region, first_use, scatter_program
 from sagann.hardware.rtl.accelerator import Accelerator
-from sagann.hardware.rtl.aggregate import Aggregate, encoded_pass, encoded_words
+from sagann.hardware.rtl.aggregate import Aggregate
+from sagann.hardware.rtl.streams import encoded_pass, encoded_words
 
 Array: TypeAlias = np.ndarray[Any, Any]
 CYCLE_S = 1e-6

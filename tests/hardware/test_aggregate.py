@@ -14,7 +14,7 @@ from sagann.hardware.arithmetic import aggregated
 
 aggregate = pytest.importorskip("sagann.hardware.rtl.aggregate", reason="needs the extra 'hardware'")
 
-from tests.hardware.simulated import Hop, Run, changed, hop_of, random_hop, run_kernel  # noqa: E402 - Amaranth may be missing.
+from tests.hardware.simulated import Hop, Run, changed, encoded_words, hop_of, random_hop, run_kernel  # noqa: E402 - Amaranth may be missing.
 
 SMALL = KernelDesign(scatter_pes=4, lanes=4, window_rows=4, row_chunks=8, beat_chunks=2, bank_chunks=64)
 
@@ -73,7 +73,7 @@ def test_a_program_after_another_one_is_exact() -> None:
 @pytest.mark.slow
 def test_products_are_routed_from_any_scatter_pe(monkeypatch: pytest.MonkeyPatch) -> None:
     """A program gives each scatter PE the edges of one bank, but need not."""
-    random, encode = np.random.default_rng(0), aggregate.encoded_words
+    random, encode = np.random.default_rng(0), encoded_words
 
     def permuted(each: Pass, design: KernelDesign) -> list[dict[str, Any]]:
         words = encode(each, design)

@@ -32,3 +32,13 @@ def test_more_scatter_pes_than_eight_gain_nothing() -> None:
     assert times[1, 2048, 128] > 3 * times[8, 2048, 128]
     assert times[16, 2048, 128] > 0.95 * times[8, 2048, 128]
     assert times[8, 512, 128] > 2 * times[8, 2048, 128]
+
+
+def test_the_page_has_the_paper_s_sizes(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, size in (("PES", 8), ("COLUMNS", 128), ("WINDOWS", 128)):
+        monkeypatch.setattr(hyscale_hardware, name, (size,))
+    monkeypatch.setattr(hyscale_hardware, "CASES", hyscale_hardware.CASES[:1])
+    assert hyscale_hardware.main([]) == 0
+    assert "| 8 | 2,048 | 128 | 91% |" in capsys.readouterr().out

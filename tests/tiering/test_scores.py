@@ -23,7 +23,7 @@ from sagann.tiering import (
     score_vertices,
     weighted_reverse_pagerank,
 )
-from tests.graphs import labelled_graph, odd_topologies, topology_of
+from tests.graphs import block_of, labelled_graph, odd_topologies, topology_of
 from tests.tiering import naive_scores as naive
 from tests.tolerances import assert_close
 
@@ -148,15 +148,26 @@ def test_scores_by_name() -> None:
 def test_what_cannot_be_scored_is_refused() -> None:
     topology = odd_topologies()["skewed"]
     labelled = torch.ones(53, dtype=torch.bool)
+    for score in (
+        out_degree,
+        reverse_pagerank,
+        lambda block: weighted_reverse_pagerank(block, labelled[:10]),
+        lambda block: inclusion_probability(block, labelled[:10], [2]),
+    ):
+        with pytest.raises(InputError, match="sources and destinations differ: 53 sources, 10 destinations"):
+            score(block_of(topology, 10))
     for graph, by, given, message in (
         (topology.to("meta"), "rpr", {}, "they are on a device of type 'meta'"),
         (topology, "vip", {"seeds": labelled, "batch_size": 0}, "batch_size is out of range: 0"),
         (topology, "vip", {"seeds": labelled, "fanouts": [2, 0]}, "fanout out of range: 0, .* fanouts, hop 1"),
+        (topology, "vip", {"seeds": ~labelled}, "no vertex is labelled: 0 of 53 vertices"),
         (topology, "wrpr", {"seeds": torch.tensor([1, 2])}, r"torch.int64 \[2\], expected torch.bool \[53\]"),
         (topology, "wrpr", {"seeds": ~labelled}, "no vertex is labelled: 0 of 53 vertices"),
         (topology, "pagerank", {}, "unknown score: 'pagerank', expected one of degree, rpr, wrpr, vip"),
     ):
         with pytest.raises(InputError, match=message):
             score_vertices(Graph(topology=graph), by, **given)
+    with pytest.raises(InputError, match="iterations is out of range: -1"):
+        weighted_reverse_pagerank(topology, labelled, iterations=-1)
     with pytest.raises(InputError, match=r"1 of NaN"):
         hottest(torch.tensor([0.0, float("nan")]))

@@ -13,8 +13,9 @@ from amaranth.lib.wiring import In, Out
 from amaranth.utils import exact_log2
 
 from sagann.hardware.design import KernelDesign
-from sagann.hardware.rtl.aggregate import STALLS, Aggregate, beat_layout, pass_layout, word_layout
+from sagann.hardware.rtl.aggregate import STALLS, Aggregate
 from sagann.hardware.rtl.delay import delayed
+from sagann.hardware.rtl.streams import beat_layout, pass_layout, word_layout
 from sagann.hardware.rtl.update import (
     GRADS_AHEAD,
     ColumnSums,
@@ -160,10 +161,8 @@ class _RowMemory(wiring.Component):
 
     def elaborate(self, platform: object) -> Module:
         design, config, m = self._design, self.config, Module()
-        entry_tiles, entry_beats = (
-            design.entry_chunks // design.tile_chunks,
-            design.entry_chunks // design.beat_chunks,
-        )
+        entry_tiles = design.entry_chunks // design.tile_chunks
+        entry_beats = design.entry_chunks // design.beat_chunks
         m.submodules.memory = memory = Memory(
             shape=32 * design.lanes * design.entry_chunks, depth=design.row_entries, init=[]
         )
@@ -181,11 +180,8 @@ class _RowMemory(wiring.Component):
             with m.If(ends_row | (part == entry_tiles - 1)):
                 m.d.sync += place.eq(place + 1)
 
-        entry, beat, num_read = (
-            Signal.like(read.addr),
-            Signal(range(max(2, design.row_chunks))),
-            Signal.like(config.rows),
-        )
+        entry, num_read = Signal.like(read.addr), Signal.like(config.rows)
+        beat = Signal(range(max(2, design.row_chunks)))
         beat_part = beat[: exact_log2(entry_beats)]
         ends_read = beat == (config.row_chunks - 1) >> exact_log2(design.beat_chunks)
         is_there = Mux(config.chained, num_read < num_written, num_read < config.rows)

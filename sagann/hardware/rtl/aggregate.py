@@ -7,7 +7,6 @@ that it finds out itself are those that depend on time: whether a word's rows ha
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Any
 
 from amaranth.hdl import Array, Cat, Module, Mux, ResetInserter, Signal, Value
 from amaranth.lib import data, stream, wiring
@@ -16,144 +15,21 @@ from amaranth.lib.wiring import In, Out
 from amaranth.utils import ceil_log2, exact_log2
 
 from sagann.hardware.design import ADD_STAGES, DELAY, HAZARD, MUL_STAGES, KernelDesign
-from sagann.hardware.passes import Pass
 from sagann.hardware.rtl.delay import delayed
 from sagann.hardware.rtl.float32 import Add, Mul
+from sagann.hardware.rtl.streams import (
+    COUNT_BITS,
+    beat_layout,
+    chunk_layout,
+    drained_stream,
+    edge_layout,
+    pass_layout,
+    word_layout,
+)
 
-_COUNT_BITS = 32
-
-STALLS = data.StructLayout(dict.fromkeys(("rows", "room", "hazard"), _COUNT_BITS))
+STALLS = data.StructLayout(dict.fromkeys(("rows", "room", "hazard"), COUNT_BITS))
 """Cycles in which a word waited for rows, for room, or for sums that were under way, as in :class:`sagann.hardware.Cycles`, since the program
 began."""
-
-
-def pass_layout(design: KernelDesign) -> data.StructLayout:
-    """What the sequencer is told of a :class:`sagann.hardware.passes.Pass`; addresses and numbers are those of its fields."""
-    chunks, tiles = range(design.row_chunks + 1), range(design.array_weights + 1)
-    address, entry, mark = (
-        ceil_log2(max(2, depth)) for depth in (design.array_weights, design.row_entries, design.mask_entries)
-    )
-    return data.StructLayout(
-        {
-            "loads": 1,
-            "count": _COUNT_BITS,
-            "rows": _COUNT_BITS,
-            "rows_on_chip": 1,
-            "rows_from": entry,
-            "chained": 1,
-            "row_chunks": chunks,
-            "chunks": chunks,
-            "halves_of_rows": 1,
-            "drain_chunks": chunks,
-            "grad_chunks": chunks,
-            "gradient": 1,
-            "begins_sums": 1,
-            "reads_out": 1,
-            "tiles": tiles,
-            "weights": address,
-            "biases": address,
-            "rectifies": 1,
-            "marks_to": mark,
-            "keeps": 1,
-            "rows_to": entry,
-            "masks": 1,
-            "marks_from": mark,
-            "mark_tiles": tiles,
-        }
-    )
-
-
-def chunk_layout(design: KernelDesign) -> data.ArrayLayout:
-    """A chunk of a row: a float for each lane."""
-    return data.ArrayLayout(32, design.lanes)
-
-
-def beat_layout(design: KernelDesign) -> data.ArrayLayout:
-    """Chunks of a row that external memory gives in a cycle."""
-    return data.ArrayLayout(chunk_layout(design), design.beat_chunks)
-
-
-def edge_layout(design: KernelDesign) -> data.StructLayout:
-    """An edge of a word."""
-    return data.StructLayout(
-        {
-            "valid": 1,
-            "slot": exact_log2(design.window_rows),
-            "bank": exact_log2(design.scatter_pes),
-            "accumulator": ceil_log2(design.bank_chunks),
-            "half": 1,
-            "first": 1,
-            "coefficient": 32,
-        }
-    )
-
-
-def word_layout(design: KernelDesign) -> data.StructLayout:
-    """A word: edges, or destinations that are drained, of which the first edge states the accumulator; of their rows so many count."""
-    return data.StructLayout(
-        {
-            "edges": data.ArrayLayout(edge_layout(design), design.scatter_pes),
-            "drain": 1,
-            "grads": 1,
-            "rows": range(design.scatter_pes + 1),
-            "needs": _COUNT_BITS,
-            "releases": _COUNT_BITS,
-        }
-    )
-
-
-def drained_stream(design: KernelDesign) -> stream.Signature:
-    """A chunk of each of n destinations, which is taken as it comes, with what their word says of them."""
-    layout = {
-        "chunks": data.ArrayLayout(chunk_layout(design), design.scatter_pes),
-        "grads": 1,
-        "rows": range(design.scatter_pes + 1),
-    }
-    return stream.Signature(data.StructLayout(layout), always_ready=True)
-
-
-def encoded_pass(each: Pass, design: KernelDesign) -> dict[str, int]:
-    """A pass as a value of :func:`pass_layout`."""
-    others = {
-        "loads": each.loads is not None,
-        "drain_chunks": each.drains.chunks,
-        "grad_chunks": each.grads.chunks,
-    }
-    return {name: int(others[name] if name in others else getattr(each, name)) for name, _ in pass_layout(design)}
-
-
-def encoded_words(each: Pass, design: KernelDesign) -> list[dict[str, Any]]:
-    """The words of a pass as values of :func:`word_layout`."""
-    program, n = each.program, design.scatter_pes
-    assert program is not None
-    places = each.sums.accumulator(program.destination, design)
-    for is_grads, region in ((False, each.drains), (True, each.grads)):
-        words = (program.drains > 0) & (program.is_grads == is_grads)
-        places[words] = region.accumulator(program.destination[words], design)
-
-    def edge(word: int, number: int) -> dict[str, int]:
-        destination = int(program.destination[word, number])
-        return {
-            "valid": destination >= 0,
-            "slot": int(program.row[word, number]) % design.window_rows,
-            "bank": max(0, destination) % n,
-            "accumulator": int(places[word, number]) if destination >= 0 else 0,
-            "half": int(program.half[word, number]),
-            "first": int(program.is_first[word, number]),
-            "coefficient": int(program.coefficient[word, number].view("uint32")),
-        }
-
-    return [
-        {
-            "edges": [edge(word, number) for number in range(n)],
-            "drain": int(program.drains[word] > 0),
-            "grads": int(program.is_grads[word]),
-            "rows": int(program.drains[word]),
-            "needs": int(program.needs[word]),
-            "releases": int(program.releases[word]),
-        }
-        for word in range(program.num_words)
-    ]
 
 
 class Aggregate(wiring.Component):
@@ -250,8 +126,8 @@ class _Duplicator(wiring.Component):
             {
                 "config": In(pass_layout(design)),
                 "rows": In(stream.Signature(beat_layout(design))),
-                "released": In(_COUNT_BITS),
-                "arrived": Out(_COUNT_BITS),
+                "released": In(COUNT_BITS),
+                "arrived": Out(COUNT_BITS),
                 "writes": Out(1),
                 "address": Out(range(design.window_rows * self._row_beats)),
                 "beat": Out(beat_layout(design)),
@@ -291,8 +167,8 @@ class _Issue(wiring.Component):
             {
                 "config": In(pass_layout(design)),
                 "words": In(stream.Signature(word_layout(design))),
-                "arrived": In(_COUNT_BITS),
-                "released": Out(_COUNT_BITS),
+                "arrived": In(COUNT_BITS),
+                "released": Out(COUNT_BITS),
                 "active": Out(1),
                 "adds": Out(1),
                 "drains": Out(1),
@@ -310,14 +186,9 @@ class _Issue(wiring.Component):
         n, word, config = design.scatter_pes, self.words.payload, self.config
         begins = self.chunk == 0
         chunks = Mux(word.drain, Mux(word.grads, config.grad_chunks, config.drain_chunks), config.chunks)
-        # What the last cycles began: an accumulator of each bank.
-        history = [
-            [
-                Signal(data.StructLayout({"valid": 1, "accumulator": ceil_log2(design.bank_chunks)}))
-                for _ in range(n)
-            ]
-            for _ in range(HAZARD - 1)
-        ]
+        # The accumulators of each bank whose additions began in the last cycles.
+        began = data.StructLayout({"valid": 1, "accumulator": ceil_log2(design.bank_chunks)})
+        history = [[Signal(began) for _ in range(n)] for _ in range(HAZARD - 1)]
         clashes = []
         for number in range(n):
             bank, base, half = self.banks[number], Signal(ceil_log2(design.bank_chunks)), Signal()

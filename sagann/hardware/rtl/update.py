@@ -14,9 +14,9 @@ from amaranth.lib.wiring import In, Out
 from amaranth.utils import ceil_log2, exact_log2
 
 from sagann.hardware.design import ADD_STAGES, HAZARD, MUL_STAGES, KernelDesign
-from sagann.hardware.rtl.aggregate import chunk_layout, drained_stream, pass_layout
 from sagann.hardware.rtl.delay import delayed
 from sagann.hardware.rtl.float32 import Add, Mul
+from sagann.hardware.rtl.streams import chunk_layout, drained_stream, pass_layout
 
 _TO_SUM = GRADS_AHEAD = 1 + MUL_STAGES
 "Cycles from an operand's arrival at a multiply-accumulator to its product."
@@ -128,11 +128,8 @@ class Feeder(wiring.Component):
         ends_outer = reads & all_fed & (since == HAZARD - 1)
         ends_read = ends_outer & (outer + 1 == num_outer)
         # The weights of a chunk, the masks of a row and of the rows of a set, and whether sums of gradients begin.
-        line, marks, set_marks = (
-            Signal.like(self.address),
-            Signal.like(self.mask_address),
-            Signal.like(self.mask_address),
-        )
+        line = Signal.like(self.address)
+        marks, set_marks = Signal.like(self.mask_address), Signal.like(self.mask_address)
         is_fresh = Signal(init=1)
         next_marks = marks + Mux(Mux(config.gradient, ends_outer, feeds & ends_tile), config.mark_tiles, 0)
         with m.If(reads):

@@ -1,8 +1,7 @@
 """Generated sources, kept in a cache folder for people to read and for later processes to find.
 
 Edge functions that differ in names alone have one source, and are compiled once: names come from the models that people write. A source's name is
-the hash of its text and of the library that it imports, so a changed library never meets an old
-kernel.
+the hash of its text and of the library that it imports, so a changed library never meets an old kernel.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from sagann.kernels.edge.function import EdgeFunction, verify
 def canonical_source(
     function: EdgeFunction, in_order: frozenset[str], emit: Callable[[EdgeFunction, frozenset[str]], str]
 ) -> str:
-    """What ``emit`` writes for a function, and inputs of it that lie in the order of the pass, under canonical names."""
+    """The source that ``emit`` writes for a function under canonical names; ``in_order`` names its inputs that lie in the order of the pass."""
     verify(function)
     names = canonical_names(function)
     return emit(renamed(function, names), frozenset(names[name] for name in in_order))

@@ -24,7 +24,7 @@ from sagann.graph.topology import Topology
 from sagann.kernels.edge.function import EdgeFunction
 from sagann.kernels.edge.kinds import placed, reduced_outputs, reduced_results, results_of
 from sagann.kernels.edge.pass_edges import Edges
-from sagann.kernels.edge.walk import num_groups
+from sagann.kernels.edge.walk import num_groups, used_rows
 
 Run = Callable[..., tuple[Tensor, ...]]
 "The ``run`` of a dialect, with the arguments of :func:`sagann.kernels.edge.naive.run`."
@@ -78,10 +78,13 @@ class GatherState:
         self, run: Run, edges: Edges, arrays: Mapping[str, Tensor], *, seed: int = 0, edge_offset: int = 0
     ) -> tuple[Tensor, ...]:
         """Add the edges of a chunk, of which the first one has the id ``edge_offset``, by a dialect's ``run``; returns the chunk's "edge" outputs."""
+        groups = num_groups(edges, self.function.at)
+        # Kernels write rows by address.
+        assert groups == self.num_rows or used_rows(edges, self.function.at) <= self.num_rows < groups
         # PassEdges are chunks. To start anew for the first chunk would take another kernel and save a part of one chunk.
         as_in_memory = (
             isinstance(edges, Topology)
-            and num_groups(edges, self.function.at) == self.num_rows
+            and groups == self.num_rows
             and (edge_offset == 0 or not self.function.numbers_edges)
         )
         starts = self._results is None and as_in_memory
