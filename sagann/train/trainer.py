@@ -410,6 +410,7 @@ class Trainer:
         best = session.tracker.weights if session.finished else None
         if best is not None:
             self.model.load_state_dict(best)
+            self._tell(session.tracker.first_is_best(session.history))
         metrics = self.evaluate() if session.finished else {}
         result = result_of(session, metrics, weights="last" if best is None else "best", run_dir=self.run_dir)
         if folder is not None and session.finished:
