@@ -29,11 +29,11 @@ from sagann.saga.engine import using_engine
 from sagann.storage.folder import write_whole
 from sagann.train import Reporter, RunInfo, Trainer, TrainResult
 from sagann.train.checkpoint import Position
-from sagann.train.identity import require_divisible
 from sagann.train.resources import resolve_device
 from sagann.train.run_folder import CONFIG_FILE, RUNS, RunFolder, is_of_run
 from sagann.train.runner import large_arrays
 from sagann.train.streamed import Streaming
+from sagann.train.trainable import require_divisible
 
 
 class _RunReporter(ProgressReporter):
