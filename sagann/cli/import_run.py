@@ -37,9 +37,7 @@ def import_run(
     found = detect_format(source) if kind == "auto" else kind
     of_others = {name for each in FORMATS.values() for name in each.arguments}
     arguments, is_edge_list = FORMATS[found].arguments, found in EDGE_LISTS
-    if foreign := [
-        name for name in given if name in of_others - arguments.keys() or not (is_edge_list or name in arguments)
-    ]:
+    if foreign := [name for name in given if name not in arguments and (name in of_others or not is_edge_list)]:
         raise InputError(
             f"option is for another format: {', '.join('--' + name.replace('_', '-') for name in foreign)} with "
             f"format {found} (in sagann data import)",
@@ -71,7 +69,7 @@ def import_run(
 
 
 def _counting(progress: Progress, num_read: dict[str, int]) -> Progress:
-    """The progress of an import, which also writes the numbers of rows that are read to ``num_read``, by the name of their array, but for splits."""
+    """The progress of an import, which also writes the numbers of rows that are read to ``num_read``, by the name of their array, except those of splits."""
 
     def told(done: int, total: int | None, unit: str, stage: str) -> None:
         name = "edges" if stage == READING else stage.removeprefix(WRITING)

@@ -18,6 +18,7 @@ from sagann.cli.options import App, DebugOption, QuietOption, Shared, ThreadsOpt
 from sagann.cli.signals import Signals
 from sagann.errors import nearest
 from sagann.processes import end_quickly
+from sagann.ranges import require_integer
 
 app = App(
     name="sagann",
@@ -86,6 +87,7 @@ def _run_command(arguments: Sequence[str], shared: Shared) -> int:
     command = typer.main.get_command(app)
     code = None
     try:
+        _check_environment()
         code = command.main(list(arguments), prog_name="sagann", standalone_mode=False, obj=shared)
     except BaseException as error:  # noqa: BLE001 - every failure ends here, and a user's model may raise anything
         if shared.error is None:
@@ -110,6 +112,15 @@ def _advise(error: Any) -> None:
         error.possibilities = [near if near[0] == "-" else f"{names[near]} without a name"] if near else None
     elif error.message.startswith("Got unexpected extra argument"):
         error.message += ". Write the name of an option before its value, and a switch without one, as --undirected or --no-undirected."
+
+
+def _check_environment() -> None:
+    """Refuse a number of Numba's threads with which Numba cannot be imported; it ignores a value that is no integer."""
+    try:
+        number = int(os.environ.get("NUMBA_NUM_THREADS", ""))
+    except ValueError:
+        return
+    require_integer(number, "threads", where="the environment's NUMBA_NUM_THREADS")
 
 
 def _fail(error: BaseException, shared: Shared) -> int:

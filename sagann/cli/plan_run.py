@@ -50,10 +50,10 @@ from sagann.saga.layer import count_hops
 from sagann.storage.picture import require_drawing
 from sagann.train import Trainer
 from sagann.train.balancer import learned_costs
-from sagann.train.identity import require_divisible
 from sagann.train.resources import resolve_device
 from sagann.train.run_folder import RUNS, is_of_run
 from sagann.train.streamed import Streaming
+from sagann.train.trainable import require_divisible
 
 _PROGRAMS, _STREAMED = "the programs of layers", "an epoch within a budget (--memory)"
 _SAMPLED, _TRAINERS, _PARTS = "mini-batches (--sample)", "several trainers (--devices)", "workers (--workers)"

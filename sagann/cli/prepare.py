@@ -47,7 +47,7 @@ _LINK_SHARES_SAID = (
 def training_graph(
     config: DataConfig, *, task: str | None, seed: int, say: Callable[[str], None], check: bool = True
 ) -> Graph:
-    """Open the graph that ``config`` names, with the answers of one task and a split to train on; ``say`` is told of what nobody asked for."""
+    """Open the graph that ``config`` names, with the answers of one task and a split to train on; ``say`` gets notes on defaults and on data that are left out."""
     graph = with_task(open_checked(config, keep_splits=config.split is None, check=check), config, task, say)
     if config.data.endswith(".npz") and os.path.isfile(config.data):
         from sagann.storage.npz_graph import arrays_left_out

@@ -14,6 +14,7 @@ from torch import Tensor
 from sagann.errors import InputError
 from sagann.storage.folder import is_dataset
 from sagann.storage.npy import write_npy
+from sagann.train.run_folder import RunFolder
 
 _AT_ONCE_BYTES = 32 << 20
 
@@ -28,8 +29,8 @@ def check_target(path: Path, suffixes: Sequence[str], *, overwrite: bool, option
         what, hint = f"file cannot be written: there is no folder '{folder}'", elsewhere
     elif not os.access(folder, os.W_OK):
         what, hint = f"file cannot be written: the folder '{folder}' may not be written to", elsewhere
-    elif owner := dataset_of(path):
-        what = f"file cannot be written among those of a dataset: they belong to {owner}"
+    elif owner := owner_of(path):
+        what = f"file cannot be written among those of a dataset or a run: they belong to {owner}"
         hint = "Choose a file in another folder."
     elif os.path.lexists(path) and not path.is_file():
         what, hint = "file cannot be written: what stands there is not a file", "Choose another name."
@@ -41,10 +42,14 @@ def check_target(path: Path, suffixes: Sequence[str], *, overwrite: bool, option
     raise InputError(f"{what} (in {option} {path})", hint=hint)
 
 
-def dataset_of(path: Path) -> Path | None:
-    """The dataset in whose folder ``path`` would lie; None if there is none."""
+def owner_of(path: Path) -> Path | None:
+    """The dataset in whose folder, or the run in whose subfolders, ``path`` would lie; None if there is none."""
     inside = path.parent.resolve()
-    return next((folder for folder in (inside, *inside.parents) if is_dataset(folder)), None)
+    for folder in (inside, *inside.parents):
+        # Predictions may be written into a run folder itself.
+        if is_dataset(folder) or (folder != inside and RunFolder(folder).exists):
+            return folder
+    return None
 
 
 def write_classes(

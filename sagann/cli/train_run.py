@@ -14,7 +14,7 @@ from sagann.byte_size import format_bytes
 from sagann.cli.failure import INTERRUPTED
 from sagann.cli.options import Given, Shared
 from sagann.cli.prepare import training_graph
-from sagann.cli.result_file import dataset_of
+from sagann.cli.result_file import owner_of
 from sagann.cli.run_settings import chosen_settings, new_engine, require_nothing_of_workers
 from sagann.config import RunConfig
 from sagann.errors import CheckpointError, InputError
@@ -26,14 +26,14 @@ from sagann.report.tables import metrics_table
 from sagann.report.terminal import Terminal
 from sagann.runtime.team import SOLO, START_TIMEOUT_S, Team
 from sagann.saga.engine import using_engine
-from sagann.storage.folder import write_whole
+from sagann.storage.folder import TEMPORARY_PREFIX, write_whole
 from sagann.train import Reporter, RunInfo, Trainer, TrainResult
 from sagann.train.checkpoint import Position
-from sagann.train.identity import require_divisible
 from sagann.train.resources import resolve_device
-from sagann.train.run_folder import CONFIG_FILE, RUNS, RunFolder, is_of_run
+from sagann.train.run_folder import CONFIG_FILE, HISTORY_FILE, LOCK_FILE, RUN_FILE, RUNS, RunFolder, is_of_run
 from sagann.train.runner import large_arrays
 from sagann.train.streamed import Streaming
+from sagann.train.trainable import require_divisible
 
 
 class _RunReporter(ProgressReporter):
@@ -221,16 +221,27 @@ def _check_folder(run_dir: Path, *, resume: bool, overwrite: bool) -> None:
     """Refuse a folder that holds files, or lies in a dataset or a run, before the graph is opened."""
     if resume:
         return
-    if owner := dataset_of(run_dir):
+    if owner := owner_of(run_dir):
         raise InputError(
-            f"a run cannot be saved among the files of a dataset: they belong to {owner}, and may be replaced with it (in {run_dir})",
+            f"a run cannot be saved among the files of a dataset or of another run: they belong to {owner}, "
+            f"and may be replaced with it (in {run_dir})",
             hint="Choose a folder elsewhere with --out.",
         )
     if run_dir.exists() and not run_dir.is_dir():
         raise InputError(
             f"the run folder is a file: a folder is needed (in {run_dir})", hint="Choose another --out."
         )
-    RunFolder(run_dir).require_free(overwrite=overwrite)
+    folder = RunFolder(run_dir)
+    names = {path.name for path in run_dir.glob("*") if not path.name.startswith(TEMPORARY_PREFIX)}
+    # Settings alone are those of a run that was killed before its first epoch.
+    is_unstarted = names <= {CONFIG_FILE, HISTORY_FILE, LOCK_FILE}
+    is_run = folder.exists or (CONFIG_FILE in names and (folder.has_work or is_unstarted))
+    if names and not is_run:
+        raise InputError(
+            f"the folder holds something else than a run: {len(names)} files and folders, no {RUN_FILE} of a run (in {run_dir})",
+            hint="Choose an empty or a new folder with --out.",
+        )
+    folder.require_free(overwrite=overwrite)
 
 
 def _say_interrupted(text: str, settings: RunConfig, run_dir: Path, terminal: Terminal) -> None:

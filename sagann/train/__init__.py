@@ -1,4 +1,4 @@
-"""Training: Trainer, its configuration, its run folders. What most runs do without, as Numba, is imported by the function that needs it."""
+"""Training: Trainer, its configuration, its run folders. Functions import Numba and other modules that most runs do not need."""
 
 from sagann.config import TrainConfig
 from sagann.train.contract import Contract

@@ -124,8 +124,8 @@ class SampledEpochs(BatchEpochs):
             ahead = plan.ahead
             if plan.hot is not None:
                 # Features that lie on the device already have no need of a hot tier there.
-                is_beside = predictor.device.type == "cuda" and self._prepared.walked.topology.device.type == "cpu"
-                device = predictor.device if is_beside and is_in_memory(graph.features) else None
+                is_copied = predictor.device.type == "cuda" and self._prepared.walked.topology.device.type == "cpu"
+                device = predictor.device if is_copied and is_in_memory(graph.features) else None
                 hottest = self._hottest(graph, config)
                 graph = with_hot_tier(graph, plan.hot, config, hottest, say=say, device=device)
         return graph, ahead
@@ -200,17 +200,17 @@ class SampledEpochs(BatchEpochs):
 
 
 def require_shareable(model: nn.Module, prepared: PreparedGraph, by: str) -> None:
-    """Refuse what several trainers of a mini-batch cannot compute apart: means over it, and edge data that learn. ``by`` names them in errors."""
+    """Refuse means over a mini-batch and edge data that learn, which its parts do not give. ``by`` names who computes a part, for errors."""
     for name, norm in batch_norms_over_rows(model).items():
         raise LayerError(
-            f"a model whose mini-batches {by} share must treat vertices independently between its layers: "
+            f"a model whose mini-batches are divided among {by} must treat vertices independently between its layers: "
             f"the {type(norm).__name__} '{name}' computes a mean over all of them (in {type(model).__name__})",
             hint="Use LayerNorm instead of BatchNorm.",
         )
     for name, rows in prepared.graph.topology.edge_data.items():
         if rows.requires_grad:
             raise InputError(
-                f"edge data that learn are not shared out: '{name}' has a gradient (in TrainConfig.{by})",
+                f"edge data that learn are not divided among {by}: '{name}' has a gradient (in graph '{prepared.graph.name}')",
                 hint=f"Train in this process alone, without {by}.",
             )
 

@@ -104,7 +104,7 @@ class CheckpointFolder:
         return state
 
     def newest(self, *, on_damaged: Callable[[str], None]) -> State | None:
-        """The newest whole checkpoint; None where there is none, a CheckpointError where every one is damaged. ``on_damaged`` is told of these."""
+        """The newest whole checkpoint; None where there is none, a CheckpointError where every one is damaged. ``on_damaged`` gets a message on each damaged one."""
         last: CheckpointError | None = None
         tried: list[Position] = []
         # Listed anew each time: a process that trains writes new checkpoints and removes old ones.

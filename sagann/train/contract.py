@@ -135,7 +135,7 @@ class Contract:
         if found > expected or found == 0 < expected:
             raise _unfit(
                 graph,
-                f"the graph has {'more' if found else 'fewer'} edge types, than the model was trained on: {found} edge types, the model expects {expected}",
+                f"the graph has {'more' if found else 'fewer'} edge types than the model was trained on: {found} edge types, the model expects {expected}",
                 "Number the edge types as in the training graph, and remove edges of unknown types.",
             )
 

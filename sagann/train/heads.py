@@ -271,7 +271,8 @@ class LinkHead(Head):
         def scored(rows: Tensor) -> Tensor:
             # The backward pass of an embedding adds in parallel, that of an index does not. Rows may be too many for the device.
             sources, destinations = (F.embedding(ids, rows).to(self.device) for ids in (src, dst))
-            scores = score(sources, destinations, None if types is None else types.to(self.device))
+            # A score may overwrite its arguments.
+            scores = score(sources, destinations, None if types is None else types.to(self.device, copy=True))
             if _is_floats(scores, self.device) and scores.shape == (len(src),):
                 return scores
             raise LayerError(

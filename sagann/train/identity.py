@@ -25,12 +25,10 @@ from sagann.graph.graph import named_arrays
 from sagann.nn import ModelConfig
 from sagann.nn.model_call import class_of
 from sagann.nn.user_model import imported_files
-from sagann.options import refuse
 from sagann.runtime.team import START_TIMEOUT_S, Team
 from sagann.saga.engine import current_engine
 from sagann.storage.verify import array_checksums
-from sagann.train.checkpoint import digest, pack, unpack
-from sagann.train.reporter import EpochRecord
+from sagann.train.checkpoint import digest
 from sagann.train.resources import resolve_device, versions
 
 if TYPE_CHECKING:
@@ -144,27 +142,10 @@ def _digest(array: Features, *, as_stated: bool = False) -> str:
     return digest(f"{array.dtype} {[store.num_rows, *store.row_shape]} {checksums}".encode())
 
 
-def require_divisible(config: TrainConfig, *, balance: str) -> None:
-    """Refuse what several workers, whose parts are balanced by a policy, cannot train yet."""
-    if balance == "cost" and config.memory is not None:
-        raise InputError(
-            f"vertices do not move between workers that stream: balance is 'cost', memory is {config.memory!r} "
-            "(in TrainConfig.memory)",
-            hint="Balance by edges or vertices (--balance edges), or leave memory out.",
-        )
-    if balance == "cost" and config.sample is not None:
-        raise InputError(
-            f"mini-batches are divided equally among workers: balance is 'cost', sample is {list(config.sample)} (in TrainConfig.sample)",
-            hint="Balance by edges or vertices (--balance edges), or leave sample out.",
-        )
-    why = "several workers train, which have a device each and write no profile"
-    refuse(config, ["devices", "profile"], why, "train with one worker")
-
-
 def device_together(name: str, team: Team, say: Callable[[str | None], None] = lambda text: None) -> torch.device:
     """The device that this process computes on; of several workers, connected with the others' devices. All call this at the same time.
 
-    Where 'auto' is a processor on one machine, it is on all. ``say`` is told why CUDA devices are left alone, if they are.
+    Where 'auto' is a processor on one machine, it is on all. ``say`` gets the reason why CUDA devices are not used, if any.
     """
     if team.size == 1:
         return resolve_device(name)
@@ -228,15 +209,3 @@ def require_same(team: Team, values: Mapping[str, Any]) -> None:
                 f"{team.rank} of {team.size})",
                 hint="Start every worker with the same versions, data, model and options.",
             )
-
-
-def continue_together(session: TrainSession) -> None:
-    """Bring every worker's session to the state of the first worker's. No other worker reads the run folder."""
-    content, team = None, session.team
-    if team.is_first:
-        history = [record.to_json() for record in session.history]
-        content = pack({"state": session.state_dict(run="", history_bytes=0), "history": history})
-    content = team.from_first(content, "sharing the checkpoint")
-    if not team.is_first:
-        found = unpack(content)
-        session.restore(found["state"], [EpochRecord.from_json(line) for line in found["history"]])

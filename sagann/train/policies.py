@@ -135,7 +135,15 @@ class Policies:
         if issubclass(kind, ReduceLROnPlateau):
             options.setdefault("mode", "max" if maximise else "min")
         with explained("scheduler", config.scheduler):
-            return kind(optimizer, **options)
+            scheduler = kind(optimizer, **options)
+        # torch finds that out in the step after the last one.
+        length = getattr(scheduler, "total_steps", None)
+        if length is not None and length < config.epochs:
+            raise InputError(
+                f"the schedule ends before training: {length} steps, {config.epochs} epochs (in TrainConfig.scheduler_options)",
+                hint=f"Set total_steps to at least {config.epochs}, or train for fewer epochs.",
+            )
+        return scheduler
 
     def try_out(self) -> None:
         """Step the optimizer and the scheduler on a parameter of no use: torch checks most options when it uses them, perhaps in the middle of training."""

@@ -105,7 +105,7 @@ class RunFolder:
 
     @property
     def exists(self) -> bool:
-        """Whether there is a run.json of ours, as since a run was started. It is the last file that :meth:`clear` removes."""
+        """Whether a run was started here: there is a run.json of ours, the last file that :meth:`clear` removes."""
         try:
             found = json.loads((self.path / RUN_FILE).read_bytes())
         except (OSError, ValueError):
@@ -130,7 +130,7 @@ class RunFolder:
         return [name for name in names if (self.path / name).exists()] if not (self.exists or self.has_work) else []
 
     def require_free(self, *, overwrite: bool) -> None:
-        """Refuse a run that has trained an epoch, unless it is to be replaced, and files of others in the places of a run's."""
+        """Refuse a folder with a run that has trained an epoch, unless it is to be replaced, and files of others under names of a run's files."""
         if self.has_work and not overwrite:
             raise InputError(
                 f"the run folder holds a run: neither resume nor overwrite was asked for (in {self.path})",

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from sagann.errors import CheckpointError
-from sagann.train.checkpoint import Position
+from sagann.train.checkpoint import Position, pack, unpack
 from sagann.train.identity import check_same, digest_of
 from sagann.train.reporter import EpochProgress, EpochRecord, Reporter
 from sagann.train.run import Run
@@ -114,14 +114,28 @@ def continue_run(session: TrainSession, folder: RunFolder, run: Run, on_message:
         folder.cut_history(num_bytes)
     folder.write_run(replace(saved, train_config=run.train_config, automatic_bytes=run.automatic_bytes))
     if session.finished:
-        why, option = f"the run has had its {session.epoch} epochs", "epochs"
+        why = f"the run has had its {session.epoch} epochs. Raise epochs"
         if (tracker := session.tracker).exhausted:
-            why = f"the run stopped early after epoch {session.epoch}: {tracker.monitor} has not improved since epoch {tracker.improved}"
-            why, option = f"{why}, and patience is {tracker.patience}", "patience"
-        on_message(f"Nothing is left to train: {why}. Raise {option} to go on.")
+            why = (
+                f"the run stopped early after epoch {session.epoch}: {tracker.monitor} has not improved since epoch {tracker.improved}, and "
+                f"patience is {tracker.patience}. Raise patience"
+            )
+        on_message(f"Nothing is left to train: {why} to go on.")
     else:
         folder.clear_result()
     return digest
+
+
+def continue_together(session: TrainSession) -> None:
+    """Bring every worker's session to the state of the first worker's. No other worker reads the run folder."""
+    content, team = None, session.team
+    if team.is_first:
+        history = [record.to_json() for record in session.history]
+        content = pack({"state": session.state_dict(run="", history_bytes=0), "history": history})
+    content = team.from_first(content, "sharing the checkpoint")
+    if not team.is_first:
+        found = unpack(content)
+        session.restore(found["state"], [EpochRecord.from_json(line) for line in found["history"]])
 
 
 def _lost(what: str, value: str, where: str) -> CheckpointError:

@@ -211,6 +211,10 @@ class TrainSession:
         config = self.config
         clip = "" if config.clip_norm is not None else ", or clip gradients (clip_norm = 1)"
         hint = f"Lower lr (try {config.lr / 10:g}){clip}; large feature values want normalising first."
+        for group in self.optimizer.param_groups:
+            dtypes, eps = {parameter.dtype for parameter in group["params"]}, group.get("eps")
+            if isinstance(eps, float) and (lost := [each for each in dtypes if not torch.tensor(eps, dtype=each)]):
+                hint = f"eps of the optimizer, {eps:g}, is 0 in {lost[0]}: set eps to 1e-4 in optimizer_options, or train in torch.bfloat16."
         raise InputError(
             f"training diverged: the {what} is {value} (in optimizer {config.optimizer} with lr {config.lr:g})",
             hint=hint,
@@ -326,6 +330,18 @@ class BestTracker:
                     name: value.detach().clone() if isinstance(value, Tensor) else value
                     for name, value in model.state_dict().items()
                 }
+
+    def first_is_best(self, history: Sequence[EpochRecord]) -> str | None:
+        """A warning where the first of several evaluated epochs is the best one, whose weights are kept; else None."""
+        evaluated = [record for record in history if record.metrics]
+        if self.weights is None or len(evaluated) < 2 or self.epoch != evaluated[0].epoch:
+            return None
+        first, last = evaluated[0], evaluated[-1]
+        return (
+            f"The kept weights are hardly trained: {self.monitor} was best in epoch {first.epoch} ({self.value:.4g}), the first one measured. "
+            f"In epoch {last.epoch} it is {self.monitored(last.metrics):.4g}; the training loss went from {first.loss:.4g} to {last.loss:.4g}. "
+            "Lower lr, monitor another metric, or keep the last weights (weights = 'last')."
+        )
 
     def state_dict(self) -> dict[str, Any]:
         """The tracker's part of a checkpoint."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 import torch
@@ -11,23 +12,65 @@ from torch import Tensor, nn
 
 from sagann import interop
 from sagann.config import TrainConfig
-from sagann.errors import InputError, LayerError
+from sagann.errors import InputError, LayerError, MissingDependencyError
 from sagann.free_space import require_memory
-from sagann.graph import Graph
+from sagann.graph import Graph, for_task
 from sagann.graph.answers import SPLITTERS
-from sagann.graph.graph import answers_of
+from sagann.graph.graph import answers_of, left_out, task_of
+from sagann.graph.validate import validate_labels
 from sagann.nn import MODELS, ModelConfig, build_model
 from sagann.nn.model_call import is_written_for_pyg
+from sagann.options import refuse
 from sagann.saga.layer import count_hops
 from sagann.saga.row_runs import tolerance_of
-from sagann.train.metrics import present_splits
+from sagann.storage.verify import check_graph
+from sagann.train.metrics import DECISION_BYTES, most_measured, present_splits
 from sagann.train.resources import seeded
 
 if TYPE_CHECKING:
+    from sagann.runtime.team import Team
     from sagann.train.predictor import Predictor
 
 _TRIED_SEEDS = 8
 "Seeds on which it is tried whether the row of one depends on the others."
+
+
+def learned_graph(
+    graph: Graph, config: TrainConfig, team: Team, *, validate: bool, tell: Callable[[str | None], None]
+) -> Graph:
+    """The graph with the answers of a run's task alone, if it can be trained on."""
+    learned = for_task(graph, config.task, where="TrainConfig.task")
+    tell(left_out(graph, task_of(learned)))
+    # The first of several workers checks every value, and the others wait for the result.
+    with team.together("checking the graph"):
+        if validate:
+            check_graph(learned)
+        else:
+            validate_labels(learned)
+    _check_answers(learned)
+    tell(_learned_as_well(learned))
+    unit = learned.answers.unit
+    config.require_effect(of_graphs=unit == "graph", of_links=unit == "link")
+    if config.tensorboard and find_spec("tensorboard") is None:
+        raise MissingDependencyError("tensorboard", extra="tensorboard", feature="TrainConfig.tensorboard")
+    return learned
+
+
+def require_divisible(config: TrainConfig, *, balance: str) -> None:
+    """Refuse what several workers, whose parts are balanced by a policy, cannot train yet."""
+    if balance == "cost" and config.memory is not None:
+        raise InputError(
+            f"vertices do not move between workers that stream: balance is 'cost', memory is {config.memory!r} "
+            "(in TrainConfig.memory)",
+            hint="Balance by edges or vertices (--balance edges), or leave memory out.",
+        )
+    if balance == "cost" and config.sample is not None:
+        raise InputError(
+            f"mini-batches are divided equally among workers: balance is 'cost', sample is {list(config.sample)} (in TrainConfig.sample)",
+            hint="Balance by edges or vertices (--balance edges), or leave sample out.",
+        )
+    why = "several workers train, which have a device each and write no profile"
+    refuse(config, ["devices", "profile"], why, "train with one worker")
 
 
 def require_features(graph: Graph, what: str, *, hint: str) -> None:
@@ -98,7 +141,7 @@ def require_seeds_apart(predictor: Predictor, graph: Graph, fanouts: Sequence[in
         )
 
 
-def check_trainable(graph: Graph) -> None:
+def _check_answers(graph: Graph) -> None:
     """Refuse a graph without answers to learn, or without vertices, or graphs, to train on."""
     where, answers = f"graph '{graph.name}'", graph.answers
     if answers.targets is None and (answers.labels is None or answers.num_classes < 1):
@@ -137,7 +180,7 @@ def _check_links(graph: Graph) -> None:
         )
 
 
-def learned_as_well(graph: Graph) -> str:
+def _learned_as_well(graph: Graph) -> str:
     """A sentence about links to validate and test on that are edges of the graph too, or reverses of edges; empty where there is none."""
     if graph.links is None:
         return ""
@@ -169,20 +212,15 @@ def model_to_train(
     config: TrainConfig,
     *,
     device: torch.device,
+    team: Team,
     tell: Callable[[str | None], None],
 ) -> nn.Module:
     """The model of a run: built from its configuration under the seed, or the user's own, which may be one of PyTorch Geometric."""
     if isinstance(model, ModelConfig):
         tell(model.without_effect(of_graphs=graph.answers.unit == "graph"))
-        if model.model in MODELS and device.type == "cpu":
-            # A wrong label makes billions of classes. Nothing is allocated on the device 'meta'.
-            with seeded(config.seed, device), torch.device("meta"):
-                weights = sum(parameter.nbytes for parameter in build_model(model, graph).parameters())
-            require_memory(
-                2 * weights,
-                where=f"weights and gradients of {model.model}, hidden {model.hidden}, for {graph.answers.num_outputs} outputs",
-                hint="If there are too many classes, number them from 0 without gaps. Else use a smaller --hidden, or fewer --layers.",
-            )
+        if device.type == "cpu":
+            # CUDA devices refuse by themselves.
+            _require_room(model, graph, config, is_alone=team.size == 1)
         with seeded(config.seed, device):
             model = build_model(model, graph)
     if is_written_for_pyg(model):
@@ -191,3 +229,27 @@ def model_to_train(
     if config.sample is not None:
         check_sampled(model, graph, config.sample)
     return model
+
+
+def _require_room(model: ModelConfig, graph: Graph, config: TrainConfig, *, is_alone: bool) -> None:
+    """Refuse a run whose weights and outputs alone do not fit memory, as where a wrong label makes billions of classes.
+
+    Weights are counted with their gradients, or with the outputs of all vertices, if these are larger. The weights of a user's own model are not counted.
+    """
+    answers, is_streamed, weights, outputs = graph.answers, config.memory is not None, 0, 0
+    if is_streamed and graph.multi_label:
+        # Logits lie in files, but decisions of several labels are counted a split at a time.
+        outputs = most_measured(graph.vertices) * graph.num_classes * DECISION_BYTES
+    elif is_alone and not is_streamed and answers.unit != "graph":
+        width = model.hidden if answers.unit == "link" else answers.num_outputs
+        outputs = graph.num_vertices * width * torch.float32.itemsize
+    if model.model in MODELS:
+        # Nothing is allocated on the device 'meta'.
+        with seeded(config.seed, torch.device("cpu")), torch.device("meta"):
+            weights = sum(parameter.nbytes for parameter in build_model(model, graph).parameters())
+    streamed = "" if is_streamed else "--memory, which streams the run, "
+    require_memory(
+        weights + max(weights, outputs),
+        where=f"{model.model}, hidden {model.hidden}, for {answers.num_outputs} outputs on {graph.num_vertices} vertices",
+        hint=f"If there are too many classes, number them from 0 without gaps. Else use {streamed}a smaller --hidden, or fewer --layers.",
+    )

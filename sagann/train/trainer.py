@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from contextlib import ExitStack
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,24 +18,15 @@ import torch
 from torch import Tensor, nn
 
 from sagann.config import TrainConfig
-from sagann.errors import CheckpointError, MissingDependencyError, require_type
-from sagann.graph import Graph, for_task
-from sagann.graph.graph import left_out, task_of
-from sagann.graph.validate import validate_labels
+from sagann.errors import CheckpointError, require_type
+from sagann.graph import Graph
 from sagann.nn import ModelConfig
 from sagann.registry import default
 from sagann.runtime.team import SOLO
-from sagann.storage.verify import check_graph
 from sagann.train.automatic import automatic_budget, bytes_in_files
 from sagann.train.contract import Contract, require_names
 from sagann.train.epoch_source import EpochSource, source_of
-from sagann.train.identity import (
-    continue_together,
-    device_together,
-    require_agreement,
-    require_divisible,
-    require_same_run,
-)
+from sagann.train.identity import device_together, require_agreement, require_same_run
 from sagann.train.losses import LossFunction, build_loss
 from sagann.train.metrics import Metrics, OwnMetrics
 from sagann.train.policies import OptimizerFactory, ParamGroups, Policies, SchedulerFactory
@@ -54,10 +44,10 @@ from sagann.train.resources import own_turn, reproducible, seeded, stop_on_inter
 from sagann.train.run import info_of, model_name, result_of, run_of, summary_of, trained_on
 from sagann.train.run_folder import EVENTS, RunFolder
 from sagann.train.runner import PreparedGraph, large_arrays
-from sagann.train.saver import Saver, continue_run, start_run
+from sagann.train.saver import Saver, continue_run, continue_together, start_run
 from sagann.train.session import BestTracker, TrainSession, resolve_monitor
 from sagann.train.streamed import Streaming
-from sagann.train.trainable import check_trainable, learned_as_well, model_to_train, require_seeds_apart
+from sagann.train.trainable import learned_graph, model_to_train, require_divisible, require_seeds_apart
 
 if TYPE_CHECKING:
     from sagann.runtime.team import Team
@@ -155,7 +145,10 @@ class Trainer:
         self._records: Sequence[EpochRecord] = ()
         self._is_stopping = False
         with own_turn(self.team):
-            self.graph: Graph = self._checked(graph, validate=validate and is_first)
+            self._policies.try_out()
+            self.graph: Graph = learned_graph(
+                graph, self.config, self.team, validate=validate and is_first, tell=self._tell
+            )
             "The training graph, with the answers of the run's task alone."
             contract = Contract.of(self.graph)
             names = class_names or self.graph.class_names[: contract.num_classes]
@@ -181,26 +174,6 @@ class Trainer:
             self.prepared: PreparedGraph = self._prepare()
             "The graph as the model reads it."
 
-    def _checked(self, graph: Graph, *, validate: bool) -> Graph:
-        """The graph with the answers of the run's task alone, if it can be trained on."""
-        config = self.config
-        learned = for_task(graph, config.task, where="TrainConfig.task")
-        self._tell(left_out(graph, task_of(learned)))
-        self._policies.try_out()
-        # The first of several workers checks every value, and the others wait for what it finds.
-        with self.team.together("checking the graph"):
-            if validate:
-                check_graph(learned)
-            else:
-                validate_labels(learned)
-        check_trainable(learned)
-        self._tell(learned_as_well(learned))
-        unit = learned.answers.unit
-        config.require_effect(of_graphs=unit == "graph", of_links=unit == "link")
-        if config.tensorboard and find_spec("tensorboard") is None:
-            raise MissingDependencyError("tensorboard", extra="tensorboard", feature="TrainConfig.tensorboard")
-        return learned
-
     def _made_predictor(
         self,
         model: nn.Module | ModelConfig,
@@ -217,7 +190,7 @@ class Trainer:
             num_outputs = 1 + config.negatives if contract.unit == "link" else contract.num_outputs
             loss.try_out(answers, num_outputs, device)
         return Predictor(
-            model_to_train(model, self.graph, config, device=device, tell=self._tell),
+            model_to_train(model, self.graph, config, device=device, team=self.team, tell=self._tell),
             contract,
             device=device,
             loss=loss,
@@ -410,6 +383,7 @@ class Trainer:
         best = session.tracker.weights if session.finished else None
         if best is not None:
             self.model.load_state_dict(best)
+            self._tell(session.tracker.first_is_best(session.history))
         metrics = self.evaluate() if session.finished else {}
         result = result_of(session, metrics, weights="last" if best is None else "best", run_dir=self.run_dir)
         if folder is not None and session.finished:

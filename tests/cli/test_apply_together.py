@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -133,3 +134,24 @@ def test_workers_that_can_have_no_devices_start_on_processors(
     assert ended.code == 0, ended.err
     assert "The workers compute on processors" in ended.err
     assert invoke("train", "--data", blocks, "--out", tmp_path / "run", *options).code == 0
+
+
+def test_links_are_learned_and_scored_together(invoke: Invoke, tmp_path: Path, blocks: Path, warm: Warm) -> None:
+    model = ("--model", "sage", "--hidden", 8, "--task", "link-prediction")
+    train = ("train", "--data", blocks, *model, "--epochs", 2)
+    alone, files = tmp_path / "alone", tmp_path / "files"
+    assert invoke(*train, "--device", "cpu", "--out", alone).code == 0
+    together(warm, 2, *train, "--device", "cpu", "--out", files)
+    losses = [
+        [json.loads(line)["loss"] for line in (run / "metrics.jsonl").read_text().splitlines()]
+        for run in (alone, files)
+    ]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+    pairs = tmp_path / "pairs.csv"
+    pairs.write_text("src,dst\n0,1\n5,3\n")
+    predict = ("predict", "--run", alone, "--links", pairs, "--out")
+    assert invoke(*predict, tmp_path / "one.csv").code == 0
+    together(warm, 2, *predict, tmp_path / "two.csv")
+    (ends, one), (same, two) = (rows_of(tmp_path / name) for name in ("one.csv", "two.csv"))
+    assert ends == same
+    np.testing.assert_allclose(one, two, rtol=1e-5)

@@ -163,7 +163,9 @@ def test_every_command_that_computes_with_a_dataset_finds_a_flipped_bit(
     assert not list(tmp_path.glob("out*"))
 
 
-@pytest.mark.parametrize(("model", "split"), [("gcn", None), ("own.py:Net", "planetoid:1,1,1")])
+@pytest.mark.parametrize(
+    ("model", "split"), [("gcn", None), ("own.py:Net", None), ("own.py:Net", "planetoid:1,1,1")]
+)
 def test_more_classes_than_memory_holds(
     invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: str, split: str | None
 ) -> None:

@@ -91,7 +91,7 @@ MISTAKES = [
     ("data check 'a\0b'", "hint: "),
     ("data reorder BLOCKS new --by degree --score rpr", "only the order by score has a score: --score rpr with --by degree"),
     ("data reorder BLOCKS new --by score --score heat", "unknown score: 'heat', expected one of degree, rpr, wrpr, vip"),
-    ("data reorder BLOCKS new --save-order BLOCKS/labels.npy", "file cannot be written among those of a dataset"),
+    ("data reorder BLOCKS new --save-order BLOCKS/labels.npy", "file cannot be written among those of a dataset or a run"),
     ("data reorder BLOCKS new --save-order n.npz", "file type is unknown: '.npz', expected .npy"),
     ("data reorder BLOCKS new --save-order precious.npy", "a file stands there already: overwriting was not asked for"),
     ("data reorder BLOCKS new --save-order folder.npy", "file cannot be written: what stands there is not a file"),

@@ -116,6 +116,14 @@ def test_a_run_and_its_evaluation(blocks: Path, tmp_path: Path, warm: Warm) -> N
     assert (process.returncode, " test " in out, err) == (0, True, "")
 
 
+def test_an_environment_in_which_numba_cannot_start(tmp_path: Path) -> None:
+    arguments = ("train", "--data", "demo", "--epochs", 1, "--hidden", 4, "--out", "run")
+    code, out, err = run(*arguments, cwd=tmp_path, env={"NUMBA_THREADING_LAYER": "fast"})
+    assert (code, out) == (2, "")
+    assert err.startswith("Error: Numba cannot start its threads: The threading layer requested 'fast'")
+    assert "NUMBA_THREADING_LAYER" in err
+
+
 def test_a_reader_that_goes_away(blocks: Path) -> None:
     process = start("data", "info", blocks)
     assert process.stdout is not None

@@ -72,21 +72,27 @@ def test_a_run_is_not_overwritten_unasked(invoke: Invoke, blocks: Path, tmp_path
     assert json.loads((tmp_path / "metrics.json").read_text())["epochs"] == 2
 
 
-def test_what_others_have_made_is_left_alone(invoke: Invoke, blocks: Path, tmp_path: Path) -> None:
-    (tmp_path / "checkpoints").mkdir()
-    (tmp_path / "checkpoints" / "best.pt").write_text("weeks of work")
+def test_a_folder_with_something_else_is_refused(invoke: Invoke, blocks: Path, tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("years of work")
     for extra in ([], ["--overwrite"]):
         outcome = invoke("train", "--data", blocks, *QUICK, "--out", tmp_path, *extra)
         assert outcome.code == 2
-        assert "holds something else than a run: checkpoints, which no run has made" in outcome.err
-    outcome = invoke("train", "--data", blocks, *QUICK, "--out", tmp_path / "checkpoints" / "best.pt")
+        assert "the folder holds something else than a run: 1 files" in outcome.err
+    outcome = invoke("train", "--data", blocks, *QUICK, "--out", tmp_path / "thesis.tex")
     assert outcome.code == 2
     assert "the run folder is a file" in outcome.err
-    assert (tmp_path / "checkpoints" / "best.pt").read_text() == "weeks of work"
-    outcome = invoke("train", "--data", blocks, *QUICK, "--out", blocks / "run")
-    assert outcome.code == 2
-    assert f"a run cannot be saved among the files of a dataset: they belong to {blocks}" in outcome.err
-    assert not (blocks / "run").exists()
+    assert (tmp_path / "thesis.tex").read_text() == "years of work"
+
+
+def test_a_run_is_not_put_where_it_would_be_removed(
+    invoke: Invoke, blocks: Path, trained: Path, tmp_path: Path
+) -> None:
+    for owner, inner in ((blocks, "run"), (trained, "checkpoints/run")):
+        outcome = invoke("train", "--data", blocks, *QUICK, "--out", owner / inner)
+        assert outcome.code == 2, inner
+        assert "a run cannot be saved among the files of a dataset or of another run" in outcome.err
+        assert f"they belong to {owner}, and may be replaced with it" in outcome.err
+        assert not (owner / inner).exists()
     # A manifest of another program makes no dataset.
     (tmp_path / "manifest.json").write_text('{"name": "a site"}')
     assert invoke("train", "--data", blocks, *QUICK, "--out", tmp_path / "run").code == 0

@@ -8,20 +8,26 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
 from sagann.errors import InputError
 from sagann.free_space import Memory
+from sagann.graph import Graph
 from sagann.nn import ModelConfig, build_model
 from sagann.runtime.streaming.stream import dense_bytes
+from sagann.runtime.team import SOLO
 from sagann.saga.engine import NaiveEngine, using_engine
 from sagann.storage import load_graph, save_graph
 from sagann.train import TrainConfig, Trainer, TrainResult, automatic
 from sagann.train.automatic import MARGIN_BYTES, MARGIN_SHARE
+from sagann.train.trainable import model_to_train
 from tests.runtime.memory_driver import generated
-from tests.train.runs import Heard, Mixing, community_graph, seeded_model
+from tests.train.runs import CPU, Heard, Mixing, community_graph, seeded_model
 
 MODEL = ModelConfig(model="gcn", layers=2, hidden=16, dropout=0.0)
 KIB = 1 << 10
@@ -192,3 +198,42 @@ def test_a_process_lives_that_would_be_killed_in_memory(
     assert streamed.returncode == 0, streamed.stderr
     assert "the model is streamed within" in streamed.stdout
     assert run_within(start, "in-memory", tmp_path / "in-memory").returncode == -9
+
+
+def refusal(monkeypatch: pytest.MonkeyPatch, graph: Graph, free_bytes: int | None, **options: Any) -> str:
+    """What refuses a model, whose file there is not, or a GCN with ``hidden``, where so much memory is free."""
+    hidden, is_own = options.pop("hidden", 16), options.pop("is_own", False)
+    found = Memory(total_bytes=None, available_bytes=free_bytes, limit_bytes=None, limit_used_bytes=None)
+    monkeypatch.setattr("sagann.free_space.memory", lambda: found)
+    model, config = ModelConfig(model="mine.py:Net" if is_own else "gcn", hidden=hidden), TrainConfig(**options)
+    try:
+        model_to_train(model, graph, config, device=CPU, team=SOLO, tell=lambda text: None)
+    except InputError as error:
+        return str(error)
+    return ""
+
+
+def test_a_run_whose_outputs_cannot_fit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = community_graph(1000)
+    refused = partial(refusal, monkeypatch)
+    assert refused(graph, 1 << 20, hidden=1000) == ""
+    wide = replace(graph, num_classes=1000)
+    assert "for 1000 outputs on 1000 vertices" in (message := refused(wide, 1 << 20))
+    assert "--memory, which streams the run" in message
+    assert refused(wide, 1 << 20, memory="1MiB") == refused(wide, None) == ""
+    assert "for 1000 outputs on 1000 vertices" in refused(wide, 1 << 20, is_own=True)
+    # The weights of the output are in memory in any case.
+    message = refused(replace(graph, num_classes=100_000), 1 << 20, memory="1MiB")
+    assert "number them from 0 without gaps. Else use a smaller" in message
+    # Nothing is allocated.
+    assert "hidden 2000000000" in refused(graph, 1 << 30, hidden=2 * 10**9)
+
+
+def test_a_streamed_run_holds_decisions_of_several_labels_a_split_at_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    labels = torch.zeros(1000, 300, dtype=torch.uint8)
+    several = replace(community_graph(1000), labels=labels, num_classes=300, splits={})
+    half = replace(several, splits={"train": torch.arange(1000) < 500})
+    found = [refusal(monkeypatch, each, 4 * 750 * 300, memory="1MiB") for each in (several, half)]
+    assert [bool(each) for each in found] == [True, False]

@@ -29,6 +29,7 @@ from tests.train.runs import (
     CPU,
     Heard,
     assert_same_bits,
+    community_graph,
     dense_means,
     numbers_of,
     seeded_model,
@@ -280,6 +281,11 @@ def test_a_run_is_reopened(tmp_path: Path) -> None:
         match=r"neither streamed nor divided among workers: a memory budget .*Leave memory \(--memory\) out",
     ):
         load_run(tmp_path / "classes", memory="1GiB")
+
+
+def test_a_single_graph_is_not_predicted() -> None:
+    with pytest.raises(InputError, match="there are no graphs to make batches of"):
+        of().predict(community_graph())
 
 
 def test_outputs_that_are_not_finite_name_the_graph() -> None:

@@ -296,7 +296,7 @@ def test_a_cuda_device_that_is_not_there_is_refused_before_anything_starts() -> 
 
 
 def test_batch_norm_is_refused() -> None:
-    with pytest.raises(LayerError, match="mini-batches devices share"):
+    with pytest.raises(LayerError, match="mini-batches are divided among devices"):
         trainer_of(TwoLayers(), devices=DEVICES, **HYBRID).fit()
 
 

@@ -17,8 +17,9 @@ from sagann.runtime.in_memory.engine import CompiledEngine
 from sagann.runtime.workers import Workers
 from sagann.saga.engine import using_engine
 from sagann.train import Contract, Predictor, TrainConfig, identity
-from sagann.train.identity import require_agreement, require_divisible, require_same_run
+from sagann.train.identity import require_agreement, require_same_run
 from sagann.train.losses import Loss
+from sagann.train.trainable import require_divisible
 from tests.runtime.workers.threads import in_threads
 from tests.train.runs import CPU, community_graph
 

@@ -369,6 +369,40 @@ def test_scores_that_cannot_be_measured_are_refused(change: Any, message: str) -
         trainer_of(Distance(change), communities()).fit()
 
 
+class Overwriting(nn.Module):
+    """Overwrites the types that its score gets."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gnn = GNN([SAGE(8, 8)])
+        self.weights = nn.Parameter(torch.ones(3))
+
+    def forward(self, hops: Any, x: Tensor) -> Tensor:
+        return self.gnn(hops, x)
+
+    def score(self, src: Tensor, dst: Tensor, types: Tensor) -> Tensor:
+        # Pairs of types share a weight.
+        return self.weights[types.add_(1).div_(2, rounding_mode="floor")] * (src * dst).sum(-1)
+
+
+def test_a_score_may_overwrite_the_types_that_it_gets(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = typed()
+    assert graph.links is not None
+    assert graph.links.types is not None
+    trainer, before = trainer_of(Overwriting(), graph), graph.links.types.clone()
+    trainer.fit()
+    types = torch.tensor([2, 1])
+    expected = trainer.evaluate()
+    trainer.predict(links=(types, types - 1, types))
+    # Slices of training are computed again in the backward pass.
+    monkeypatch.setattr("sagann.train.heads.CHECKED_AT_ONCE", 8 * 10)
+    (step,) = trainer._session().source.steps(1)
+    step.loss().backward()
+    assert trainer.evaluate()["test"] == pytest.approx(expected["test"], rel=1e-5)
+    assert graph.links.types.equal(before)
+    assert types.tolist() == [2, 1]
+
+
 class Scorer(nn.Module):
     """Scores by a module that takes one argument."""
 
@@ -384,6 +418,24 @@ def test_a_score_that_takes_other_arguments_is_refused_before_anything_runs() ->
     message = r"cannot be called as model.score\(src, dst, types\).*score\(input.*too many positional.*model Scorer"
     with pytest.raises(InputError, match=message):
         trainer_of(Scorer(), communities())
+
+
+def test_a_model_file_may_score_links_itself(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "import torch\nfrom torch import nn\nfrom sagann.nn import SAGE\n\n\nclass Mine(nn.Module):\n"
+        "    def __init__(self, in_dim, out_dim):\n        super().__init__()\n        self.only = SAGE(in_dim, out_dim)\n\n"
+        "    def forward(self, hops, x):\n        return self.only(hops[0], x)\n\n"
+        "    def score(self, src, dst, types):\n        return -(src - dst).abs().sum(-1)\n"
+    )
+    config = ModelConfig(model=f"{tmp_path / 'mine.py'}:Mine", hidden=5)
+    trainer = trainer_of(config, communities())
+    assert type(trainer.model).__name__ == "Mine"
+    assert trainer.embed().shape[1] == 5
+    trainer.fit()
+    with pytest.raises(
+        InputError, match="decoder is refused: 'mlp', expected auto where Mine has a score of its own"
+    ):
+        trainer_of(replace(config, decoder="mlp"), communities())
 
 
 def test_a_decoder_is_refused_where_links_are_not_learned(caplog: pytest.LogCaptureFixture) -> None:

@@ -387,6 +387,19 @@ def test_features_in_memory_are_used_as_they_are_unless_a_hot_tier_is_asked_for(
     ]
 
 
+def test_a_store_with_tiers_of_its_own_is_counted(tmp_path: Path) -> None:
+    graph = mapped_graph(tmp_path / "graph")
+    assert graph.features is not None
+    store = TieredFeatures(graph.features, hot="20%")
+    result = trainer_of(SAGE, replace(graph, features=store), **SAMPLED, memory="1MiB").fit()
+    # Besides the epochs, a few batches are sampled to measure their memory.
+    assert (
+        0
+        < sum(record.extra["hot_rows"] + record.extra["cold_rows"] for record in result.history)
+        < store.traffic().rows
+    )
+
+
 def test_sparse_features_get_no_hot_tier() -> None:
     with pytest.raises(InputError, match="sparse features have no tiers: hot is '10%'"):
         trainer_of(

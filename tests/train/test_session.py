@@ -442,3 +442,12 @@ def test_the_default_monitor_of_rare_classes_keeps_weights_that_are_trained(capl
     assert scores.index(max(scores)) == 0
     assert result.best_epoch > 10
     assert not caplog.records
+
+
+def test_a_run_whose_first_epoch_is_best_says_so_and_why(caplog):
+    result = runs.trainer_of(ModelConfig(hidden=8), rare_classes(), lr=0.05, monitor="val/micro_f1").fit()
+    assert result.best_epoch == 1
+    best = result.history[0].metrics["val"]["micro_f1"]
+    assert f"val/micro_f1 was best in epoch 1 ({best:.4g})" in caplog.text
+    assert f"In epoch 20 it is {result.history[-1].metrics['val']['micro_f1']:.4g}" in caplog.text
+    assert f"to {result.history[-1].loss:.4g}. Lower lr, monitor another metric" in caplog.text

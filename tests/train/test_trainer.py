@@ -82,6 +82,13 @@ def test_the_answers_that_a_task_leaves_out_are_said():
         trainer_of(graph=community_graph(), task="regression")
 
 
+def test_a_monitored_metric_is_of_the_task():
+    with pytest.raises(InputError, match=r"'val/accuracy', the task regression has loss, mae, rmse, r2"):
+        trainer_of(ModelConfig(hidden=8), values_graph(), monitor="val/accuracy")
+    with pytest.raises(InputError, match=r"'val/mae', the task classification has loss, accuracy"):
+        trainer_of(monitor="val/mae")
+
+
 def absolute(outputs, targets):
     return (outputs - targets).abs()
 
@@ -234,6 +241,17 @@ def test_a_loss_that_is_no_number_stops_training():
     assert all(torch.isfinite(parameter).all() for parameter in trainer.model.parameters())
 
 
+def test_an_epsilon_that_half_precision_has_not_is_named_where_training_diverges():
+    def fit(dtype, **options):
+        return trainer_of(seeded_model(Plain).to(dtype), epochs=3, optimizer_options=options).fit()
+
+    with pytest.raises(
+        InputError, match=r"training diverged: .*eps of the optimizer, 1e-08, is 0 in torch\.float16: set eps to"
+    ):
+        fit(torch.float16)
+    assert fit(torch.float16, eps=1e-4).history[-1].loss < fit(torch.bfloat16).history[0].loss
+
+
 def test_an_evaluated_loss_that_is_no_number_stops_training():
     with pytest.raises(InputError, match="training diverged"):
         trainer_of(seeded_model(Plain), optimizer="SGD", lr=1e38, weights="last").fit()
@@ -313,6 +331,11 @@ def test_a_file_in_place_of_the_run_folder_is_refused(tmp_path):
     (tmp_path / "file").write_text("mine")
     with pytest.raises(InputError, match="the run folder cannot be made: FileExistsError"):
         trainer_of(epochs=2, run_dir=tmp_path / "file").fit()
+
+
+def test_resume_needs_a_run_folder():
+    with pytest.raises(CheckpointError, match="nothing to resume: the Trainer has no run folder"):
+        trainer_of().resume()
 
 
 @pytest.mark.parametrize(
