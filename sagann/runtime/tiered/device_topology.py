@@ -33,7 +33,8 @@ from sagann.graph.random_numbers import key_of
 from sagann.graph.rows import as_byte_tensor, id_dtype, offsets_of
 from sagann.graph.topology import Topology, for_training_as_well
 from sagann.kernels.row_gather import RowSources, gather_rows, shift_of
-from sagann.runtime.device.cuda_devices import CudaDevices, Pinned, PinningError, pin_in_pieces
+from sagann.runtime.device.cuda_devices import CudaDevices
+from sagann.runtime.device.pinning import Pinned, PinningError, pin_in_pieces
 from sagann.runtime.tiered.hot_size import AUTO_SHARE, HotSize, parse_hot
 from sagann.sampling import MiniBatch
 from sagann.sampling.arguments import (
