@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NoReturn, TypeVar
 
 import torch
 from torch import Tensor
@@ -94,6 +94,16 @@ class Batches(ABC, Generic[B]):
         """Have the next loop go through this epoch."""
         require_integer(epoch, "epoch", where=f"{type(self).__name__}.set_epoch")
         self._next_epoch = epoch
+
+    def __getitem__(self, number: object) -> NoReturn:
+        """Refuse to be indexed, as PyTorch's DataLoader does with a data set."""
+        kind = type(self).__name__
+        raise InputError(
+            "batches are not rows of a data set: a batch was asked for by its number, as "
+            f"torch.utils.data.DataLoader does (in {kind})",
+            hint=f"Leave the DataLoader out, and write `for batch in batches: ...`: {kind} makes the batches of a new epoch each time, ahead of the "
+            "loop, on threads of its own (threads=, ahead=).",
+        )
 
     def __iter__(self) -> Iterator[B]:
         epoch, self._next_epoch = self._next_epoch, self._next_epoch + 1
