@@ -20,12 +20,12 @@ from sagann.plan.intervals import PartIntervals
 from sagann.plan.residency import BudgetError
 from sagann.plan.schedule import Schedule
 from sagann.plan.sizes import BlockSizes, needed_bytes
+from sagann.plan.spec import verify
 from sagann.plan.steps import FILES, UNLIMITED, Block, Exchanged, Move, Plan, Step
 from sagann.plan.waits import waits_of
 from sagann.runtime.workers import WorkerPart
 from tests.graphs import labelled_graph
 from tests.parts import cut_all, parts_of, program_of
-from tests.plan.spec import verify
 from tests.runtime.workers.exactness_driver import graph_of
 
 MODELS = ["gcn", "gat", "ggnn", "sums"]

@@ -8,10 +8,10 @@ import pytest
 
 from sagann.plan.machine import Link
 from sagann.plan.simulate import simulate
+from sagann.plan.spec import PlanError, verify
 from sagann.plan.steps import Block, Move, Plan, Step
 from sagann.plan.timeline import Timeline
 from tests.plan.machines import ROUND
-from tests.plan.spec import PlanError, verify
 
 # Each way into a device carries 100 bytes a second, and each root 150 for the two devices below it.
 FOUR = replace(

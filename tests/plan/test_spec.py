@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from sagann.plan.epoch import MEMORY_POLICIES, MemoryPolicy
+from sagann.plan.spec import PlanError, verify
 from sagann.plan.steps import Block, Move, Plan, Step
 from sagann.plan.waits import waits_of
-from tests.plan.spec import PlanError, verify
 
 X, Y = (Block("value", name, 0) for name in "xy")
 
