@@ -132,7 +132,7 @@ class Batches(ABC, Generic[B]):
         return 0
 
     def items_of(self, epoch: int) -> Sequence[Tensor]:
-        """What this process's share of each batch of an epoch is made of, int64: at least one item, which counts for another process then."""
+        """This process's share of the items of each batch of an epoch, int64. An empty share has one item, which counts for another process."""
         batches = cut_seeds(
             self._items,
             self.batch_size,
@@ -147,7 +147,7 @@ class Batches(ABC, Generic[B]):
         ]
 
     def num_items(self, number: int) -> int:
-        """Number of items that a batch of an epoch is made of, of all processes together."""
+        """Number of items of a batch of an epoch, of all processes together."""
         return min(self.batch_size, len(self._items) - number * self.batch_size)
 
     def share(self, number: int) -> float:

@@ -1,5 +1,4 @@
-"""DeviceTopology: a whole graph's edges where a CUDA device reads them; DeviceSampler: the device samples what NeighborSampler does, bit by
-bit.
+"""Sampling on a CUDA device: DeviceTopology has a graph's edges, and DeviceSampler samples what NeighborSampler does, bit by bit.
 
 Each array lies in the device's memory, or in pinned memory of the host, which the device reads in place (zero copy). Within a budget of
 bytes, arrays are placed on the device in the order in which sampling pays for them: the offsets, then the sources, then edge data by name.

@@ -1,9 +1,8 @@
 """Workers: the processes that train one model together, as one of them sees them.
 
-All messages go from one worker to another; what is added is added in the order of the ranks. So every worker has the same bits,
-and the same number of workers gives the same run. Only the bytes of tensors and of texts travel: nothing that is received is
-unpickled. ``torch.distributed`` does not authenticate its peers. How tensors travel depends on their device
-(:mod:`sagann.runtime.workers.carriers`).
+All messages go from one worker to another; what is added is added in the order of the ranks. So every worker has the same bits, and the
+same number of workers gives the same run. Only the bytes of tensors and of texts travel: nothing that is received is unpickled.
+``torch.distributed`` does not authenticate its peers. How tensors travel depends on their device (:mod:`sagann.runtime.workers.carriers`).
 
 A worker that does not answer ends the others: their error names its rank, and what they were doing.
 """

@@ -1,5 +1,4 @@
-"""How workers find each other: by keys of the launcher's store that no earlier start has used, and by the interface that leads to the
-others.
+"""How workers find each other: by keys of the launcher's store that no earlier start has used, and by the interface to the others.
 
 torchrun keeps one store for all starts of its workers (``--max-restarts``), and in it the addresses of workers that have ended. So the
 first worker makes a new name at every start, and tells it to the workers of this start alone. ``torch.distributed`` talks over the
