@@ -20,10 +20,10 @@ from torch import Tensor
 
 from sagann.kernels.memory import Pool
 from sagann.plan.epoch import MEMORY_POLICIES
+from sagann.plan.spec import verify
 from sagann.plan.steps import Plan, Step
 from tests.cover import mark_the_rest
 from tests.forks import in_group
-from tests.plan.spec import verify
 from tests.shared import Fill, SharedFolder, filled_once, shared_root
 
 # Examples of a property in `make test` and in `make thorough`. The first one pays for Numba's compilation, or for importing PyG.

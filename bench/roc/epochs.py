@@ -31,6 +31,7 @@ from sagann.plan.hops import HopSize, gathered_hops, topology_of
 from sagann.plan.machine import Machine
 from sagann.plan.residency import BudgetError, place
 from sagann.plan.simulate import simulate
+from sagann.plan.spec import verify
 from sagann.plan.steps import FILES, Step, StepKind
 from sagann.plan.timeline import Timeline
 from sagann.plan.work import StepWork
@@ -171,6 +172,7 @@ def simulated(
                 raise
             num_intervals *= 2
     plan, origins = joined(workers, cut, budget_bytes=device_bytes, parameter_bytes=job.parameter_bytes)
+    verify(plan)
     works = [StepWork(each.schedule) for each in workers]
     step_s = {step: works[rank].of(origin).seconds(machine) for step, (rank, origin) in origins.items()}
     timeline = simulate(plan, step_s.__getitem__, with_rings(machine))

@@ -3,8 +3,7 @@
 - ``static``: nothing changes.
 - ``hyscale``: Algorithm 1. It finds the slowest stage and moves seeds or threads to it.
 - ``joint``: seeds and threads for which the slowest stage is expected to be the fastest, all at once
-  (:func:`~sagann.hybrid.balance.balanced`),
-  by what a mini-batch and each seed of it cost every trainer (:mod:`sagann.hybrid.costs`).
+  (:func:`~sagann.hybrid.balance.balanced`), by what a mini-batch and each seed of it cost every trainer (:mod:`sagann.hybrid.costs`).
 
 Where we differ from the printed algorithm: its lines 23 and 31 take threads from the fastest stage, which may be an accelerator's and have
 none; the text takes them from the fastest task of the processor, and so do we. A task gives no thread if it would then be the slowest. If

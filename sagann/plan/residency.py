@@ -112,8 +112,7 @@ def place(
         initial: blocks that exist at the start, outside of the device.
         lookahead: number of coming steps whose blocks may be loaded ahead.
         leaving: the only blocks that may be evicted, each after the step of that number that uses it. Then blocks are loaded ahead into
-        free
-            room alone, and those may leave again. None for all blocks.
+            free room alone, and those may leave again. None for all blocks.
     Raises:
         BudgetError: one step alone needs more than the budget.
     """

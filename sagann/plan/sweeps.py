@@ -6,7 +6,8 @@ on the result.
 
 An epoch sweeps over the intervals again and again: once for a stage of vertices, strip by strip for a pass over the edges. A
 strip is a few neighbouring intervals of the pass's rows whose states are accumulated at the same time, so that an interval of
-other ends is loaded once for all of them. The papers have strips of one. :mod:`sagann.plan.sweeps` chooses their width.
+other ends is loaded once for all of them. The papers have strips of one. The states and rows of a strip take
+memory in which the blocks of other ends could stay, so :func:`strip_widths` chooses the width that needs the fewest loads.
 
 By default sweeps zigzag: each begins with the interval where the one before ended, and each strip with the other ends where
 the strip before ended, because these lie in memory. Sums do not depend on that but for rounding. Where the first chunk wins
@@ -15,7 +16,8 @@ ties, as of extrema, the chunks of a strip come in ascending order.
 References:
     Ma et al., NeuGraph, USENIX ATC 2019, Sec. 3.1: every source chunk is loaded once for each column. Sec. 3.2 cuts sources
     finer than destinations, so that copies overlap "without increasing the total I/O amount". Strips of k columns of a grid
-    that is k times as fine do the same. NGra, 2018, Sec. 3.1: column order forward, row order backward.
+    that is k times as fine do the same. NGra, 2018, Sec. 3.1: column order forward, row order backward. Wolf and Lam, A data
+    locality optimizing algorithm, PLDI 1991: tiling of loops.
 """
 
 from __future__ import annotations

@@ -14,9 +14,9 @@ from bench.papers.rivals import place_recent, place_uncached
 from sagann.plan.dynamic_program import least_moved, place_by_program
 from sagann.plan.gaps import Gaps, gaps_of, prices_of
 from sagann.plan.residency import place
+from sagann.plan.spec import verify
 from sagann.plan.steps import Block, Move, Plan, Step
 from tests.plan.schedules import Small, block, schedules, step
-from tests.plan.spec import verify
 
 
 def tried(small: Small, budget: int) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import cache
 from typing import get_args
 
@@ -20,12 +21,12 @@ from sagann.plan.intervals import PartIntervals
 from sagann.plan.residency import BudgetError
 from sagann.plan.schedule import Schedule
 from sagann.plan.sizes import BlockSizes, needed_bytes
+from sagann.plan.spec import PlanError, verify
 from sagann.plan.steps import FILES, UNLIMITED, Block, Exchanged, Move, Plan, Step
 from sagann.plan.waits import waits_of
 from sagann.runtime.workers import WorkerPart
 from tests.graphs import labelled_graph
 from tests.parts import cut_all, parts_of, program_of
-from tests.plan.spec import verify
 from tests.runtime.workers.exactness_driver import graph_of
 
 MODELS = ["gcn", "gat", "ggnn", "sums"]
@@ -287,3 +288,28 @@ def test_a_load_of_what_comes_waits_for_the_end_of_the_exchange_and_what_is_sent
     assert found[operations.index(SEND)] == (operations.index(STORE),)
     assert found[operations.index(END)] == ()
     assert all(operations.index(END) in found[operations.index(load)] for load in loads)
+
+
+@pytest.mark.parametrize(
+    ("operations", "why"),
+    [
+        ([MAKE, STORE, DROP, SEND, END], "no exchange of h has begun"),
+        ([BEGIN, BEGIN], "h travels already"),
+        ([BEGIN, MAKE, DROP, SEND, END], "is sent and does not lie outside"),
+        (
+            [BEGIN, MAKE, STORE, DROP, SEND, END, BEGIN, Move("load", value("h", 2), 8)],
+            "does not lie outside as it was written last",
+        ),
+        ([BEGIN, MAKE, STORE, DROP, SEND, SEND], "is sent twice, or is not what the exchange began with"),
+        ([BEGIN, MAKE, STORE, DROP, END], "ends before all is sent"),
+        ([BEGIN, MAKE, STORE, SEND, MAKE, DROP, END], "is written while it travels"),
+        (
+            [BEGIN, MAKE, STORE, DROP, SEND, replace(END, exchanged=EXCHANGED._replace(sends=(), receives=()))],
+            "brings other blocks than it began with",
+        ),
+        ([BEGIN, MAKE, STORE, DROP, SEND], "the exchange of h never ends"),
+    ],
+)
+def test_a_plan_that_breaks_a_rule_of_exchanges_is_refused(operations: Sequence[Step | Move], why: str) -> None:
+    with pytest.raises(PlanError, match=why):
+        verify(plan_with(operations))

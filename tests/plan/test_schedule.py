@@ -22,11 +22,11 @@ from sagann.plan.intervals import PartIntervals
 from sagann.plan.residency import BudgetError, place
 from sagann.plan.schedule import Schedule
 from sagann.plan.sizes import BlockSizes, needed_bytes
+from sagann.plan.spec import verify
 from sagann.plan.steps import ALL, FILES, UNLIMITED, Move, Plan, Step
 from sagann.plan.sweeps import PassKey, Sweeps, Traversal, chunk_ends
 from sagann.runtime.streaming.capturing import captured
 from tests.graphs import labelled_graph
-from tests.plan.spec import verify
 
 MODELS = ["gcn", "gat", "maxpool-gcn"]
 BOUNDS = equal_vertices(200, 4)

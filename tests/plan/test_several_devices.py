@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from hypothesis import given, strategies as st
 
 from sagann.plan.machine import Link
 from sagann.plan.simulate import simulate
+from sagann.plan.spec import PlanError, verify
 from sagann.plan.steps import Block, Move, Plan, Step
 from sagann.plan.timeline import Timeline
 from tests.plan.machines import ROUND
-from tests.plan.spec import PlanError, verify
 
 # Each way into a device carries 100 bytes a second, and each root 150 for the two devices below it.
 FOUR = replace(
@@ -133,3 +134,67 @@ def test_a_ring_that_waits_before_a_send_that_the_other_device_needs_is_refused(
         "2 (all-reduce grad x: 0 of device0), 9 (all-reduce grad x: 0 of device1), 8 (drop value x: 0 of device1), "
         "7 (transform 1: 0 of device1), 6 (receive value x: 0 of device1)"
     )
+
+
+@st.composite
+def plans_of_exchanges(draw: st.DrawFn) -> Plan:
+    """Three devices, each of which sends a block to each other one, and sums two gradients, in any order and on few queues."""
+    found: list[Step | Move] = []
+    grads = [Block("grad", "x", number) for number in range(2)]
+    for device in range(3):
+        name, others = f"device{device}", [other for other in range(3) if other != device]
+        own = {other: Block("value", "x", other, device, owner=name) for other in others}
+        summed = [grad._replace(owner=name) for grad in grads]
+        units: list[list[Step | Move]] = []
+        for other, block in own.items():
+            link = draw(st.sampled_from([f"{name}.out", f"{name}.ring"]))
+            units.append([Move("send", block, 1, peer=f"device{other}", resource=link)])
+            came = Block("value", "x", device, other, owner=name)
+            units.append(
+                [Move("receive", came, 1, peer=f"device{other}"), step(device, came), Move("drop", came, 1)]
+            )
+        for grad in summed:
+            link = draw(st.sampled_from([f"{name}.out", f"{name}.ring"]))
+            waits = [step(device, grad)] if draw(st.booleans()) else []
+            units.append([Move("all-reduce", grad, 1, resource=link), *waits])
+        found += [Move("load", block, 1) for block in own.values()]
+        found.append(step(device, *own.values(), writes=tuple(summed)))
+        found += [each for unit in draw(st.permutations(units)) for each in unit]
+        found += [Move("drop", block, 1) for block in (*own.values(), *summed)]
+    initial = frozenset(each.block for each in found if isinstance(each, Move) and each.kind == "load")
+    return Plan(operations=tuple(found), bounds=(0, 1), budget_bytes=99, peak_bytes=99, initial=initial)
+
+
+@given(plans_of_exchanges(), st.booleans())
+def test_a_plan_that_keeps_the_rules_runs_to_its_end(plan: Plan, has_engines: bool) -> None:
+    links = {f"device{device}.{queue}": Link(bytes_per_s=100.0) for device in range(3) for queue in ("out", "ring")}
+    machine = replace(FOUR if has_engines else ROUND, links=links, switches={})
+    try:
+        verify(plan)
+    except PlanError:
+        return
+    simulate(plan, lambda step: 1.0, machine)
+
+
+def test_a_queue_of_all_reduces_has_one_owner() -> None:
+    shared = [
+        each._replace(resource="link1-0") if isinstance(each, Move) and each.kind == "send" else each
+        for each in operations()
+    ]
+    with pytest.raises(PlanError, match="the all-reduce grad x: 0 occupies link1-0, which device2 occupies too"):
+        verify(plan_of(*shared))
+
+
+def test_devices_share_the_rate_of_their_disk() -> None:
+    plan = plan_of(
+        *(each for device in range(2) for each in (Move("load", X[device], 100), step(device, X[device])))
+    )
+    for disk, load_s in (("disk0", 2.0), ("disk1", 1.0)):
+        machine = replace(
+            ROUND,
+            num_cores=1 << 20,
+            disks={**ROUND.disks, "disk1": ROUND.disks["disk0"]},
+            devices={"device1": {"disk": disk}},
+        )
+        timeline = simulate(plan, lambda step: 1.0, machine, tier="disk")
+        assert times(timeline)["device1.copy_in"] == [(0.0, load_s)]

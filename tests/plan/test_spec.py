@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import combinations
 
 import pytest
+from hypothesis import given, strategies as st
 
 from sagann.plan.epoch import MEMORY_POLICIES, MemoryPolicy
+from sagann.plan.spec import PlanError, verify
 from sagann.plan.steps import Block, Move, Plan, Step
 from sagann.plan.waits import waits_of
-from tests.plan.spec import PlanError, verify
 
 X, Y = (Block("value", name, 0) for name in "xy")
 
@@ -102,3 +104,65 @@ def test_a_step_that_fits_beside_what_leaves_does_not_wait() -> None:
     assert stored(step((), temporary=40)).waits[3] == ()
     # On a device with copy engines the drop has waited.
     assert waits_of(stored().operations, 100, has_engines=True)[2] == (1,)
+
+
+def there(block: Block, owner: str = "device1") -> Block:
+    return block._replace(owner=owner)
+
+
+@given(st.sampled_from(sorted(MEMORY_POLICIES)), st.data())
+def test_a_plan_with_two_operations_of_a_block_swapped_is_refused(
+    policy: MemoryPolicy, data: st.DataObject
+) -> None:
+    plan, steps = placed(policy)
+    operations = list(plan.operations)
+    touched = [set(each.blocks) if isinstance(each, Step) else {each.block} for each in operations]
+    pairs = [
+        (one, two)
+        for one, two in combinations(range(len(operations)), 2)
+        if touched[one] & touched[two] and operations[one] != operations[two]
+    ]
+    one, two = data.draw(st.sampled_from(pairs))
+    operations[one], operations[two] = operations[two], operations[one]
+    with pytest.raises(PlanError):
+        verify(replace(plan, operations=tuple(operations)), steps)
+
+
+def test_devices_have_memories_of_their_own() -> None:
+    operations = [
+        Move("load", X, 10),
+        Move("send", X, 10, peer="device1", resource="link0-1"),
+        Move("receive", there(X), 10, peer="device0"),
+        Move("drop", X, 10),
+        step((there(X),), at="device1", temporary=5),
+        Move("drop", there(X), 10),
+    ]
+    assert verify(plan_of(*operations)) == {"device0": 10, "device1": 15}
+    with pytest.raises(PlanError, match="device1 holds 15 bytes, and 14 are allowed"):
+        verify(plan_of(*operations, budget_bytes=14))
+    operations[4] = step((X,), at="device1")
+    with pytest.raises(PlanError, match="value x: 0 lies in another memory"):
+        verify(plan_of(*operations))
+
+
+def test_waits_that_form_a_circle_are_refused() -> None:
+    first, second = step(()), step((), at="device1")
+    verify(plan_of(first, replace(second, after=(0,))))
+    with pytest.raises(PlanError, match=r"first: 0 \(gather 0: 0 of device0\), 1 \(gather 0: 0 of device1\)$"):
+        verify(plan_of(replace(first, after=(1,)), replace(second, after=(0,))))
+    with pytest.raises(PlanError, match="waits for 7, which there is not"):
+        verify(plan_of(replace(first, after=(7,))))
+
+
+def test_an_all_reduce_needs_all_owners() -> None:
+    both: list[Step | Move] = []
+    for block in (X, there(X)):
+        both += [
+            step((), (block,), at=block.owner),
+            Move("all-reduce", block, 10, resource=f"{block.owner}.out"),
+            step((block,), at=block.owner),
+            Move("drop", block, 10),
+        ]
+    verify(plan_of(*both))
+    with pytest.raises(PlanError, match="needs each of its owners"):
+        verify(plan_of(*both[:5], *both[6:]))

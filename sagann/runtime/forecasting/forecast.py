@@ -1,4 +1,9 @@
-"""Forecast: the seconds and bytes of an epoch, before the epoch runs."""
+"""Forecast: the seconds and bytes of an epoch, before the epoch runs.
+
+The seconds that a step takes for its work differ from kernel to kernel, but little from chunk to chunk. So a rehearsal times the steps of a
+small part of the graph, and each kind of step gets a factor: its measured seconds over the seconds by the machine's rates
+(Ma et al., NeuGraph, USENIX ATC 2019, Sec. 3.2, profile sub-chunks).
+"""
 
 from __future__ import annotations
 

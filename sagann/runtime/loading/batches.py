@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NoReturn, TypeVar
 
 import torch
 from torch import Tensor
@@ -95,6 +95,16 @@ class Batches(ABC, Generic[B]):
         require_integer(epoch, "epoch", where=f"{type(self).__name__}.set_epoch")
         self._next_epoch = epoch
 
+    def __getitem__(self, number: object) -> NoReturn:
+        """Refuse to be indexed, as PyTorch's DataLoader does with a data set."""
+        kind = type(self).__name__
+        raise InputError(
+            "batches are not rows of a data set: a batch was asked for by its number, as "
+            f"torch.utils.data.DataLoader does (in {kind})",
+            hint=f"Leave the DataLoader out, and write `for batch in batches: ...`: {kind} makes the batches of a new epoch each time, ahead of the "
+            "loop, on threads of its own (threads=, ahead=).",
+        )
+
     def __iter__(self) -> Iterator[B]:
         epoch, self._next_epoch = self._next_epoch, self._next_epoch + 1
         return self.batches(epoch)
@@ -122,7 +132,7 @@ class Batches(ABC, Generic[B]):
         return 0
 
     def items_of(self, epoch: int) -> Sequence[Tensor]:
-        """What this process's share of each batch of an epoch is made of, int64: at least one item, which counts for another process then."""
+        """This process's share of the items of each batch of an epoch, int64. An empty share has one item, which counts for another process."""
         batches = cut_seeds(
             self._items,
             self.batch_size,
@@ -137,7 +147,7 @@ class Batches(ABC, Generic[B]):
         ]
 
     def num_items(self, number: int) -> int:
-        """Number of items that a batch of an epoch is made of, of all processes together."""
+        """Number of items of a batch of an epoch, of all processes together."""
         return min(self.batch_size, len(self._items) - number * self.batch_size)
 
     def share(self, number: int) -> float:

@@ -13,22 +13,18 @@ References:
 from __future__ import annotations
 
 import atexit
-import ctypes
 import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, replace
-from functools import cache
-from pathlib import Path
 from queue import SimpleQueue
 from types import TracebackType
 from typing import Any, Generic, TypeVar
 
-import torch
-
 from sagann.errors import SagannError
+from sagann.runtime.loading.serial_thread import work_serially
 
 R = TypeVar("R")
 
@@ -181,6 +177,11 @@ class _Line:
                 counters.busy_s += time.perf_counter() - since_s
         return result
 
+    def under_way(self) -> dict[int, float]:
+        """Positions of the items that are worked on now, with the time of the clock when that began."""
+        with self.changed:
+            return dict(self.working)
+
     def end(self) -> None:
         """Have the threads end after the items that have entered."""
         for _ in self.threads:
@@ -302,7 +303,7 @@ class Pipeline(Generic[R]):
                     thread.join(max(0.0, deadline_s - time.monotonic()))
         for results in self._entered:
             results.clear()
-        late = [(began_s, position, line) for line in self._lines for position, began_s in [*line.working.items()]]
+        late = [(began_s, position, line) for line in self._lines for position, began_s in line.under_way().items()]
         if late and not self._is_stalled:
             self._is_stalled = True
             _, position, line = min(late, key=lambda each: each[0])
@@ -384,20 +385,3 @@ def _close_open() -> None:
     _signal(lines)
     for thread in (thread for line in lines for thread in line.threads):
         thread.join(max(0.0, deadline_s - time.monotonic()))
-
-
-def work_serially() -> None:
-    """From now on, operators that this thread calls run on this thread alone. Other threads keep their number of threads."""
-    # PyTorch sets the number of a new thread when it is first asked for.
-    torch.get_num_threads()
-    openmp = _openmp()
-    if openmp is not None:
-        openmp.omp_set_num_threads(1)
-
-
-@cache
-def _openmp() -> Any:
-    """The OpenMP library of PyTorch; None where it is not found: operators then have the threads that PyTorch gives them."""
-    found = sorted(Path(torch.__file__).parent.glob("lib/libgomp*.so*"))
-    # PyTorch has loaded the library already.
-    return ctypes.CDLL(str(found[0])) if found else None

@@ -54,8 +54,7 @@ def stream(
     Args:
         model: of SAGA layers and operators on rows, with ``num_hops``; it keeps its parameters, which lie on ``device``.
         graph: prepared for the model, with features; on the CPU. Features and edges may be mapped from files. Or a worker's part of one:
-        all
-            workers stream theirs, each with a budget and intervals of its own, and call the model at the same time.
+            all workers stream theirs, each with a budget and intervals of its own, and call the model at the same time.
         budget_bytes: most bytes of vertex data, edges and temporary memory together. Data that is read where it lies takes none.
         spill: folder for blocks that are not in use; without it, they lie in memory, beyond the budget.
         trains: whether the model is trained. Without training it takes less memory and fewer intervals, its ``loss`` may
@@ -87,7 +86,7 @@ def stream(
     """
     require_type(model, nn.Module, where="stream.model", hint="Pass a torch.nn.Module.")
     exchange = getattr(graph, "blocks", None)
-    if exchange is None:
+    if not isinstance(exchange, Exchange):
         require_type(
             graph, Graph, where="stream.graph", hint="Open it with sagann.load_graph, or make a sagann.Graph."
         )

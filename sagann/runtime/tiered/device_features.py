@@ -28,7 +28,8 @@ from sagann.graph.feature_store import Features, feature_store, read_slice
 from sagann.graph.large_arrays import empty_array
 from sagann.graph.rows import as_byte_tensor, as_bytes
 from sagann.kernels.row_gather import NOWHERE, RowSources, gather_rows, place_dtype, shift_of
-from sagann.runtime.device.cuda_devices import CudaDevices, Pinned, PinningError, pin_in_pieces
+from sagann.runtime.device.cuda_devices import CudaDevices
+from sagann.runtime.device.pinning import Pinned, PinningError, pin_in_pieces
 from sagann.runtime.tiered.cold_rows import checked_ids, cold_rows, require_on_host
 from sagann.runtime.tiered.counters import TierCounts, Traffic
 from sagann.runtime.tiered.features import TieredFeatures

@@ -1,5 +1,4 @@
-"""DeviceTopology: a whole graph's edges where a CUDA device reads them; DeviceSampler: the device samples what NeighborSampler does, bit by
-bit.
+"""Sampling on a CUDA device: DeviceTopology has a graph's edges, and DeviceSampler samples what NeighborSampler does, bit by bit.
 
 Each array lies in the device's memory, or in pinned memory of the host, which the device reads in place (zero copy). Within a budget of
 bytes, arrays are placed on the device in the order in which sampling pays for them: the offsets, then the sources, then edge data by name.
@@ -33,7 +32,8 @@ from sagann.graph.random_numbers import key_of
 from sagann.graph.rows import as_byte_tensor, id_dtype, offsets_of
 from sagann.graph.topology import Topology, for_training_as_well
 from sagann.kernels.row_gather import RowSources, gather_rows, shift_of
-from sagann.runtime.device.cuda_devices import CudaDevices, Pinned, PinningError, pin_in_pieces
+from sagann.runtime.device.cuda_devices import CudaDevices
+from sagann.runtime.device.pinning import Pinned, PinningError, pin_in_pieces
 from sagann.runtime.tiered.hot_size import AUTO_SHARE, HotSize, parse_hot
 from sagann.sampling import MiniBatch
 from sagann.sampling.arguments import (

@@ -1,7 +1,6 @@
 """Carriers bring tensors from one worker to another: gloo those in the memory of the host, NCCL those in the memory of CUDA devices.
 
-Worker i of a machine computes on CUDA device i of the machine, or all workers compute on processors. A tensor goes by the carrier of its
-device.
+Worker i of a machine computes on its CUDA device i, or all workers compute on processors. A tensor goes by the carrier of its device.
 
 NCCL's operations run on the device, in the order in which the host starts them: a receive that is started before a send would keep it from
 running. So all operations of a transfer are started as one group. NCCL does not say which worker is missing. So in every transfer between
@@ -123,7 +122,7 @@ def name_for_workers(name: str, *, num_local: int) -> str:
 
 
 def left_alone(name: str, device: torch.device) -> str | None:
-    """What is to be said where the device was called ``name`` and became a processor beside CUDA devices; else None."""
+    """A note for users whose device ``name`` leaves CUDA devices of this machine alone; else None."""
     return AUTO_ON_PROCESSORS if name == "auto" and device.type == "cpu" and num_cuda_devices() else None
 
 

@@ -1,48 +1,38 @@
 """Workers: the processes that train one model together, as one of them sees them.
 
-All messages go from one worker to another; what is added is added in the order of the ranks. So every worker has the same bits,
-and the same number of workers gives the same run. Only the bytes of tensors and of texts travel: nothing that is received is
-unpickled. ``torch.distributed`` does not authenticate its peers. How tensors travel depends on their device
-(:mod:`sagann.runtime.workers.carriers`).
+All messages go from one worker to another; what is added is added in the order of the ranks. So every worker has the same bits, and the
+same number of workers gives the same run. Only the bytes of tensors and of texts travel: nothing that is received is unpickled.
+``torch.distributed`` does not authenticate its peers. How tensors travel depends on their device (:mod:`sagann.runtime.workers.carriers`).
 
 A worker that does not answer ends the others: their error names its rank, and what they were doing.
 """
 
 from __future__ import annotations
 
-import os
 import re
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from datetime import timedelta
 from itertools import pairwise
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 from torch.nn import Parameter
 
-from sagann import processes
-from sagann.config import SETTINGS
 from sagann.errors import InputError, SagannError, WorkerError, first_line
 from sagann.graph.large_arrays import empty_array
 from sagann.partition import vertex_ranges
 from sagann.runtime.team import START_TIMEOUT_S, Team
 from sagann.runtime.workers.carriers import HostCarrier, Operation, connected_devices
-from sagann.runtime.workers.meeting import meet
 from sagann.runtime.workers.stopwatch import Stopwatch
 
 TIMEOUT_S = 60.0
 "Seconds for which a worker waits for another one while they train, by default."
-JOIN_TIMEOUT_S = 300.0
-"Seconds for which workers that join wait for the others, which the launcher has started with them."
-_LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 class Workers(Team):
-    """All workers of a run, as the worker ``rank`` sees them. Made by :func:`join_workers`.
+    """All workers of a run, as the worker ``rank`` sees them. Made by :func:`sagann.runtime.workers.join_workers`.
 
     Args:
         rank: number of this worker, from 0.
@@ -344,62 +334,5 @@ def _reason(error: RuntimeError) -> str:
     return re.sub(r"^\[\S+:\d+\] ", "", first_line(error)).partition(". This is typically")[0]
 
 
-def _talk_over(interface: str) -> None:
-    """Have gloo and NCCL talk over an interface, unless the environment names others."""
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
-    # NCCL takes every interface whose name begins so, unless a sign says that it is the whole name.
-    os.environ.setdefault("NCCL_SOCKET_IFNAME", f"={interface}")
-
-
 def _bytes_as_tensor(content: bytes) -> Tensor:
     return torch.frombuffer(bytearray(content), dtype=torch.uint8) if content else torch.empty(0, dtype=torch.uint8)
-
-
-@contextmanager
-def join_workers(*, timeout_s: float = TIMEOUT_S, balance: str = "edges") -> Iterator[Workers]:
-    """Join the other workers that torchrun started, inside the ``with`` block.
-
-    Workers whose rendezvous is on the loopback talk over the loopback alone, and those of several machines over the interface that
-    leads to the others, unless ``GLOO_SOCKET_IFNAME`` and, for CUDA devices, ``NCCL_SOCKET_IFNAME`` name an interface.
-
-    Args:
-        timeout_s: seconds for which a worker waits for another one while they train, from 0.001 to 1,000,000.
-        balance: name of the policy that divides the vertices (:data:`sagann.partition.BALANCES`).
-    Raises:
-        InputError: torchrun did not start this process, or nobody waits so long.
-        WorkerError: the workers do not find each other.
-    """
-    if not processes.is_worker():
-        raise InputError(
-            "there are no workers to join: RANK is not set, or WORLD_SIZE is not above 1 (in join_workers)",
-            hint="Start the program with torchrun --nproc-per-node=2 program.py.",
-        )
-    timeout_s = SETTINGS["worker_timeout"]._replace(owner=join_workers, name="timeout_s").checked(timeout_s)
-    rank, size = processes.rank(), processes.num_workers()
-    if os.environ.get("MASTER_ADDR") in _LOOPBACK:
-        _talk_over("lo0" if sys.platform == "darwin" else "lo")
-    try:
-        store, interface = meet(rank, size, timeout_s=JOIN_TIMEOUT_S)
-        if interface is not None:
-            _talk_over(interface)
-        dist.init_process_group(
-            "gloo", store=store, rank=rank, world_size=size, timeout=timedelta(seconds=JOIN_TIMEOUT_S)
-        )
-    except WorkerError:
-        raise
-    except (RuntimeError, ValueError) as error:
-        raise WorkerError(
-            f"the workers do not find each other: {first_line(error)} (in worker {rank} of {size}, rendezvous "
-            f"at {os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')})",
-            hint="Check the address that torchrun was given, the firewall, and GLOO_SOCKET_IFNAME.",
-        ) from error
-    workers = Workers(rank=rank, size=size, timeout_s=timeout_s, balance=balance)
-    try:
-        yield workers
-    except BaseException:
-        # What is told is the first error, not that something travels no more.
-        with suppress(RuntimeError):
-            workers.abort()
-        raise
-    finally:
-        dist.destroy_process_group()

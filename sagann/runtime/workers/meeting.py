@@ -1,5 +1,4 @@
-"""How workers find each other: by keys of the launcher's store that no earlier start has used, and by the interface that leads to the
-others.
+"""How workers find each other: by keys of the launcher's store that no earlier start has used, and by the interface to the others.
 
 torchrun keeps one store for all starts of its workers (``--max-restarts``), and in it the addresses of workers that have ended. So the
 first worker makes a new name at every start, and tells it to the workers of this start alone. ``torch.distributed`` talks over the
@@ -15,21 +14,84 @@ import socket
 import struct
 import sys
 import time
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import Any
 
 import torch.distributed as dist
 
-from sagann.errors import WorkerError
+from sagann import processes
+from sagann.config import SETTINGS
+from sagann.errors import InputError, WorkerError, first_line
+from sagann.runtime.workers.group import TIMEOUT_S, Workers
 
+JOIN_TIMEOUT_S = 300.0
+"Seconds for which workers that join wait for the others, which the launcher has started with them."
+_LOOPBACKS = ("127.0.0.1", "localhost", "::1")
 _POLL_S = 0.02
 "Seconds between two looks into the store."
 _LOOPBACK = "127."
 "How addresses of the loopback begin."
 _GET_ADDRESS = 0x8915
 "Linux's request for the IPv4 address of an interface (SIOCGIFADDR)."
+
+
+@contextmanager
+def join_workers(*, timeout_s: float = TIMEOUT_S, balance: str = "edges") -> Iterator[Workers]:
+    """Join the other workers that torchrun started, inside the ``with`` block.
+
+    Workers whose rendezvous is on the loopback talk over the loopback alone, and those of several machines over the interface that
+    leads to the others, unless ``GLOO_SOCKET_IFNAME`` and, for CUDA devices, ``NCCL_SOCKET_IFNAME`` name an interface.
+
+    Args:
+        timeout_s: seconds for which a worker waits for another one while they train, from 0.001 to 1,000,000.
+        balance: name of the policy that divides the vertices (:data:`sagann.partition.BALANCES`).
+    Raises:
+        InputError: torchrun did not start this process, or nobody waits so long.
+        WorkerError: the workers do not find each other.
+    """
+    if not processes.is_worker():
+        raise InputError(
+            "there are no workers to join: RANK is not set, or WORLD_SIZE is not above 1 (in join_workers)",
+            hint="Start the program with torchrun --nproc-per-node=2 program.py.",
+        )
+    timeout_s = SETTINGS["worker_timeout"]._replace(owner=join_workers, name="timeout_s").checked(timeout_s)
+    rank, size = processes.rank(), processes.num_workers()
+    if os.environ.get("MASTER_ADDR") in _LOOPBACKS:
+        _talk_over("lo0" if sys.platform == "darwin" else "lo")
+    try:
+        store, interface = meet(rank, size, timeout_s=JOIN_TIMEOUT_S)
+        if interface is not None:
+            _talk_over(interface)
+        dist.init_process_group(
+            "gloo", store=store, rank=rank, world_size=size, timeout=timedelta(seconds=JOIN_TIMEOUT_S)
+        )
+    except WorkerError:
+        raise
+    except (RuntimeError, ValueError) as error:
+        raise WorkerError(
+            f"the workers do not find each other: {first_line(error)} (in worker {rank} of {size}, rendezvous "
+            f"at {os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')})",
+            hint="Check the address that torchrun was given, the firewall, and GLOO_SOCKET_IFNAME.",
+        ) from error
+    workers = Workers(rank=rank, size=size, timeout_s=timeout_s, balance=balance)
+    try:
+        yield workers
+    except BaseException:
+        # What is told is the first error, not that something travels no more.
+        with suppress(RuntimeError):
+            workers.abort()
+        raise
+    finally:
+        dist.destroy_process_group()
+
+
+def _talk_over(interface: str) -> None:
+    """Have gloo and NCCL talk over an interface, unless the environment names others."""
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
+    # NCCL takes every interface whose name begins so, unless a sign says that it is the whole name.
+    os.environ.setdefault("NCCL_SOCKET_IFNAME", f"={interface}")
 
 
 def meet(rank: int, size: int, *, timeout_s: float) -> tuple[Any, str | None]:

@@ -1,5 +1,4 @@
-"""Stopwatch: the seconds of a worker's own computing in a step of training, by kind of operation. While a worker waits, the watch stands
-still.
+"""Stopwatch: the seconds of a worker's own computing in a step of training, by kind of operation. Waiting does not count.
 
 What is left is time on the wall, not time of the processor: a worker that the system holds back takes as much time of the processor as
 others, but is slower. Workers exchange rows of the halo in the same order. So these exchanges cut a step into the same pieces at every

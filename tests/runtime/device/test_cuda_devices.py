@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from sagann.errors import MissingDependencyError
-from sagann.runtime.device.cuda_devices import CudaDevices, PinningError, pin_in_pieces
+from sagann.runtime.device.cuda_devices import CudaDevices
+from sagann.runtime.device.pinning import PinningError, pin_in_pieces
 from sagann.runtime.tiered import DeviceFeatures
 
 

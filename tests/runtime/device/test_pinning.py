@@ -5,12 +5,13 @@ from __future__ import annotations
 import gc
 import re
 from threading import Thread
+from weakref import ref
 
 import pytest
 import torch
 from torch import Tensor
 
-from sagann.runtime.device.cuda_devices import Pinned, PinningError, pin_in_pieces
+from sagann.runtime.device.pinning import Pinned, PinningError, pin_in_pieces
 from tests.runtime.device.drivers import SimulatedDevices
 
 PAGE = 4096
@@ -114,3 +115,15 @@ def test_memory_that_several_pin_stays_pinned_until_the_last_one_ends() -> None:
     assert (driver.pinned, driver.finished) == ({}, 1)
     pin_in_pieces(memory, driver, piece_bytes=2 * PAGE)
     assert len(driver.registered) == 8
+
+
+def test_memory_that_is_pinned_just_as_its_last_holder_ends_is_shared() -> None:
+    driver, memory = SimulatedDevices(), memory_of(3 * PAGE)
+    found: list[Pinned] = []
+    pinned = pin_in_pieces(memory, driver)
+    # Weak references end before finalizers run: in the meantime another thread may pin.
+    meanwhile = ref(pinned, lambda _: found.append(pin_in_pieces(memory, driver)))
+    del pinned
+    assert (meanwhile(), len(driver.registered), len(driver.pinned)) == (None, 1, 1)
+    found.clear()
+    assert not driver.pinned

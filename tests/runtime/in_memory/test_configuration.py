@@ -288,3 +288,22 @@ def test_a_layer_may_run_while_another_thread_asks_for_a_program(topology: Topol
         ran.set()
         assert answer.result() == ""
     assert torch.equal(found, expected)
+
+
+class Mean(SagaLayer):
+    """Returns what was gathered."""
+
+    accumulator = "mean"
+
+
+def test_what_a_layer_returns_may_be_changed_in_place(topology: Topology) -> None:
+    x, engine = torch.randn(50, 6), CompiledEngine()
+    with using_engine(engine):
+        first = Mean()(topology, x)
+        layer = Mean()
+        results = []
+        for _ in range(3):
+            out = layer(topology, x)
+            results.append(out.clone())
+            out.mul_(2)
+    assert all(torch.equal(result, first) for result in results)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -116,3 +117,33 @@ def test_random_numbers_come_again_in_the_backward() -> None:
 
         assert torch.equal(run(x), run(x))
         assert torch.autograd.gradcheck(run, x)
+
+
+def test_a_mean_in_half_precision_at_a_hub() -> None:
+    num_edges = 70_000
+    topology = Topology.from_coo(
+        src=torch.arange(num_edges) % 50, dst=torch.zeros(num_edges, dtype=torch.int64), num_src=50
+    ).with_edge_data(weight=torch.ones(num_edges).half())
+    layer = Layer(lambda m, e: torch.cumsum(e.src * e.data[:, None], -1), accumulator="mean").half()
+    x = torch.ones(50, 4).half().requires_grad_()
+    with using_engine(CompiledEngine()):
+        layer(topology, x).sum().backward()
+    assert x.grad is not None
+    # A fiftieth of the in-edges come from each source; the first feature is in all four sums.
+    expected = torch.tensor([4.0, 3.0, 2.0, 1.0]).expand(50, 4) / 50
+    torch.testing.assert_close(x.grad.float(), expected, rtol=2e-3, atol=0)
+
+
+def test_parts_that_begin_at_other_edges_draw_other_numbers() -> None:
+    ids = torch.arange(400)
+    topology = Topology.from_coo(src=ids, dst=ids, num_src=400).with_edge_data(weight=torch.ones(400))
+    layer = Layer(lambda m, e: F.dropout(e.src, 0.5).cumsum(-1).diff(prepend=e.src[:, :1] * 0))
+
+    def drawn(first_edge: int) -> torch.Tensor:
+        topology.remote = SimpleNamespace(first_edge=first_edge, complete=lambda rows, keeps: rows)
+        torch.manual_seed(0)
+        with using_engine(CompiledEngine(tile_edges=50)):
+            return layer(topology, torch.ones(400, 4)).detach()
+
+    assert torch.equal(drawn(0), drawn(0))
+    assert not torch.equal(drawn(0), drawn(1000))

@@ -143,7 +143,7 @@ def test_bad_arguments_are_refused(options: dict[str, Any], message: str) -> Non
 
 PROGRAM = """
 import threading, torch
-from sagann.runtime.loading.pipeline import work_serially
+from sagann.runtime.loading.serial_thread import work_serially
 torch.set_num_threads(4)
 found = []
 def body():

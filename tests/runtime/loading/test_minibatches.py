@@ -337,3 +337,9 @@ def test_rows_on_another_device_are_refused(monkeypatch: pytest.MonkeyPatch) -> 
     )
     with pytest.raises(InputError, match=message):
         of(replace(graph, features=store))
+
+
+def test_a_data_loader_is_told_to_be_left_out() -> None:
+    loader = torch.utils.data.DataLoader(MiniBatches(labelled_graph(), fanouts=[2], batch_size=4))
+    with pytest.raises(InputError, match=r"batches are not rows of a data set.*Leave the DataLoader out"):
+        next(iter(loader))

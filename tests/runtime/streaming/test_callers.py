@@ -15,6 +15,7 @@ from sagann.nn import GCN, GNN, SAGE, ModelConfig, build_model
 from sagann.plan import equal_vertices
 from sagann.plan.hops import hop_size
 from sagann.plan.residency import BudgetError
+from sagann.runtime.loading import MiniBatches
 from sagann.runtime.places import device_named, require_on_host
 from sagann.runtime.streaming.stream import stream
 from sagann.runtime.streaming.streamed import StreamedModel
@@ -173,8 +174,9 @@ def test_arguments_of_stream_are_checked() -> None:
     ):
         with pytest.raises(InputError, match=message):
             stream(model, graph, **options)
-    with pytest.raises(InputError, match=r"stream\.graph"):
-        stream(model, graph.topology, budget_bytes=1 << 20)
+    for other in (graph.topology, next(iter(MiniBatches(graph, fanouts=[2, 2], batch_size=4)))):
+        with pytest.raises(InputError, match=r"stream\.graph"):
+            stream(model, other, budget_bytes=1 << 20)
     assert len(stream(model, graph, budget_bytes=1 << 30, num_intervals=3).bounds) == 4
     with pytest.raises(InputError, match="memory policy: 'fifo', expected one of belady, dp"):
         StreamedModel(model, graph.hops(2), (0, 53), memory_policy="fifo")

@@ -424,3 +424,33 @@ def test_input_that_does_not_fit_is_refused() -> None:
     lazy.lazy = nn.LazyLinear(3)
     with pytest.raises(LayerError, match="gets its shape when the model first runs"):
         stream(lazy, labelled_graph(), budget_bytes=1 << 20)
+
+
+def test_random_parameters_are_the_same_in_the_backward() -> None:
+    weight = torch.randn(4, 4, dtype=torch.float64)
+    model = Model(lambda m, h, x: m.a(h[0], x @ nn.functional.dropout(m.mixed, 0.5))).double()
+    model.mixed = nn.Parameter(weight)
+    x = torch.randn(31, 4, dtype=torch.float64)
+    with torch.no_grad():
+        model.a.neighbours.bias.zero_()
+    total = StreamedModel(model, [random_topology(31, 200)], equal_vertices(31, 3))(x).sum()
+    (grad,) = torch.autograd.grad(total, model.mixed)
+    # The result is linear in the parameter.
+    torch.testing.assert_close((grad * weight).sum(), total.detach())
+
+
+def test_a_mask_that_several_stages_read_is_drawn_once() -> None:
+    def masked(m: Model, hops: Sequence[Topology], x: Tensor) -> Tensor:
+        keep = F.dropout(torch.ones(len(x), 1), 0.5)
+        before = x * keep
+        return torch.cat([before, 0 * m.plain(hops[0], before) + keep], -1)
+
+    model = Model(masked)
+    model.plain = Plain()
+    streamed = StreamedModel(model, [random_topology(31, 200)], equal_vertices(31, 3))
+    x = torch.ones(31, 1)
+    out = streamed(x)
+    assert out[:, 0].unique().tolist() == [0, 2]
+    assert torch.equal(out[:, 0], out[:, 1])
+    assert streamed.plan(x).program.random
+    assert not torch.equal(out, streamed(x))

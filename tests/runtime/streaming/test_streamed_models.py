@@ -286,3 +286,37 @@ assert os.waitpid(child, 0)[1] == 0
 assert torch.equal(chunked(x), out)
 """
     run_fresh(program, tmp_path)
+
+
+class Scaled(SagaLayer):
+    """Reads a tensor that is no buffer, at the edges or at the vertices."""
+
+    def __init__(self, *, at_edges: bool) -> None:
+        super().__init__()
+        self.at_edges, self.alpha = at_edges, torch.tensor(1.0, dtype=torch.float64)
+        self.tables = {"rows": [torch.ones(4, dtype=torch.float64)]}
+
+    def apply_edge(self, edge: Edge) -> Tensor:
+        return torch.tanh(edge.src + edge.dst * self.alpha) if self.at_edges else edge.src
+
+    def apply_vertex(self, vertex: Tensor, accum: Tensor) -> Tensor:
+        return (accum if self.at_edges else accum * self.alpha) * self.tables["rows"][0]
+
+
+@pytest.mark.parametrize("at_edges", [False, True])
+@pytest.mark.parametrize("in_place", [False, True])
+def test_tensors_among_a_layers_attributes_are_read_as_they_are(at_edges: bool, in_place: bool) -> None:
+    model, topology, x = Model().double(), ring(), rows()
+    model.layer = Scaled(at_edges=at_edges)
+    chunked = streamed(model, topology)
+    for value in (1.0, 5.0, 2.0):
+        if in_place:
+            model.layer.alpha.fill_(value)
+            model.layer.tables["rows"][0].mul_(2)
+        else:
+            model.layer.alpha = torch.tensor(value, dtype=torch.float64)
+        found = [chunked(x), model([topology], x)]
+        with using_engine(NaiveEngine()):
+            expected = model([topology], x)
+        for each in found:
+            assert_close(each, expected)

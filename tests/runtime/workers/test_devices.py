@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 
 import pytest
@@ -9,6 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from sagann import processes
 from sagann.errors import InputError, WorkerError
 from sagann.runtime.workers import Workers, carriers, group
 from sagann.runtime.workers.carriers import AUTO_ON_PROCESSORS, device_of_worker, name_for_workers
@@ -156,3 +158,16 @@ def test_devices_that_do_not_find_each_other_say_where_to_look(monkeypatch: pyte
     message = r"the devices of the workers do not find each other: NCCL error: Duplicate GPU detected \(in worker 1 of 2, meta\)\. NCCL_DEBUG"
     with pytest.raises(WorkerError, match=message):
         Workers(rank=1, size=2).compute_on(torch.device("meta"))
+
+
+@pytest.mark.usefixtures("two_devices")
+def test_where_one_machine_has_too_few_devices_auto_is_processors_on_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    # As if two machines had two devices each, and the second one had three workers.
+    here = threading.local()
+    monkeypatch.setattr(processes, "num_local_workers", lambda: here.num_local)
+
+    def chosen(workers: Workers) -> torch.device:
+        here.num_local = 3 if workers.rank else 2
+        return device_together("auto", workers)
+
+    assert in_threads(chosen, 2) == [torch.device("cpu")] * 2
