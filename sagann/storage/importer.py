@@ -46,7 +46,8 @@ _VERTEX_BYTES = 16
 def import_dataset(source: ImportSource, out: str | os.PathLike[str], options: ImportOptions) -> None:
     """Stream a source into a dataset folder, in bounded memory and atomically."""
     # Imported here, so that a caller that only opens a dataset does not wait until Numba compiles or loads its kernels.
-    from sagann.storage.edge_sort import EdgeSpool, ExternalSort
+    from sagann.storage.edge_sort import ExternalSort
+    from sagann.storage.edge_spool import EdgeSpool
 
     mirrors, edges = options.symmetrise or source.undirected_once, source.edges
     # An estimate: ids that need 8 bytes are rare, so each id counts 4 bytes.

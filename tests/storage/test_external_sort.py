@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,8 +18,8 @@ from sagann.graph import Graph, Topology
 from sagann.graph.rmat import rmat_graph
 from sagann.graph.transform import coalesce, remove_self_loops, symmetrise
 from sagann.import_config import LEAST_MEMORY_BYTES
-from sagann.storage import ImportOptions, check_dataset, open_graph, write_rmat
-from sagann.storage.edge_sort import EdgeSpool
+from sagann.storage import ImportOptions, check_dataset, edge_spool, open_graph, write_rmat
+from sagann.storage.edge_spool import EdgeSpool
 from sagann.storage.import_source import Dtype, EdgeChunk, ImportSource
 from sagann.storage.importer import import_dataset
 from tests.storage.conftest import assert_same_graph
@@ -125,6 +126,27 @@ def test_sorted_in_parts_equals_sorted_at_once(
     edges = ArrayEdges(src=src, dst=dst, data=edge_data(data, len(src)))
     found = import_arrays(tmp_path / "g", edges, num_vertices=1000, memory_bytes=LEAST_MEMORY_BYTES, **options)
     assert_same_edges(found, at_once(edges, 1000, options))
+
+
+@pytest.mark.parametrize("kind", ["one destination", "one pair"])
+@pytest.mark.parametrize("coalesce", [False, True])
+def test_in_edges_of_one_destination_are_sorted_within_the_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, coalesce: bool
+) -> None:
+    # Of the default size, a histogram takes more than the edges here.
+    monkeypatch.setattr(edge_spool, "_MAX_BINS", 2**12)
+    src, dst = draw_edges(kind, 1000, 500_000)
+    edges = ArrayEdges(src=src, dst=dst, data=edge_data("weight", len(src)))
+    # Compiles or loads the kernels, which takes more memory than the sort.
+    import_arrays(tmp_path / "g", edges, memory_bytes=2**21, coalesce=coalesce)
+    tracemalloc.start()
+    try:
+        found = import_arrays(tmp_path / "g", edges, memory_bytes=2**21, coalesce=coalesce, overwrite=True)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 2 * 2**21
+    assert_same_edges(found, at_once(edges, found.num_vertices, {"coalesce": coalesce}))
 
 
 def test_many_vertices_and_few_edges(tmp_path: Path) -> None:

@@ -136,7 +136,8 @@ import numpy as np
 import sagann.storage.edge_list
 from sagann.errors import DatasetError
 from sagann.storage import ImportOptions, check_dataset, import_edge_list, open_graph
-from sagann.storage.edge_sort import _count_bins, _split_by_part
+from sagann.storage.edge_sort import _split_by_part
+from sagann.storage.edge_spool import _count_bins
 from tests.forks import fork
 
 os.fsync = lambda handle: None
