@@ -176,17 +176,18 @@ class PygModel(nn.Module):
             )
 
     def left_out(self, graph: Graph) -> str:
-        """What the model asks for and the graph does not have, in a sentence; or nothing."""
-        known, unread = (
-            parameters_of(self.model),
-            graph.topology.edge_data.keys() - {EDGE_ARGUMENTS[name] for name in self.arguments},
-        )
+        """What the model asks for and the graph does not have, and edge data that the model does not get, in sentences; or nothing."""
+        passed, known = {EDGE_ARGUMENTS[name] for name in self.arguments}, parameters_of(self.model)
+        unread = [name for name in graph.topology.edge_data if name not in passed]
         asked = [name for name in known if known[name].default is None and name not in (*self.arguments, "batch")]
         # Without other edge data, edges are unweighted. PyG's own models take much that no data has.
         asked = [name for name in asked if unread or name not in EDGE_ARGUMENTS]
         if not asked or self.user_class.__module__.startswith("torch_geometric."):
             return ""
-        return f"{self.user_class.__name__} is trained without {listed(asked)}, which the graph has under no such name."
+        arguments = {stored: argument for argument, stored in EDGE_ARGUMENTS.items()}
+        names = listed([arguments.get(name, name) for name in unread])
+        others = f" Edge data {listed(unread)} are passed to arguments called {names}." if unread else ""
+        return f"{self.user_class.__name__} is trained without {listed(asked)}, which the graph has under no such name.{others}"
 
     def prepare(self, graph: Graph) -> Graph:
         """Add the self-loops, and the weights by degree, that the layers would make in every forward.

@@ -212,7 +212,8 @@ class _Reader:
             self._num_vertices, self._rows_of = writer.num_rows - num_more, source.file
         known = self._num_graphs if unit == "graph" else self._num_vertices
         if unit != "entry" and writer.num_rows - num_more != known:
-            says = f"{(unit == 'vertex' and self._rows_of) or f'num_{units}'} says {known}"
+            stated_by = "graph_ptr" if unit == "graph" else self._rows_of or "num_vertices"
+            says = "there is no graph_ptr" if known is None else f"{stated_by} says {known}"
             raise DatasetError(
                 f"number of {units} is not clear: {writer.num_rows - num_more} rows, but {says} (in {source.file})",
                 hint="Provide one row for each vertex, and for each graph of graph_ptr, or state the right number of vertices.",
