@@ -152,6 +152,7 @@ def test_a_topology_in_the_place_of_a_graph_is_refused_with_the_remedy(read):
     with pytest.raises(InputError, match=r"a Topology, expected a Graph.*Pass sagann.Graph\(topology=topology\)"):
         read(topology)
     assert not hasattr(topology, "other")
+    assert not hasattr(topology, "name")
 
 
 def test_labels_and_types_say_how_many_there_are():

@@ -22,6 +22,7 @@ from sagann.storage import ImportOptions, check_dataset, edge_spool, open_graph,
 from sagann.storage.edge_spool import EdgeSpool
 from sagann.storage.import_source import Dtype, EdgeChunk, ImportSource
 from sagann.storage.importer import import_dataset
+from sagann.storage.manifest import read_manifest
 from tests.storage.conftest import assert_same_graph
 
 Array = np.ndarray[Any, Any]
@@ -180,6 +181,16 @@ def test_number_of_vertices_is_the_largest_id_unless_stated(tmp_path: Path) -> N
     looped = ArrayEdges(src=np.array([0, 9]), dst=np.array([1, 9]), data={"type": np.array([0, 4])}, chunk_edges=1)
     graph = import_arrays(tmp_path / "g", looped, overwrite=True, drop_self_loops=True)
     assert (graph.num_vertices, graph.num_edges, graph.num_edge_types) == (10, 1, 5)
+
+
+def test_treatment_of_edges_is_recorded(tmp_path: Path) -> None:
+    edges = ArrayEdges(src=np.array([0, 1]), dst=np.array([1, 1]), data={})
+    import_arrays(tmp_path / "g", edges, symmetrise=True, drop_self_loops=True)
+    assert read_manifest(tmp_path / "g").edges == {
+        "symmetrised": True,
+        "coalesced": True,
+        "self_loops_dropped": True,
+    }
 
 
 def test_hashed_ids_are_refused_before_they_fill_the_disk(tmp_path: Path) -> None:
