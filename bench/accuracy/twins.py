@@ -181,7 +181,7 @@ def _run_graphs(config: ModelConfig, train: TrainConfig, graph: Graph) -> float:
         )
         for name, mask in graph.graph_splits.items()
     }
-    model = GraphStack(config, graph.num_features, graph.num_graph_targets)
+    model = GraphStack(config, graph.num_features, graph.graphs.num_targets)
 
     def mean(split: str, loss: Callable[..., Tensor]) -> float:
         sums = [float(loss(model(batch), batch.y, reduction="sum")) for batch in loaders[split]]

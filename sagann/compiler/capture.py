@@ -280,7 +280,7 @@ def capture(
         merge_equal(module)
         return ModelCut(module, recorder, fuses_rows=fuses_rows).run()
     except TraceError as error:
-        raise cannot_be_captured(model, error) from error
+        raise cannot_be_captured(model, str(error), error) from error
 
 
 def _inline(module: fx.GraphModule, node: fx.Node, call: Call) -> None:

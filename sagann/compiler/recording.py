@@ -45,6 +45,7 @@ from sagann.saga.batch_norms import batch_norms_over_rows
 from sagann.saga.engine import EdgeData, Engine, VertexRows, using_engine
 from sagann.saga.layer import SagaLayer
 from sagann.saga.row_runs import sampled_rows
+from sagann.saga.users_lines import line_of_error
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -330,19 +331,21 @@ def traced_model(model: nn.Module, recorder: Recorder, x: Tensor) -> fx.GraphMod
         name_placeholders(module, tensors, ["x"])
         check_trace(module)
     except TraceError as error:
-        raise cannot_be_captured(model, error) from error
+        raise cannot_be_captured(model, str(error), error) from error
     except InputError as error:
         if (said := said_in_rows(error.message)) == error.message:
             raise
         # Every hop has as many vertices as the trace has rows.
         found = "a layer gets a topology that is none of the hops, or features that are not a row per vertex"
-        raise cannot_be_captured(model, TraceError(f"{found}: {said}")) from error
+        raise cannot_be_captured(model, f"{found}: {said}", error) from error
     return module
 
 
-def cannot_be_captured(model: nn.Module, error: TraceError) -> LayerError:
-    """What is said of a model that does what a trace does not show."""
+def cannot_be_captured(model: nn.Module, problem: str, error: Exception) -> LayerError:
+    """The error about a model that does what a trace does not show; it names the user's line if the model failed there."""
+    line = line_of_error(error.__cause__ or error, otherwise="")
+    where = f"{type(model).__name__}.forward{line and ', '}{line}"
     return LayerError(
-        f"the model cannot be captured: {error} (in {type(model).__name__}.forward)",
+        f"the model cannot be captured: {problem} (in {where})",
         hint="Build it of SAGA layers, which get their hop as it is passed, and of operators on rows.",
     )

@@ -111,11 +111,12 @@ def out_edges(indptr: Tensor, indices: Tensor, num_src: int) -> Grouped:
 
 def counts_below(items: Tensor, bounds: Tensor) -> Tensor:
     """The number of items below each bound, int64 [num_bounds]; items and bounds ascend."""
-    bounds = bounds.to(items.dtype)
     if items.device.type != "cpu":
-        return torch.searchsorted(items, bounds)
-    # PyTorch would divide the bounds among its threads, and wait for them.
-    return torch.from_numpy(np.searchsorted(items.numpy(), bounds.numpy()))
+        return torch.searchsorted(items, bounds.to(items.dtype))
+    # One walk through both takes a third of the time of a search for each bound. PyTorch's search also waits for its threads.
+    counts = np.empty(len(bounds), dtype=np.int64)
+    _count_below(items.contiguous().numpy(), bounds.contiguous().numpy(), counts)
+    return torch.from_numpy(counts)
 
 
 def _new(num_items: int, dtype: torch.dtype) -> Tensor:
@@ -172,6 +173,15 @@ def _transpose(indptr: Array, indices: Array, ends: Array, destinations: Array, 
             ends[head] = at + np.uint64(1)
             destinations[at] = dst
             positions[at] = e
+
+
+@compiled()
+def _count_below(items: Array, bounds: Array, counts: Array) -> None:
+    below = 0
+    for b in range(len(bounds)):
+        while below < len(items) and items[below] < bounds[b]:
+            below += 1
+        counts[b] = below
 
 
 @compiled(parallel=True)

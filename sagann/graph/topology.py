@@ -33,6 +33,11 @@ from sagann.graph.rows import id_dtype
 if TYPE_CHECKING:
     from sagann.graph.remote import Remote
 
+
+class _NotAGraphError(InputError, AttributeError):
+    """A topology where a graph is needed. As an AttributeError it leaves ``hasattr`` and ``getattr`` with a default working."""
+
+
 _OF_GRAPHS = (
     "topology",
     "features",
@@ -44,6 +49,7 @@ _OF_GRAPHS = (
     "links",
     "name",
 )
+"Attributes of a graph that a topology does not have."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -343,9 +349,8 @@ class Topology:
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
-            """Called for what a topology does not have: where that is a field of a graph, a graph was meant."""
             if name in _OF_GRAPHS:
-                raise InputError(
+                raise _NotAGraphError(
                     f"argument has the wrong type: a Topology, expected a Graph, of which '{name}' is read",
                     hint="Pass sagann.Graph(topology=topology).",
                 )

@@ -27,7 +27,7 @@ class Format:
     endings: tuple[str, ...] = ()
     "Endings of the names of its files."
     holds: tuple[str, ...] = ()
-    "Names of what stands in a folder of this format."
+    "Names of files and folders in a folder of this format."
     arguments: Mapping[str, str] = field(default_factory=dict)
     "Arguments of the function, by the options of the command that give them."
 

@@ -69,7 +69,7 @@ def _source(body: Mapping[str, Any], folder: Path, num_classes: int | None) -> I
     if len(nodes) != 1 or len(edges) != 1 or types:
         kinds = ", ".join(map(_text, types)) or f"{len(nodes)} kinds of vertices, and {len(edges)} of edges"
         raise ValueError(f"a heterogeneous graph, with {kinds}")
-    num_vertices = as_integer(nodes[0]["num"], "num_vertices")
+    num_vertices = as_integer(nodes[0]["num"], "num_vertices", of="num")
     answers, stated = _task(body.get("tasks"), folder, num_vertices, num_classes)
     return ImportSource(
         name=_text(body.get("dataset_name")) or folder.name,

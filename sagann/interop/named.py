@@ -30,6 +30,15 @@ _MOST_ENTRIES = 1000
 _MOST_NAMES = 10
 _TRANSFORMS = ("pre_transform.pt", "pre_filter.pt")
 "Files of PyG beside a processed graph."
+_FETCHED_BY = {
+    "PyG: torch_geometric.datasets.Planetoid({root!r}, {name!r})": "Cora CiteSeer PubMed",
+    "PyG: torch_geometric.datasets.Amazon({root!r}, {name!r})": "Computers Photo",
+    "PyG: torch_geometric.datasets.Coauthor({root!r}, {name!r})": "CS Physics",
+    "PyG: torch_geometric.datasets.TUDataset({root!r}, {name!r})": "COLLAB DD ENZYMES IMDB-BINARY MUTAG NCI1 PROTEINS REDDIT-BINARY",
+    "PyG: torch_geometric.datasets.{name}({folder!r})": "Actor AmazonProducts Flickr QM9 Reddit Reddit2 WikiCS Yelp",
+    "OGB: ogb.nodeproppred.NodePropPredDataset({name!r}, root={root!r})": "ogbn-arxiv ogbn-papers100M ogbn-products ogbn-proteins",
+}
+"Names of datasets, by the line that fetches one."
 
 
 def load_dataset(
@@ -44,7 +53,8 @@ def load_dataset(
 
     Neither PyG nor OGB need be installed, and nothing in a file is run. PyG's graph, or graphs, are read from ``processed`` as by
     :func:`sagann.interop.read_pyg`, OGB's from ``raw`` and ``split`` as by :func:`sagann.interop.read_ogb`, both into memory; dataset folders
-    are mapped. Where Cora or CiteSeer is missing, its published files are fetched (:mod:`sagann.interop.planetoid`).
+    are mapped. Where Cora or CiteSeer is missing, its published files are fetched (:mod:`sagann.interop.planetoid`); for other
+    datasets the error shows the line of PyG or OGB that fetches them.
 
     Args:
         name: as 'cora' or 'ogbn-arxiv'; where several datasets have the name, with the folder above, as 'citationfull/cora'.
@@ -153,7 +163,7 @@ def _file_of_pyg(folder: Path, name: str) -> Path:
     if not files:
         raise DatasetError(
             f"PyG has not processed the dataset yet: no graph in {processed} (in {folder})",
-            hint="Open it once with PyG, which processes what lies in raw.",
+            hint=_how_to_fetch(name, folder.parent) or "Open it once with PyG, which processes what lies in raw.",
         )
     if len(files) > 1:
         raise DatasetError(
@@ -165,11 +175,19 @@ def _file_of_pyg(folder: Path, name: str) -> Path:
 
 def _not_found(name: str, roots: Sequence[Path], known: Sequence[str]) -> DatasetError:
     found = f"there are {listed([*map(shown, known)])}" if known else "there is none"
-    fetch = (
-        f"Fetch it once with PyG (torch_geometric.datasets) or OGB (ogb.nodeproppred.NodePropPredDataset(NAME, root={str(roots[0])!r})), "
-        "or make it with 'sagann data import'; root= names another folder."
-    )
+    own = "Fetch it with PyG or OGB, or make it with 'sagann data import'; root= names another folder."
     return DatasetError(
         f"dataset not found: looked in {', '.join(repr(str(root)) for root in roots)}, where {found} (in '{name:.80}')",
-        hint=did_you_mean(name, [each.rpartition("/")[2].removesuffix(".npz") for each in known]) + fetch,
+        hint=did_you_mean(name, [each.rpartition("/")[2].removesuffix(".npz") for each in known])
+        + (_how_to_fetch(name, roots[0]) or own),
     )
+
+
+def _how_to_fetch(name: str, root: Path) -> str:
+    """The line of PyG or OGB that fetches a dataset below ``root``; an empty text where it is not known."""
+    wanted = _plain(name).rpartition("/")[2]
+    lines = {_plain(each): (line, each) for line, names in _FETCHED_BY.items() for each in names.split()}
+    if wanted not in lines:
+        return ""
+    line, each = lines[wanted]
+    return f"Fetch it once with {line.format(name=each, root=str(root), folder=str(root / each))}."

@@ -16,10 +16,11 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.overrides import TorchFunctionMode
 
-from sagann.errors import LayerError
+from sagann.errors import LayerError, SagannError, in_one_line
 from sagann.graph import Graph, Topology
 from sagann.nn.model_call import EDGE_ARGUMENTS, called, convs_of, parameters_of, takes_data
 from sagann.saga.side_effects import taken_back
+from sagann.saga.users_lines import line_of_error
 
 NUM_ROWS = 13
 "Number of made-up vertices."
@@ -28,6 +29,16 @@ ROW_CACHES = ("_cached_x", "_cached_h")
 _CACHES = ("_cached_edge_index", "_cached_adj_t", *ROW_CACHES)
 _TOLERANCES = {torch.float64: 1e-6, torch.float32: 1e-4, torch.float16: 0.1, torch.bfloat16: 0.1}
 "Difference from PyG's results, and from their gradients, relative to the largest of them."
+IN_PYG = (
+    f"a model of PyTorch Geometric does not run with it on {NUM_ROWS} made-up vertices",
+    "Let it run with PyTorch Geometric first, on any number of vertices with floating numbers as features. For a learned row per vertex, write it with "
+    "sagann's layers and sagann.nn.EmbeddingEncoder.",
+)
+WITHOUT_EDGES = (
+    f"a model of PyTorch Geometric does not run without its edges on {NUM_ROWS} made-up vertices",
+    "Let it pass edge_index on to its layers alone, and compute nothing with it; or write the layer as sagann.SagaLayer.",
+)
+"How a model fails there, and what to do about it."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -217,3 +228,17 @@ def undisturbed(model: nn.Module) -> Iterator[None]:
                 tensor.data.copy_(values)
             for each, gradient in gradients:
                 each.grad = gradient
+
+
+@contextmanager
+def layer_errors(model: nn.Module, how: str, hint: str) -> Iterator[None]:
+    """Inside the ``with`` block, an exception of any kind becomes a :class:`LayerError` that begins with it, and names its line."""
+    try:
+        yield
+    except LayerError:
+        raise
+    except Exception as error:
+        where = f"model {type(model).__name__}, {line_of_error(error)}"
+        if isinstance(error, SagannError):
+            raise LayerError(f"{error.message}; {how} (in {where})", hint=error.hint) from error
+        raise LayerError(f"{in_one_line(error).rstrip('.')}: {how} (in {where})", hint=hint) from error

@@ -31,6 +31,7 @@ from torch import Tensor, nn
 
 from sagann.errors import LayerError
 from sagann.graph.topology import Topology
+from sagann.interop.pyg_example import ROW_CACHES
 from sagann.interop.pyg_rows import Arguments, Index, Parameter, StoredRow, moved, row_dim, sources_in, without_one
 from sagann.saga import Edge, SagaLayer
 from sagann.saga.engine import edges_of
@@ -112,6 +113,32 @@ def _not_known(
         f"a layer of PyTorch Geometric gathers in a way that is not known: {found}, expected {expected} (in layer {type(conv).__name__})",
         hint="Write it as sagann.SagaLayer: 'Coming from PyG or DGL' in docs/quickstart.md says what is what.",
     )
+
+
+def require_usual(conv: Any) -> None:
+    """Refuse a layer of PyG that does what a SAGA layer does not."""
+    from torch_geometric.nn import MessagePassing
+
+    found = ""
+    if type(conv).aggregate is not MessagePassing.aggregate:
+        found = "it has an aggregate of its own"
+    elif conv.flow != "source_to_target":
+        found = f"flow = {conv.flow!r}"
+    elif getattr(conv, "improved", False):
+        found = "improved = True"
+    elif getattr(conv, "cached", False) and any(hasattr(conv, name) for name in ROW_CACHES):
+        found = "cached = True"
+    elif conv.explain or any(
+        hooks
+        for name, hooks in vars(conv).items()
+        if name.endswith("_hooks") and name.startswith(("_propagate", "_message", "_aggregate", "_edge_update"))
+    ):
+        found = "hooks of PyG, or an explanation"
+    if found:
+        raise LayerError(
+            f"a layer of PyTorch Geometric does what a SAGA layer cannot: {found} (in layer {type(conv).__name__})",
+            hint="Build it without, or write it as sagann.SagaLayer: 'Coming from PyG or DGL' in docs/quickstart.md says what is what.",
+        )
 
 
 class Call:

@@ -17,31 +17,32 @@ References:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from sagann.errors import InputError, LayerError, SagannError, in_one_line, listed
+from sagann.errors import InputError, LayerError, in_one_line, listed
 from sagann.graph import Graph, Topology, add_self_loops, normalise, relabel
 from sagann.interop.pyg_example import (
+    IN_PYG,
     NUM_ROWS,
-    ROW_CACHES,
+    WITHOUT_EDGES,
     FirstRun,
     WithoutDropout,
     are_close,
     arguments_for,
     block_of,
     first_run,
+    layer_errors,
     rows_of,
     run_in_pyg,
     undisturbed,
     values_and_gradients,
 )
-from sagann.interop.pyg_layer import PygLayer, aggregation_of
+from sagann.interop.pyg_layer import PygLayer, aggregation_of, require_usual
 from sagann.interop.pyg_rows import EdgeRows, StoredRow
 from sagann.interop.pyg_walk import (
     DEGREE_WEIGHTS,
@@ -176,17 +177,18 @@ class PygModel(nn.Module):
             )
 
     def left_out(self, graph: Graph) -> str:
-        """What the model asks for and the graph does not have, in a sentence; or nothing."""
-        known, unread = (
-            parameters_of(self.model),
-            graph.topology.edge_data.keys() - {EDGE_ARGUMENTS[name] for name in self.arguments},
-        )
+        """What the model asks for and the graph does not have, and edge data that the model does not get, in sentences; or nothing."""
+        passed, known = {EDGE_ARGUMENTS[name] for name in self.arguments}, parameters_of(self.model)
+        unread = [name for name in graph.topology.edge_data if name not in passed]
         asked = [name for name in known if known[name].default is None and name not in (*self.arguments, "batch")]
         # Without other edge data, edges are unweighted. PyG's own models take much that no data has.
         asked = [name for name in asked if unread or name not in EDGE_ARGUMENTS]
         if not asked or self.user_class.__module__.startswith("torch_geometric."):
             return ""
-        return f"{self.user_class.__name__} is trained without {listed(asked)}, which the graph has under no such name."
+        arguments = {stored: argument for argument, stored in EDGE_ARGUMENTS.items()}
+        names = listed([arguments.get(name, name) for name in unread])
+        others = f" Edge data {listed(unread)} are passed to arguments called {names}." if unread else ""
+        return f"{self.user_class.__name__} is trained without {listed(asked)}, which the graph has under no such name.{others}"
 
     def prepare(self, graph: Graph) -> Graph:
         """Add the self-loops, and the weights by degree, that the layers would make in every forward.
@@ -255,7 +257,7 @@ class PygModel(nn.Module):
     def _run(self, walk: Walk, x: Tensor, graph_ptr: Tensor | None = None) -> Tensor:
         stored = {name: EdgeRows(StoredRow(EDGE_ARGUMENTS[name]), {}, walk.name_of) for name in self.arguments}
         for conv in convs_of(self.model):
-            _require_usual(conv)
+            require_usual(conv)
         for layer in self._calls:
             if (aggregation_of(layer.conv), preparation_of(layer.conv)) != (layer.aggregation, self.preparation):
                 raise changed(f"{type(layer.conv).__name__} gathers otherwise than it did, or from other edges")
@@ -272,13 +274,13 @@ class PygModel(nn.Module):
         """See on made-up vertices what the model propagates, and compare its results with PyG's."""
         self._offered, self.arguments = arguments_for(self.model, graph), first.arguments
         if first.error is not None:
-            with _blaming(self.model, *_IN_PYG):
+            with layer_errors(self.model, *IN_PYG):
                 raise first.error
         if any(map(is_lazy, (*self.model.parameters(), *self.model.buffers()))):
             # Some parameters get their shapes in the first forward.
             self.model.load_state_dict(first.twin.state_dict())
         example, mode = first.example(), self.training
-        with undisturbed(self.model), using_engine(NaiveEngine()), _blaming(self.model, *_WITHOUT_EDGES):
+        with undisturbed(self.model), using_engine(NaiveEngine()), layer_errors(self.model, *WITHOUT_EDGES):
             self.layers = self._layers_on(example)
             self.levels = tuple(range(len(self.layers)))
             self.preparation = self._common_preparation()
@@ -325,7 +327,7 @@ class PygModel(nn.Module):
         hops, x = self._prepared(example).hops(self.num_hops), rows_of(example)
 
         def in_pyg() -> list[Tensor]:
-            with _blaming(self.model, *_IN_PYG):
+            with layer_errors(self.model, *IN_PYG):
                 return values_and_gradients(
                     lambda x: run_in_pyg(self.model, self.arguments, example, x), self.model, x
                 )
@@ -361,57 +363,6 @@ class PygModel(nn.Module):
         self.not_sampled = "its rows depend on other vertices than in-neighbours, or on the numbers of vertices"
         if are_close([found], [right[: len(found)]]):
             self.not_sampled, self.levels = "", tuple(walk.levels)
-
-
-_IN_PYG = (
-    f"a model of PyTorch Geometric does not run with it on {NUM_ROWS} made-up vertices",
-    "Let it run with PyTorch Geometric first, on any number of vertices with floating numbers as features. For a learned row per vertex, write it with "
-    "sagann's layers and sagann.nn.EmbeddingEncoder.",
-)
-_WITHOUT_EDGES = (
-    f"a model of PyTorch Geometric does not run without its edges on {NUM_ROWS} made-up vertices",
-    "Let it pass edge_index on to its layers alone, and compute nothing with it; or write the layer as sagann.SagaLayer.",
-)
-
-
-@contextmanager
-def _blaming(model: nn.Module, how: str, hint: str) -> Iterator[None]:
-    """Inside the ``with`` block, an exception of any kind becomes an error that begins with it, and names its line."""
-    try:
-        yield
-    except LayerError:
-        raise
-    except Exception as error:
-        where = f"model {type(model).__name__}, {line_of_error(error)}"
-        if isinstance(error, SagannError):
-            raise LayerError(f"{error.message}; {how} (in {where})", hint=error.hint) from error
-        raise LayerError(f"{in_one_line(error).rstrip('.')}: {how} (in {where})", hint=hint) from error
-
-
-def _require_usual(conv: Any) -> None:
-    """Refuse a layer of PyG that does what a SAGA layer does not."""
-    from torch_geometric.nn import MessagePassing
-
-    found = ""
-    if type(conv).aggregate is not MessagePassing.aggregate:
-        found = "it has an aggregate of its own"
-    elif conv.flow != "source_to_target":
-        found = f"flow = {conv.flow!r}"
-    elif getattr(conv, "improved", False):
-        found = "improved = True"
-    elif getattr(conv, "cached", False) and any(hasattr(conv, name) for name in ROW_CACHES):
-        found = "cached = True"
-    elif conv.explain or any(
-        hooks
-        for name, hooks in vars(conv).items()
-        if name.endswith("_hooks") and name.startswith(("_propagate", "_message", "_aggregate", "_edge_update"))
-    ):
-        found = "hooks of PyG, or an explanation"
-    if found:
-        raise LayerError(
-            f"a layer of PyTorch Geometric does what a SAGA layer cannot: {found} (in layer {type(conv).__name__})",
-            hint="Build it without, or write it as sagann.SagaLayer: 'Coming from PyG or DGL' in docs/quickstart.md says what is what.",
-        )
 
 
 def _without(graph: Graph, name: str) -> Graph:

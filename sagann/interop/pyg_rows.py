@@ -307,8 +307,8 @@ def _begins_with(rows: Any, first: Any) -> bool:
     """Whether the first ones of these rows are others: the same memory."""
     if not isinstance(rows, Tensor) or not isinstance(first, Tensor) or rows.shape == first.shape:
         return first is rows
-    first_, rows_ = ((each.data_ptr(), each.shape[1:], each.stride(), each.dtype) for each in (first, rows))
-    return first_ == rows_
+    begins, expected = ((each.data_ptr(), each.shape[1:], each.stride(), each.dtype) for each in (rows, first))
+    return begins == expected
 
 
 def of_hop(rows: Tensor, num_rows: int) -> Tensor:

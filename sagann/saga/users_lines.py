@@ -24,15 +24,15 @@ def users_line() -> str:
     return _format_line(frame.f_code.co_filename, frame.f_lineno)
 
 
-def line_of_error(error: BaseException) -> str:
-    """The innermost line of an error that is the user's, or PyG's where all are; 'the layer' where there is none."""
+def line_of_error(error: BaseException, otherwise: str = "the layer") -> str:
+    """The innermost line of an error that is the user's, or PyG's where all are; ``otherwise`` where there is none."""
     frames = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)
         if not frame.filename.startswith(_NOT_THE_USERS)
     ]
     frames = [frame for frame in frames if f"{os.sep}torch_geometric{os.sep}" not in frame.filename] or frames
-    return _format_line(frames[-1].filename, frames[-1].lineno or 0) if frames else "the layer"
+    return _format_line(frames[-1].filename, frames[-1].lineno or 0) if frames else otherwise
 
 
 @lru_cache(maxsize=1024)

@@ -2,8 +2,8 @@
 
 The import writes all edges to a spool, with a coarse histogram of their destinations. The destinations are cut into parts of
 consecutive ids, each of which fits memory. The spool is split into one temporary file for each part, and the parts are sorted and
-appended one after the other. A part that is too large is split again by a histogram of its own; a single destination is sorted in
-memory. The result equals a stable sort of all edges by destination, then by source.
+appended one after the other. A part that is too large is split again by a histogram of its own, a single destination by its sources. The
+result equals a stable sort of all edges by destination, then by source.
 
 Working memory is ``memory_bytes``. Temporary files take up to twice the size of the spool, with mirror images three times.
 
@@ -19,9 +19,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from pathlib import Path
-from tempfile import TemporaryFile
-from weakref import finalize
 
 import numpy as np
 import torch
@@ -33,141 +30,17 @@ from sagann.graph.row_sort import sort_rows
 from sagann.graph.rows import id_dtype
 from sagann.import_config import Progress
 from sagann.jit import compiled
-from sagann.storage.import_source import Dtype, EdgeChunk
+from sagann.storage.edge_spool import EdgeRun, EdgeSpool, Histogram
+from sagann.storage.import_source import Dtype
 from sagann.storage.npy import ArraySpec, NpyWriter, dtype_name
 from sagann.storage.rows import Array
 
-_MAX_BINS = 2**20
 # Largest number of parts in one split. More parts would need more open files and smaller writes.
 _MAX_PARTS = 128
 # Working memory in bytes for each destination of a part: its offset, its counter in the sort, and the offset to write.
 _BYTES_PER_DST = 24
 _MIRROR = "is mirror"
 "Name of the column that is 1 for mirror images, else 0; no edge data has this name."
-
-
-class EdgeRun:
-    """A temporary file of edges, without a name, on the disk of ``folder``.
-
-    A block stores its columns one after the other (source ids, destination ids, edge data), so each column of a block is one contiguous
-    read. Only the lengths and dtypes of the blocks stay in memory.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self._blocks: list[tuple[int, list[Dtype]]] = []
-        self._file = TemporaryFile(dir=folder)  # noqa: SIM115
-        # Python warns of a file that is collected open.
-        finalize(self, self._file.close)
-        self.num_edges = 0
-
-    def append(self, columns: Sequence[Array]) -> None:
-        """Append one block, of contiguous columns."""
-        for column in columns:
-            self._file.write(column.data)
-        self._blocks.append((len(columns[0]), [np.dtype((column.dtype, column.shape[1:])) for column in columns]))
-        self.num_edges += len(columns[0])
-
-    def blocks(self) -> Iterator[list[Array]]:
-        """Read the blocks in the order they were written; a block is a list of columns."""
-        self._file.seek(0)
-        for count, columns in self._blocks:
-            block = [np.empty(count, dtype=form) for form in columns]
-            for column in block:
-                read = self._file.readinto(column.data)
-                assert read == column.nbytes
-            yield block
-
-    def close(self) -> None:
-        """Remove the file."""
-        self._file.close()
-
-
-class Histogram:
-    """Number of edges for each bin of 2^shift consecutive ids. Bin 0 begins at id ``first``.
-
-    The bins cover the ids up to ``stop - 1``; :meth:`cover` extends them. If an id needs more than 2^20 bins, all bins
-    double in width, so memory stays bounded.
-    """
-
-    def __init__(self, first: int = 0, stop: int = 0) -> None:
-        self.first = first
-        self.shift = 0
-        self.num_bins = 0
-        self.counts: Array = np.zeros(_MAX_BINS, dtype=np.int64)
-        self.cover(stop - 1)
-
-    def cover(self, largest: int) -> None:
-        """Extend the bins, and widen them where necessary, so that id ``largest`` has a bin."""
-        while (largest - self.first) >> self.shift >= _MAX_BINS:
-            half = _MAX_BINS // 2
-            self.counts[:half] = self.counts[0::2] + self.counts[1::2]
-            self.counts[half:] = 0
-            self.shift += 1
-            self.num_bins = (self.num_bins + 1) // 2
-        self.num_bins = max(self.num_bins, ((largest - self.first) >> self.shift) + 1)
-
-    def add(self, ids: Array) -> None:
-        """Count ids; every id must have a bin."""
-        _count_bins(ids, self.first, self.shift, self.counts)
-
-
-class EdgeSpool:
-    """Write chunks of edges to the spool, in blocks of about ``block_edges`` edges.
-
-    With ``mirrors`` the sort will add the mirror image of each edge (its ends exchanged), so the histogram counts mirror images too.
-    """
-
-    def __init__(
-        self,
-        folder: Path,
-        *,
-        columns: Mapping[str, Dtype],
-        drop_self_loops: bool,
-        mirrors: bool,
-        block_edges: int,
-    ) -> None:
-        self.columns = dict(columns)
-        self.mirrors = mirrors
-        self.histogram = Histogram()
-        self._largest_id = -1
-        self._drop_self_loops = drop_self_loops
-        self._block_edges = block_edges
-        self._waiting: list[list[Array]] = []
-        self._num_waiting = 0
-        self.run = EdgeRun(folder)
-
-    def add(self, chunk: EdgeChunk) -> None:
-        """Add a chunk."""
-        columns = [chunk.src, chunk.dst, *(chunk.data[name] for name in self.columns)]
-        if self._drop_self_loops:
-            keep = chunk.src != chunk.dst
-            columns = [column[keep] for column in columns]
-        if len(columns[0]) == 0:
-            return
-        self._largest_id = max(self._largest_id, int(columns[0].max()), int(columns[1].max()))
-        self.histogram.cover(self._largest_id)
-        for ids in (columns[1], columns[0])[: 1 + self.mirrors]:
-            self.histogram.add(ids)
-        for begin in range(0, len(columns[0]), self._block_edges):
-            self._waiting.append([column[begin : begin + self._block_edges] for column in columns])
-            self._num_waiting += len(self._waiting[-1][0])
-            if self._num_waiting >= self._block_edges:
-                self._flush()
-
-    def finish(self, num_vertices: int) -> None:
-        """Write the last block, and extend the histogram to all vertices."""
-        self._flush()
-        self.histogram.cover(num_vertices - 1)
-
-    def _flush(self) -> None:
-        if self._waiting:
-            src, dst, *data = (np.concatenate(parts) for parts in zip(*self._waiting, strict=True))
-            self._waiting.clear()
-            self._num_waiting = 0
-            # Ids that need 64 bits are rare.
-            ids = np.int32 if self._largest_id <= 2**31 - 1 else np.int64
-            self.run.append([src.astype(ids, copy=False), dst.astype(ids, copy=False), *data])
 
 
 class ExternalSort:
@@ -219,10 +92,25 @@ class ExternalSort:
                 for name, form in self._spool.columns.items()
             }
             self._indptr.append(np.zeros(1, dtype=np.int64))
-            blocks = (marked for block in self._spool.run.blocks() for marked in self._with_mirrors(block))
-            self._sort(self._spool.run, blocks, self._num_edges, 0, self._num_vertices, self._spool.histogram)
+            self._sort_all()
             writers = {"indptr": self._indptr, "indices": self._indices, **self._data}
             return {name: writer.finish() for name, writer in writers.items()}
+
+    def _sort_all(self) -> None:
+        spool, num_vertices = self._spool, self._num_vertices
+        blocks = (marked for block in spool.run.blocks() for marked in self._with_mirrors(block))
+        if self._fits(self._num_edges, num_vertices):
+            columns = self._load(blocks, self._num_edges)
+            spool.run.close()
+            self._indptr.append(self._sort_in_memory(columns, 0, num_vertices))
+        else:
+            parts = self._split(blocks, spool.histogram, num_vertices)
+            spool.run.close()
+            for part in parts:
+                self._sort(*part)
+
+    def _fits(self, num_edges: int, num_dst: int) -> bool:
+        return num_edges * self._bytes_per_edge + num_dst * _BYTES_PER_DST <= self._memory_bytes
 
     def _with_mirrors(self, block: list[Array]) -> Iterator[list[Array]]:
         yield self._marked(block, 0)
@@ -234,30 +122,24 @@ class ExternalSort:
         marks = [np.full(len(block[0]), mark, dtype=np.uint8)] if self._mark_mirrors else []
         return [block[0].astype(ids, copy=False), block[1].astype(ids, copy=False), *block[2:], *marks]
 
-    def _sort(
-        self,
-        run: EdgeRun,
-        blocks: Iterator[list[Array]],
-        num_edges: int,
-        first: int,
-        stop: int,
-        histogram: Histogram | None = None,
-    ) -> None:
-        """Sort and append the part of destinations ``first`` to ``stop - 1``, whose edges are ``blocks`` of a run; remove its file."""
-        num_bytes = num_edges * self._bytes_per_edge + (stop - first) * _BYTES_PER_DST
-        if num_bytes <= self._memory_bytes or stop - first <= 1:
-            columns = self._load(blocks, num_edges)
+    def _sort(self, run: EdgeRun, first: int, stop: int, dst: int | None = None) -> None:
+        """Sort and append the in-edges of destinations ``first`` to ``stop - 1``, or those of ``dst`` from such sources; remove their file."""
+        low, high = (first, stop) if dst is None else (dst, dst + 1)
+        if self._fits(run.num_edges, high - low):
+            columns = self._load(run.blocks(), run.num_edges)
             run.close()
-            self._sort_in_memory(columns, first, stop)
-            return
-        if histogram is None:
-            histogram = Histogram(first, stop)
-            for block in run.blocks():
-                histogram.add(block[1])
-        parts = self._split(blocks, histogram, stop)
-        run.close()
-        for each, low, end in parts:
-            self._sort(each, each.blocks(), each.num_edges, low, end)
+            ends = self._sort_in_memory(columns, low, high)
+            if dst is None:
+                self._indptr.append(ends)
+        elif stop - first > 1:
+            for part in self._split_again(run, first, stop, by_src=dst is not None):
+                self._sort(*part, dst)
+        elif dst is None:
+            self._sort(run, 0, self._num_vertices, first)
+            self._indptr.append(np.array([self._num_written]))
+        else:
+            self._append_equal(run)
+            run.close()
 
     def _load(self, blocks: Iterator[list[Array]], num_edges: int) -> list[Array]:
         columns, begin = [np.empty(num_edges, dtype=form) for form in self._columns], 0
@@ -267,7 +149,8 @@ class ExternalSort:
             begin += len(block[0])
         return columns
 
-    def _sort_in_memory(self, columns: list[Array], first: int, stop: int) -> None:
+    def _sort_in_memory(self, columns: list[Array], first: int, stop: int) -> Array:
+        """Sort and append the in-edges of destinations ``first`` to ``stop - 1``; return where those of each end."""
         num_in = len(columns[0])
         src, dst, *data = columns
         # Nothing else holds the arrays: each goes when it is sorted.
@@ -284,46 +167,75 @@ class ExternalSort:
             sort_rows(grouped.indptr, grouped.values, grouped.positions)
             src, offsets = grouped.values.numpy(), grouped.indptr.numpy()
             data = [column[grouped.positions.numpy()] for column in data]
+        ends = offsets[1:] + self._num_written
+        self._append(src, data, num_in)
+        return ends
+
+    def _append_equal(self, run: EdgeRun) -> None:
+        """Append edges with the same ends, block by block: they need no sort, and a merge leaves few of them."""
+        merged = self._load(iter(()), 0)
+        for block in run.blocks():
+            if self._merge:
+                src, dst, *data = (np.concatenate(pair) for pair in zip(merged, block, strict=True))
+                src, dst, data = _merge_with_data(src, dst, dict(zip(self._names, data, strict=True)))
+                merged = [src, dst, *data]
+            else:
+                self._append(block[0], block[2:], len(block[0]))
+        if self._merge:
+            self._append(merged[0], merged[2:], run.num_edges)
+
+    def _append(self, src: Array, data: Sequence[Array], num_in: int) -> None:
+        """Append the edges that ``num_in`` edges have become."""
         self._indices.append(src)
-        for writer, column in zip(self._data.values(), data, strict=True):
+        # Marks of mirror images, the last column, are not written.
+        for writer, column in zip(self._data.values(), data, strict=False):
             writer.append(column)
-        self._indptr.append(offsets[1:] + self._num_written)
         self._num_written += len(src)
         self._num_sorted += num_in
         self._progress(self._num_sorted, self._num_edges, "edges", "sorting")
 
+    def _split_again(self, run: EdgeRun, first: int, stop: int, *, by_src: bool) -> list[tuple[EdgeRun, int, int]]:
+        """Split a run by a histogram of its own, and remove its file."""
+        histogram = Histogram(first, stop)
+        for block in run.blocks():
+            histogram.add(block[0 if by_src else 1])
+        parts = self._split(run.blocks(), histogram, stop, by_src=by_src)
+        run.close()
+        return parts
+
     def _split(
-        self, blocks: Iterator[list[Array]], histogram: Histogram, stop: int
+        self, blocks: Iterator[list[Array]], histogram: Histogram, stop: int, *, by_src: bool = False
     ) -> list[tuple[EdgeRun, int, int]]:
-        """Split edges into one run for each range of destinations; return the runs with their ranges.
+        """Split edges into one run for each range of destinations, or of sources; return the runs with their ranges.
 
         Most runs fit memory; the caller splits a larger run again.
         """
-        bounds = self._choose_bounds(histogram)
+        bounds = self._choose_bounds(histogram, 0 if by_src else _BYTES_PER_DST)
         part_of_bin = np.repeat(np.arange(len(bounds) - 1, dtype=np.uint8), np.diff(bounds))
         runs = [EdgeRun(self._spool.run.folder) for _ in range(len(bounds) - 1)]
         ends = np.empty(len(runs), dtype=np.int64)
-        done = 0
-        for src, dst, *data in blocks:
-            out_src, out_dst = np.empty_like(src), np.empty_like(dst)
-            positions = np.empty(len(dst) if data else 0, dtype=np.int32)
+        done, first, shift = 0, histogram.first, histogram.shift
+        key, other = (0, 1) if by_src else (1, 0)
+        for block in blocks:
+            ids = [np.empty_like(block[0]), np.empty_like(block[1])]
+            positions = np.empty(len(ids[0]) if len(block) > 2 else 0, dtype=np.int32)
             _split_by_part(
-                dst, src, histogram.first, histogram.shift, part_of_bin, ends, out_dst, out_src, positions
+                block[key], block[other], first, shift, part_of_bin, ends, ids[key], ids[other], positions
             )
-            grouped = [out_src, out_dst, *(column[positions] for column in data)]
+            grouped = [*ids, *(column[positions] for column in block[2:])]
             begin = 0
             for run, end in zip(runs, ends.tolist(), strict=True):
                 run.append([column[begin:end] for column in grouped])
                 begin = end
-            done += len(dst)
+            done += len(ids[0])
             self._progress(done, self._num_edges, "edges", "partitioning")
-        limits = [min(stop, histogram.first + (int(bound) << histogram.shift)) for bound in bounds]
+        limits = [min(stop, first + (int(bound) << shift)) for bound in bounds]
         return list(zip(runs, limits[:-1], limits[1:], strict=True))
 
-    def _choose_bounds(self, histogram: Histogram) -> list[int]:
+    def _choose_bounds(self, histogram: Histogram, bytes_per_id: int) -> list[int]:
         """Cut the bins into at most _MAX_PARTS parts that fit memory, if possible; return the bounds of the parts."""
         counts = histogram.counts[: histogram.num_bins]
-        costs = np.cumsum(counts * self._bytes_per_edge + (_BYTES_PER_DST << histogram.shift))
+        costs = np.cumsum(counts * self._bytes_per_edge + (bytes_per_id << histogram.shift))
         # Each part is filled as far as possible, so two neighbours together exceed the limit. Hence the factor 2.
         limit = max(self._memory_bytes, int(2 * costs[-1] // _MAX_PARTS) + 1)
         bounds = [0]
@@ -367,7 +279,7 @@ def _merge_with_data(src: Array, dst: Array, data: Mapping[str, Array]) -> tuple
     order = np.lexsort(keys)
     starts = np.flatnonzero(first_of_equals([key[order] for key in keys]))
     kept = order[starts]
-    merged = {name: column[kept] for name, column in data.items() if name != _MIRROR}
+    merged = {name: column[kept] for name, column in data.items()}
     if "weight" in data and len(starts):
         with np.errstate(over="ignore"):
             merged["weight"] = np.add.reduceat(data["weight"][order], starts, axis=0)
@@ -387,13 +299,6 @@ def _refuse_overflow(sums: Array, src: Array, dst: Array) -> None:
             f"{np.finfo(sums.dtype).max:.3g}, the largest {sums.dtype} (in edge weights)",
             hint="Scale the weights, or import without merging multi-edges.",
         )
-
-
-@compiled()
-def _count_bins(ids: Array, first: int, shift: int, counts: Array) -> None:
-    """Add 1 to the bin's count, int64 [bins], for each of the ids [n]; bin 0 begins at id ``first``."""
-    for e in range(len(ids)):
-        counts[(np.int64(ids[e]) - first) >> shift] += 1
 
 
 @compiled()

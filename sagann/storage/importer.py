@@ -46,7 +46,8 @@ _VERTEX_BYTES = 16
 def import_dataset(source: ImportSource, out: str | os.PathLike[str], options: ImportOptions) -> None:
     """Stream a source into a dataset folder, in bounded memory and atomically."""
     # Imported here, so that a caller that only opens a dataset does not wait until Numba compiles or loads its kernels.
-    from sagann.storage.edge_sort import EdgeSpool, ExternalSort
+    from sagann.storage.edge_sort import ExternalSort
+    from sagann.storage.edge_spool import EdgeSpool
 
     mirrors, edges = options.symmetrise or source.undirected_once, source.edges
     # An estimate: ids that need 8 bytes are rare, so each id counts 4 bytes.
@@ -211,7 +212,8 @@ class _Reader:
             self._num_vertices, self._rows_of = writer.num_rows - num_more, source.file
         known = self._num_graphs if unit == "graph" else self._num_vertices
         if unit != "entry" and writer.num_rows - num_more != known:
-            says = f"{(unit == 'vertex' and self._rows_of) or f'num_{units}'} says {known}"
+            stated_by = "graph_ptr" if unit == "graph" else self._rows_of or "num_vertices"
+            says = "there is no graph_ptr" if known is None else f"{stated_by} says {known}"
             raise DatasetError(
                 f"number of {units} is not clear: {writer.num_rows - num_more} rows, but {says} (in {source.file})",
                 hint="Provide one row for each vertex, and for each graph of graph_ptr, or state the right number of vertices.",

@@ -23,7 +23,7 @@ from sagann.graph import (
     validate_graph,
 )
 from sagann.graph.graph import left_out, tasks_of, without_others
-from tests.graph.graphs import make_graph
+from tests.graph.graphs import make_graph, sparse
 
 
 def example(**changes):
@@ -85,6 +85,12 @@ def test_targets_are_one_or_several_numbers_per_vertex():
         example(targets=torch.zeros(2))
     with pytest.raises(InputError, match=r"a list, expected Tensor or None \(in Graph.targets\)"):
         example(targets=[1.0, 2.0, 3.0])
+
+
+def test_to_moves_everything():
+    moved = example(features=sparse(torch.eye(3)), graph_ptr=torch.tensor([0, 1, 3])).to("meta")
+    tensors = [moved.topology.indices, moved.features, moved.labels, moved.graph_ptr, *moved.splits.values()]
+    assert {tensor.device.type for tensor in tensors} == {"meta"}
 
 
 @pytest.mark.parametrize("again", [copy.deepcopy, lambda graph: pickle.loads(pickle.dumps(graph))])
@@ -152,6 +158,7 @@ def test_a_topology_in_the_place_of_a_graph_is_refused_with_the_remedy(read):
     with pytest.raises(InputError, match=r"a Topology, expected a Graph.*Pass sagann.Graph\(topology=topology\)"):
         read(topology)
     assert not hasattr(topology, "other")
+    assert not hasattr(topology, "name")
 
 
 def test_labels_and_types_say_how_many_there_are():

@@ -170,7 +170,7 @@ def test_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         (
             "num: 4",
             f"num: 0x{'f' * 5000}",
-            "expected an integer .* found a value with an integer of thousands",
+            "expected an integer .* for num, found a value with an integer of thousands",
         ),
         ("num: 4", f"num: {2**47}", "the work does not fit memory: .* 2 splits of 140737488355328 vertices"),
     ],

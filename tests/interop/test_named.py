@@ -148,16 +148,28 @@ def test_several_of_a_name_are_told_apart(tmp_path: Path) -> None:
     assert load_dataset("cora", root=tmp_path).num_vertices == 700
 
 
-def test_a_dataset_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("pubmed", r"Fetch it once with PyG: torch_geometric\.datasets\.Planetoid\('ROOT', 'PubMed'\)\.$"),
+        ("Reddit", r"torch_geometric\.datasets\.Reddit\('ROOT/Reddit'\)\.$"),
+        ("ogbn-arxiv", r"ogb\.nodeproppred\.NodePropPredDataset\('ogbn-arxiv', root='ROOT'\)\.$"),
+        (
+            "ogbn_smal",
+            r"Did you mean 'ogbn_small'\? Fetch it with PyG or OGB, or make it with 'sagann data import'",
+        ),
+    ],
+)
+def test_a_dataset_that_is_not_there(
+    name: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     ogb_folder(tmp_path / "ROOT")
-    expected = (
-        r"looked in 'ROOT', where there are 'ogbn_small' .* Did you mean 'ogbn_small'\? Fetch it .*root='ROOT'\)"
-    )
-    with pytest.raises(DatasetError, match=expected):
-        load_dataset("ogbn_smal", root="ROOT")
+    with pytest.raises(DatasetError, match=message) as caught:
+        load_dataset(name, root="ROOT")
+    assert "dataset not found: looked in 'ROOT', where there are 'ogbn_small'" in str(caught.value)
     with pytest.raises(DatasetError, match=r"looked in 'data', 'dataset', 'datasets', where there is none"):
-        load_dataset("ogbn_smal")
+        load_dataset(name)
 
 
 def test_a_dataset_of_many_graphs_is_one_graph_in_parts(tmp_path: Path) -> None:
@@ -173,6 +185,11 @@ def test_a_dataset_of_many_graphs_is_one_graph_in_parts(tmp_path: Path) -> None:
 
 
 def test_folders_without_one_graph(tmp_path: Path) -> None:
+    (tmp_path / "Cora" / "raw").mkdir(parents=True)
+    with pytest.raises(
+        DatasetError, match=r"PyG has not processed the dataset yet: .*Planetoid\('.*', 'Cora'\)\.$"
+    ):
+        load_dataset("cora", root=tmp_path, download=False)
     (tmp_path / "mine" / "raw").mkdir(parents=True)
     with pytest.raises(DatasetError, match=r"no graph in .*processed .*Open it once with PyG"):
         load_dataset("mine", root=tmp_path)

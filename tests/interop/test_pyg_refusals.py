@@ -16,6 +16,7 @@ from torch_geometric.utils import softmax
 from sagann.errors import InputError, LayerError, SagannError
 from sagann.interop import from_pyg_model
 from sagann.nn import GraphModel, LinkModel
+from sagann.train import TrainConfig, Trainer
 from tests.interop.pyg_models import WIDTH, Attributed, Own, Plain, Weighted, pyg_graph, seeded
 
 
@@ -243,6 +244,13 @@ def test_models_of_pyg_in_other_models() -> None:
             InputError, match=r"GraphSAGE is called as model\(hops, x\).*Pass sagann.interop.from_pyg_mod"
         ):
             holder(model, WIDTH, 2) if holder is GraphModel else holder(model, WIDTH)
+
+
+def test_errors_name_the_users_class() -> None:
+    with pytest.raises(LayerError, match=r"a column per class.*in model Plain"):
+        Trainer(
+            Plain(pyg.GCNConv(WIDTH, WIDTH)), pyg_graph(dtype=torch.float32), TrainConfig(epochs=1, device="cpu")
+        ).fit()
 
 
 def test_a_model_that_calls_other_layers_in_training() -> None:

@@ -80,7 +80,7 @@ class Asking(Plain):
         (
             lambda: Asking(pyg.GraphConv(WIDTH, CLASSES)),
             "attr",
-            r"Asking is trained without edge_weight, pos, which the graph",
+            r"Asking is trained without edge_weight, pos, .* Edge data attr are passed to arguments called edge_attr",
         ),
         (
             lambda: Asking(pyg.GraphConv(WIDTH, CLASSES)),

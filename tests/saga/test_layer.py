@@ -327,5 +327,8 @@ def test_a_misfit_in_a_whole_model_names_widths() -> None:
         def forward(self, hops: Any, x: Tensor) -> Tensor:
             return self.layer(hops[0], self.encoder(x))
 
-    with pytest.raises(LayerError, match=r"cannot be captured: .*64 features got 32 \(in Model"):
+    with pytest.raises(
+        LayerError,
+        match=r"cannot be captured: .*64 features got 32 \(in Model\.forward, test_layer\.py:\d+: return .*self\.encoder\(x\)",
+    ):
         sagann.stream(Model(), Graph(topology=TOPOLOGY, features=torch.ones(3, 32)), budget_bytes=1 << 20)

@@ -57,6 +57,13 @@ def test_a_saved_graph_opens_equal(tmp_path: Path, name: str) -> None:
     check_dataset(tmp_path / "g")
 
 
+def test_arrays_are_plain_npy_files(tmp_path: Path) -> None:
+    graph = make_graph()
+    save_graph(graph, tmp_path / "g")
+    assert np.array_equal(np.load(tmp_path / "g" / "features.npy"), graph.features.numpy())
+    assert np.array_equal(np.load(tmp_path / "g" / "indices.npy"), graph.topology.indices.numpy())
+
+
 def test_writing_to_an_opened_graph_does_not_change_the_files(tmp_path: Path) -> None:
     save_graph(make_graph(), tmp_path / "g")
     opened = open_graph(tmp_path / "g")
@@ -74,6 +81,12 @@ def test_existing_dataset_is_kept_unless_overwriting_was_asked_for(tmp_path: Pat
     save_graph(second, tmp_path / "g", overwrite=True)
     assert_same_graph(open_graph(tmp_path / "g"), second)
     assert [entry.name for entry in tmp_path.iterdir()] == ["g"]
+
+
+def test_a_dataset_can_be_replaced_by_what_was_opened_from_it(tmp_path: Path) -> None:
+    save_graph(make_graph(), tmp_path / "g")
+    save_graph(open_graph(tmp_path / "g"), tmp_path / "g", overwrite=True)
+    assert_same_graph(open_graph(tmp_path / "g"), make_graph())
 
 
 @pytest.mark.parametrize("name", ["", "chapter1.txt", "manifest.json"])

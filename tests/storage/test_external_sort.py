@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,10 +18,11 @@ from sagann.graph import Graph, Topology
 from sagann.graph.rmat import rmat_graph
 from sagann.graph.transform import coalesce, remove_self_loops, symmetrise
 from sagann.import_config import LEAST_MEMORY_BYTES
-from sagann.storage import ImportOptions, check_dataset, open_graph, write_rmat
-from sagann.storage.edge_sort import EdgeSpool
+from sagann.storage import ImportOptions, check_dataset, edge_spool, open_graph, write_rmat
+from sagann.storage.edge_spool import EdgeSpool
 from sagann.storage.import_source import Dtype, EdgeChunk, ImportSource
 from sagann.storage.importer import import_dataset
+from sagann.storage.manifest import read_manifest
 from tests.storage.conftest import assert_same_graph
 
 Array = np.ndarray[Any, Any]
@@ -127,6 +129,27 @@ def test_sorted_in_parts_equals_sorted_at_once(
     assert_same_edges(found, at_once(edges, 1000, options))
 
 
+@pytest.mark.parametrize("kind", ["one destination", "one pair"])
+@pytest.mark.parametrize("coalesce", [False, True])
+def test_in_edges_of_one_destination_are_sorted_within_the_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, coalesce: bool
+) -> None:
+    # Of the default size, a histogram takes more than the edges here.
+    monkeypatch.setattr(edge_spool, "_MAX_BINS", 2**12)
+    src, dst = draw_edges(kind, 1000, 500_000)
+    edges = ArrayEdges(src=src, dst=dst, data=edge_data("weight", len(src)))
+    # Compiles or loads the kernels, which takes more memory than the sort.
+    import_arrays(tmp_path / "g", edges, memory_bytes=2**21, coalesce=coalesce)
+    tracemalloc.start()
+    try:
+        found = import_arrays(tmp_path / "g", edges, memory_bytes=2**21, coalesce=coalesce, overwrite=True)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 2 * 2**21
+    assert_same_edges(found, at_once(edges, found.num_vertices, {"coalesce": coalesce}))
+
+
 def test_many_vertices_and_few_edges(tmp_path: Path) -> None:
     src, dst = draw_edges("uniform", 500_000, 1000)
     edges = ArrayEdges(src=src, dst=dst, data=edge_data("weight", 1000))
@@ -158,6 +181,16 @@ def test_number_of_vertices_is_the_largest_id_unless_stated(tmp_path: Path) -> N
     looped = ArrayEdges(src=np.array([0, 9]), dst=np.array([1, 9]), data={"type": np.array([0, 4])}, chunk_edges=1)
     graph = import_arrays(tmp_path / "g", looped, overwrite=True, drop_self_loops=True)
     assert (graph.num_vertices, graph.num_edges, graph.num_edge_types) == (10, 1, 5)
+
+
+def test_treatment_of_edges_is_recorded(tmp_path: Path) -> None:
+    edges = ArrayEdges(src=np.array([0, 1]), dst=np.array([1, 1]), data={})
+    import_arrays(tmp_path / "g", edges, symmetrise=True, drop_self_loops=True)
+    assert read_manifest(tmp_path / "g").edges == {
+        "symmetrised": True,
+        "coalesced": True,
+        "self_loops_dropped": True,
+    }
 
 
 def test_hashed_ids_are_refused_before_they_fill_the_disk(tmp_path: Path) -> None:

@@ -84,6 +84,24 @@ def test_death_between_the_two_renames_loses_nothing(tmp_path: Path) -> None:
     assert [entry.name for entry in tmp_path.iterdir()] == ["g"]
 
 
+def test_an_interrupt_between_the_two_renames_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_graph(make_graph(features="none"), tmp_path / "g")
+    rename = Path.rename
+
+    def interrupt(source: Path, target: Path) -> Path:
+        if source.name == "new":
+            raise KeyboardInterrupt
+        return rename(source, target)
+
+    monkeypatch.setattr(Path, "rename", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        save_graph(make_graph(), tmp_path / "g", overwrite=True)
+    assert_same_graph(open_graph(tmp_path / "g"), make_graph(features="none"))
+    assert [entry.name for entry in tmp_path.iterdir()] == ["g"]
+
+
 def test_full_disk_is_said(tmp_path: Path) -> None:
     with (
         pytest.raises(DatasetError, match=r"disk is full: .*nothing was left behind"),
@@ -136,7 +154,8 @@ import numpy as np
 import sagann.storage.edge_list
 from sagann.errors import DatasetError
 from sagann.storage import ImportOptions, check_dataset, import_edge_list, open_graph
-from sagann.storage.edge_sort import _count_bins, _split_by_part
+from sagann.storage.edge_sort import _split_by_part
+from sagann.storage.edge_spool import _count_bins
 from tests.forks import fork
 
 os.fsync = lambda handle: None

@@ -96,9 +96,9 @@ def test_direction_follows_the_description(tmp_path: Path) -> None:
     [
         (
             {"graph_ptr": np.array([0, 1, 3]), "graph_targets": np.ones(3)},
-            r"number of graphs is not clear: 3 rows, but num_graphs says 2 .*graph_targets",
+            r"number of graphs is not clear: 3 rows, but graph_ptr says 2 .*graph_targets",
         ),
-        ({"graph_labels": np.array([0])}, r"number of graphs is not clear: 1 rows, but num_graphs says None"),
+        ({"graph_labels": np.array([0])}, r"number of graphs is not clear: 1 rows, but there is no graph_ptr"),
         (
             {"edge_index": np.array([[0, 1], [1, 3]]), "labels": np.array([0, 1, 1])},
             r"id out of range: 3, .*g\.npz, edge_index, row 1\)",
