@@ -32,9 +32,8 @@ WINDOWS = (16, 32, 128, 512)
 def main(given: Sequence[str] | None = None) -> int:
     picture = (None, "file for a picture of the sweep, in the format of its ending", Path)
     arguments = parser_of(__doc__, {}, picture=picture).parse_args(given)
-    print(
-        f"# Hardware kernels of HyScale-GNN by their clock\n\n`{command_line('bench.papers.hyscale_hardware', given)}`\n"
-    )
+    print("# Hardware kernels of HyScale-GNN by their clock\n")
+    print(f"`{command_line('bench.papers.hyscale_hardware', given)}`\n")
     print("\n".join(_resources()), end="\n\n")
     jobs = {f"{case.dataset}, {case.model}": mini_batch(case) for case in two_layers()}
     found = {name: dict(sweep(training, hops)) for name, (training, hops) in jobs.items()}

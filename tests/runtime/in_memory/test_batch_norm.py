@@ -111,7 +111,7 @@ def test_it_is_trained_whole_and_on_mini_batches_and_refused_where_rows_are_apar
     streamed = Trainer(Model(kind), labelled_graph(), TrainConfig(epochs=1, memory="64MiB"), progress=False)
     assert streamed.fit().epochs == 1
     options = {"sample": (4, 4), "batch_size": 6, "devices": "host:1,accelerator:1"}
-    with pytest.raises(LayerError, match="mini-batches devices share"):
+    with pytest.raises(LayerError, match="mini-batches are divided among devices"):
         Trainer(Model(kind), labelled_graph(), TrainConfig(epochs=1, **options), progress=False).fit()  # type: ignore[arg-type]
 
 
