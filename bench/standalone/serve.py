@@ -78,6 +78,8 @@ def serve(
         rehearsal = build(specification, load(specification, folder / "rehearsal"))
         rehearsal.run()
         rehearsal_s = time.perf_counter() - began_s
+        # A contestant may train in a thread of its own, for which the next one would wait.
+        getattr(rehearsal, "close", lambda: None)()
         del rehearsal
         give_back()
         data = load(specification, folder)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import torch
 from bench.epochs import pyg_worker, sagann_worker
 from bench.epochs.__main__ import MODELS
 from bench.epochs.graphs import Shape, generate, write_graph, write_weights
+from bench.workers import Worker
 
 pytestmark = pytest.mark.peers
 EPOCHS = 3
@@ -53,3 +55,9 @@ def test_pyg_computes_the_same(model: str, variant: str, folder: Path) -> None:
     ours = logits(sagann_worker, specification(model, folder))
     theirs = logits(pyg_worker, specification(model, folder, variant))
     torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-3 * float(theirs.abs().max()))
+
+
+def test_the_trainer_answers_with_its_defaults(folder: Path) -> None:
+    told = {**specification("gcn", folder), "defaults": True, "dropout": 0.5}
+    with Worker([sys.executable, "-m", "bench.epochs.sagann_worker"], told, timeout_s=120) as worker:
+        assert len(worker.ask({"epochs": 2})["seconds"]) == 2
