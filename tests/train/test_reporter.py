@@ -45,7 +45,7 @@ def test_every_epoch_is_in_the_events(tmp_path, accumulator):
 def test_without_the_package_it_is_refused_before_training(tmp_path, monkeypatch):
     found = importlib.util.find_spec
     monkeypatch.setattr(
-        "sagann.train.trainer.find_spec", lambda name: None if name == "tensorboard" else found(name)
+        "sagann.train.trainable.find_spec", lambda name: None if name == "tensorboard" else found(name)
     )
     with pytest.raises(MissingDependencyError, match=r"pip install 'sagann\[tensorboard\]'"):
         trainer_of(run_dir=tmp_path, tensorboard=True)
