@@ -58,12 +58,6 @@ def gat_v2(page: dict[str, Any], pyg: Any) -> Pair:
     return page["GATv2"](4, 6, 2, 3), theirs, same, "attr"
 
 
-def transformer(page: dict[str, Any], pyg: Any) -> Pair:
-    parts = ("query", "key", "value", "edge", "skip")
-    same = {f"{part}.{name}": f"lin_{part}.{name}" for part in parts for name in ("weight", "bias")}
-    return page["TransformerConv"](4, 6, 2, 3), pyg.TransformerConv(4, 6, heads=2, edge_dim=3), same, "attr"
-
-
 def rgcn(page: dict[str, Any], pyg: Any) -> Pair:
     ours, theirs = page["RGCN"](4, 6, 4), pyg.RGCNConv(4, 6, num_relations=4, aggr="add")
     with torch.no_grad():
@@ -99,7 +93,7 @@ def pna(page: dict[str, Any], pyg: Any) -> Pair:
 
 
 @pytest.mark.parametrize("streams", [False, True])
-@pytest.mark.parametrize("pair", [edge_conv, gat_v2, transformer, rgcn, pna, point_net])
+@pytest.mark.parametrize("pair", [edge_conv, gat_v2, rgcn, pna, point_net])
 def test_a_layer_of_the_page_is_pygs(pair: Callable[..., Pair], streams: bool, page: dict[str, Any]) -> None:
     pyg = pytest.importorskip("torch_geometric.nn")
     torch.manual_seed(0)
