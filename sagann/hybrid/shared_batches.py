@@ -58,6 +58,8 @@ class Iteration:
     "Seconds of the copies to each trainer that is not this process."
     train_s: dict[str, float] = field(default_factory=dict)
     "Seconds of propagation of each trainer that has seeds."
+    simulation_s: dict[str, float] = field(default_factory=dict)
+    "Seconds that it took to simulate trainers, by name."
     trained_s: float = 0.0
     "Seconds from the launch of the trainers to the sum of their gradients."
 
@@ -191,7 +193,8 @@ class SharedBatches:
         if name in iteration.sent:
             since_s = time.perf_counter()
             iteration.sent[name] = self._trainers[name].send(iteration.sent[name])
-            iteration.transfer_s[name] = self._ended(f"transfer to {name}", iteration, since_s)
+            seconds = self._ended(f"transfer to {name}", iteration, since_s)
+            iteration.transfer_s[name] = self._trainers[name].transfer_s(iteration.sent[name], seconds)
         return iteration
 
     def _ended(self, stage: str, iteration: Iteration, since_s: float) -> float:

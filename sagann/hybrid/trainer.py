@@ -50,6 +50,8 @@ class Found:
     "The gradient of that by each parameter, on the host; None for a parameter that the loss does not depend on. Valid until the next launch."
     seconds: float
     "Seconds of its propagation, forward and backward."
+    simulation_s: float = 0.0
+    "Where these are seconds of simulated hardware, those that the simulation took."
 
 
 class Trainer(ABC):
@@ -76,6 +78,10 @@ class Trainer(ABC):
     def send(self, packed: Any) -> Any:
         """Transfer a share; called on a thread of its own, in the order of the iterations."""
         return packed
+
+    def transfer_s(self, sent: Any, seconds: float) -> float:
+        """Seconds of the transfer of a share that was sent in ``seconds``."""
+        return seconds
 
     @abstractmethod
     def launch(self, sent: Any) -> None:

@@ -20,6 +20,7 @@ _SIZES = "train SIZES --model gin --batch-size 8 --out new --targets="
 _PLAN, _SAMPLED = "plan demo --model gcn", "plan demo --model sage --sample 10,5"
 _TRAINERS = "plan demo --model sage --sample 25,10 --batch-size 40 --devices host,accelerator"
 _U250 = f"{_TRAINERS} --machine epyc-7763-u250"
+_FPGA = "train BLOCKS --sample 4,3 --devices host,accelerator:fpga --out new"
 _WORKERS = "evaluate RUN --workers 2"
 
 MISTAKES = [
@@ -152,6 +153,16 @@ MISTAKES = [
     (f"{_TRAINERS} --link-rate -1", "--link-rate"),
     (f"{_TRAINERS} --machine nowhere.toml", "machine file cannot be read"),
     (f"{_U250} --memory 1GiB", "memory is refused: '1GiB', expected None where devices is set"),
+    (f"{_U250} --kernel scatter_pes", "sizes of kernels are not NAME=VALUE: 'scatter_pes' (in --kernel)"),
+    (f"{_U250} --kernel macs=9", "kernels have no such size: 'macs' (in --kernel)"),
+    (f"{_U250} --kernel scatter_pes=8,lanes=3", "array_columns is 128, expected 3 lanes times a power of 2"),
+    (f"{_U250} --kernel array_weights=64", "kernel is too small: weights need"),
+    (f"{_TRAINERS} --machine epyc-7763-a5000 --kernel lanes=8", "the machine has no hardware kernels: two AMD EPYC"),
+    (f"{_TRAINERS} --kernel lanes=8", "hardware kernels are planned on a machine that is described: --kernel, without"),
+    (f"{_TRAINERS}:fpga", "planned on a machine that is described: host,accelerator:fpga, without --machine"),
+    ("plan demo --kernel lanes=8", "an option has no effect on this plan: --kernel"),
+    (f"{_FPGA} --model gat", "hardware kernels do not compute the model: GNN is no stack of GCN or of SAGE"),
+    (f"{_FPGA} --model gcn", "hardware kernels do not compute the model: its dropout is 0.5"),
     (f"{_U250} --model gat", "the performance model does not know this model"),
     (f"{_U250} --layers 3", "fanouts do not fit the layers"),
     (f"{_U250} --batch-size 1", "fewer seeds than trainers"),
