@@ -155,7 +155,8 @@ class Job:
         part = min(1.0, threads / self.machine.num_cores) if name == HOST else 1.0
         launch_s = device.step_s if self.refinements.launches else 0.0
         if kernel is not None and self.refinements.clocks_kernels:
-            return 2 * len(counts.edges) * launch_s + self._clocked_s(counts.vertices[-1], kernel)
+            # Forward and backward: their sequencer starts the layers.
+            return 2 * launch_s + self._clocked_s(counts.vertices[-1], kernel)
         combined = max if self.machine.pipelines_layers(name) else sum
         total = 0.0
         for number, (gather_s, map_s) in enumerate(self._layers(counts, device)):

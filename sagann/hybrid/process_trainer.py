@@ -70,6 +70,8 @@ class ProcessTrainer(Trainer):
         "The iteration that is computed."
         self._launched_s = 0.0
         "When it was launched."
+        self._launched_bytes = 0
+        "Bytes of its share."
         self._around_s = 0.0
         "Seconds that an iteration takes in the process beside its propagation, as far as known."
         context = torch.multiprocessing.get_context("spawn")
@@ -104,10 +106,6 @@ class ProcessTrainer(Trainer):
             time.sleep(max(0.0, layout.num_bytes / self._bytes_per_s - (time.perf_counter() - since_s)))
         return share.iteration, Order(text=text, layout=layout, piece=number, new_bytes=0)
 
-    def transfer_s(self, sent: tuple[str, Order], seconds: float) -> float:
-        _, order = sent
-        return order.layout.num_bytes / self._bytes_per_s if self._is_simulated and self._bytes_per_s else seconds
-
     def launch(self, sent: tuple[str, Order]) -> None:
         iteration, order = sent
         for memory, parameter in zip(self._weights, self._parameters, strict=True):
@@ -118,6 +116,7 @@ class ProcessTrainer(Trainer):
             order = replace(order, new_bytes=len(piece.bytes))
         self._known.add(order.piece)
         self._launched, self._launched_s = iteration, time.perf_counter()
+        self._launched_bytes = order.layout.num_bytes
         try:
             self._pipe.send(order)
             if is_new:
@@ -133,12 +132,16 @@ class ProcessTrainer(Trainer):
         self._around_s = self._around(time.perf_counter() - self._launched_s - answer.seconds, is_waited_for)
         pairs = zip(self._gradients, answer.has_gradient, strict=True)
         gradients = tuple(memory if has_gradient else None for memory, has_gradient in pairs)
-        seconds = answer.seconds + self._around_s
+        loss, seconds = torch.tensor(answer.loss, dtype=torch.float64), answer.seconds + self._around_s
+        if answer.clocked_s is None:
+            return Found(loss=loss, gradients=gradients, seconds=seconds)
+        transfer_s = self._launched_bytes / self._bytes_per_s if self._bytes_per_s else 0.0
         return Found(
-            loss=torch.tensor(answer.loss, dtype=torch.float64),
+            loss=loss,
             gradients=gradients,
-            seconds=seconds if answer.clocked_s is None else answer.clocked_s,
-            simulation_s=0.0 if answer.clocked_s is None else seconds,
+            seconds=answer.clocked_s,
+            simulation_s=seconds,
+            transfer_s=transfer_s,
         )
 
     def release(self, sent: tuple[str, Order]) -> None:

@@ -52,6 +52,8 @@ class Found:
     "Seconds of its propagation, forward and backward."
     simulation_s: float = 0.0
     "Where these are seconds of simulated hardware, those that the simulation took."
+    transfer_s: float = 0.0
+    "Then, seconds of the copy of its share."
 
 
 class Trainer(ABC):
@@ -78,10 +80,6 @@ class Trainer(ABC):
     def send(self, packed: Any) -> Any:
         """Transfer a share; called on a thread of its own, in the order of the iterations."""
         return packed
-
-    def transfer_s(self, sent: Any, seconds: float) -> float:
-        """Seconds of the transfer of a share that was sent in ``seconds``."""
-        return seconds
 
     @abstractmethod
     def launch(self, sent: Any) -> None:

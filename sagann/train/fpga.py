@@ -145,7 +145,11 @@ def _maps(model: nn.Module, features: Tensor | None) -> list[tuple[nn.Linear, ..
             hint="Take gcn or sage with --dropout 0 and without --encoder and --norm, or 'accelerator' instead of 'accelerator:fpga'.",
         )
     assert isinstance(model, GNN)
-    return [(each.linear,) if isinstance(each, GCN) else (each.own, each.neighbours) for each in model.layers]
+    return [
+        (each.linear,) if isinstance(each, GCN) else (each.own, each.neighbours)
+        for each in model.layers
+        if isinstance(each, GCN | SAGE)
+    ]
 
 
 class _Scores(torch.autograd.Function):

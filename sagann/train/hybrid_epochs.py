@@ -141,6 +141,10 @@ class HybridEpochs(SampledEpochs):
         since_s = time.perf_counter()
         found, train_s = self._propagated(iteration, launched)
         loss = synchronised(found, self._parameters, iteration.name)
+        for name, each in found.items():
+            if each.simulation_s:
+                iteration.transfer_s[name] = each.transfer_s
+                iteration.simulation_s[name] = iteration.simulation_s.get(name, 0.0) + each.simulation_s
         is_moved = self.manager.learn(iteration.assignment, iteration.times(train_s))
         if self.trace is not None:
             # The processor's seconds begin with the launch of the others.
@@ -150,11 +154,8 @@ class HybridEpochs(SampledEpochs):
                 self.trace.add("decisions", self.manager.why, time.perf_counter(), 0.0)
         for name, seconds in train_s.items():
             iteration.train_s[name] = iteration.train_s.get(name, 0.0) + seconds
-        simulation_s = {name: each.simulation_s for name, each in found.items() if each.simulation_s}
-        for name, seconds in simulation_s.items():
-            iteration.simulation_s[name] = iteration.simulation_s.get(name, 0.0) + seconds
         # Nobody would wait for a simulation.
-        iteration.trained_s += max(train_s.values()) if simulation_s else time.perf_counter() - since_s
+        iteration.trained_s += max(train_s.values()) if iteration.simulation_s else time.perf_counter() - since_s
         return loss
 
     def _propagated(
@@ -191,7 +192,7 @@ class HybridEpochs(SampledEpochs):
         largest = seeds[(indptr[seeds + 1] - indptr[seeds]).argmax()]
         batch = self.minibatches.load(self.minibatches.neighbor_sampler.sample(largest[None]))
         given = (self._predictor.model, batch, self._config.link_rate)
-        return [answers and SimulatedKernels.of(answers, *given) for answers in self.devices.fpga]
+        return [None if answers is None else SimulatedKernels.of(answers, *given) for answers in self.devices.fpga]
 
     def _started(self) -> dict[str, Trainer]:
         """The trainers, that of the processor first."""
@@ -211,11 +212,14 @@ class HybridEpochs(SampledEpochs):
                 # A model that cannot be pickled is an InputError.
                 parts = pickled((known.model, known.contract, known.mean_loss, current_engine()))
                 replica = partial(_replica, self._model_file, parts, kernels)
-                rate, clock = self._config.link_rate, None
-                if kernels is not None:
-                    rate, clock = kernels.bytes_per_s, kernels.seconds
-                given = {"cores": own, "bytes_per_s": rate, "clock": clock}
-                trainers[name] = ProcessTrainer(name, replica, self._parameters, **given)
+                trainers[name] = ProcessTrainer(
+                    name,
+                    replica,
+                    self._parameters,
+                    cores=own,
+                    bytes_per_s=self._config.link_rate if kernels is None else kernels.bytes_per_s,
+                    clock=None if kernels is None else kernels.seconds,
+                )
             for trainer in trainers.values():
                 trainer.open()
         except BaseException:

@@ -20,7 +20,6 @@ _SIZES = "train SIZES --model gin --batch-size 8 --out new --targets="
 _PLAN, _SAMPLED = "plan demo --model gcn", "plan demo --model sage --sample 10,5"
 _TRAINERS = "plan demo --model sage --sample 25,10 --batch-size 40 --devices host,accelerator"
 _U250 = f"{_TRAINERS} --machine epyc-7763-u250"
-_FPGA = "train BLOCKS --sample 4,3 --devices host,accelerator:fpga --out new"
 _WORKERS = "evaluate RUN --workers 2"
 
 MISTAKES = [
@@ -161,8 +160,6 @@ MISTAKES = [
     (f"{_TRAINERS} --kernel lanes=8", "hardware kernels are planned on a machine that is described: --kernel, without"),
     (f"{_TRAINERS}:fpga", "planned on a machine that is described: host,accelerator:fpga, without --machine"),
     ("plan demo --kernel lanes=8", "an option has no effect on this plan: --kernel"),
-    (f"{_FPGA} --model gat", "hardware kernels do not compute the model: GNN is no stack of GCN or of SAGE"),
-    (f"{_FPGA} --model gcn", "hardware kernels do not compute the model: its dropout is 0.5"),
     (f"{_U250} --model gat", "the performance model does not know this model"),
     (f"{_U250} --layers 3", "fanouts do not fit the layers"),
     (f"{_U250} --batch-size 1", "fewer seeds than trainers"),

@@ -38,12 +38,12 @@ def test_other_sizes_of_hardware_kernels(invoke: Invoke) -> None:
     def propagation(*options: str) -> float:
         ended = invoke(*PLAN, "--devices", "accelerator:fpga", *U250, *options)
         assert ended.code == 0, ended.err
-        assert ("; kernels with scatter_pes=1,lanes=8." in ended.out) == bool(options)
+        assert ("; kernels with scatter_pes=1,frequency_hz=1e8." in ended.out) == bool(options)
         found = re.search(r"propagation ([\d.]+) (m?s) on accelerator0", ended.out)
         assert found is not None
         return float(found[1]) / {"s": 1, "ms": 1000}[found[2]]
 
-    assert propagation("--kernel", "scatter_pes=1,lanes=8") > 1.5 * propagation()
+    assert propagation("--kernel", "scatter_pes=1,frequency_hz=1e8") > 1.5 * propagation()
 
 
 def test_accelerators_alone_and_a_machine_of_ones_own(invoke: Invoke, tmp_path: Path) -> None:
