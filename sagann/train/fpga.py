@@ -37,7 +37,7 @@ MACHINE, DEVICE = "epyc-7763-u250", "accelerator0"
 "The published machine, and its device, whose kernels and link are simulated."
 _SMALL = {"scatter_pes": 2, "lanes": 4, "array_columns": 4, "window_rows": 8}
 "Sizes of the kernels whose circuits are simulated."
-_MOST_CYCLES = 100_000
+_MOST_CYCLES = 50_000
 "Most cycles of a share whose circuits are simulated, which takes minutes."
 _WHERE = "TrainConfig.devices"
 Array: TypeAlias = np.ndarray[Any, Any]
