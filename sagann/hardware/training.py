@@ -193,15 +193,9 @@ class Training:
     def passes(
         self, parts: list[SubBatch], loads: Pass, features: Array, grads: Array | None = None
     ) -> tuple[list[Pass], dict[int, Array], list[int]]:
-        """All passes of a mini-batch in their order; those that end with scores are enough without their gradients.
+        """The passes of a mini-batch's sub-batches, with the rows that come from external memory and the passes that give scores, by their numbers.
 
-        Args:
-            parts: its sub-batches.
-            loads: the pass that writes parameters.
-            features: float32 [num_src of the first block, F].
-            grads: gradients of the scores, float32 [num_seeds, C].
-        Returns:
-            The passes; rows from external memory by the number of their pass; and the numbers of the passes whose results are scores of a sub-batch.
+        ``loads`` writes the parameters. Without gradients of the scores, float32 [num_seeds, C], passes end with the scores.
         """
         passes, rows, scores = [loads], dict[int, Array](), []
         for part in parts:

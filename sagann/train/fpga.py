@@ -121,9 +121,9 @@ class SimulatedKernels:
         if self.answers != RTL:
             return run_values(passes, rows, design)
         # Imported here: it needs the extra.
-        from sagann.hardware.rtl.simulation import run_passes
+        from sagann.hardware.rtl.simulation import run_circuits
 
-        return [each.results for each in run_passes(passes, rows, design)]
+        return run_circuits(passes, rows, design)
 
 
 def _maps(model: nn.Module, features: Tensor | None) -> list[tuple[nn.Linear, ...]]:

@@ -7,13 +7,15 @@ from types import ModuleType
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
+from amaranth.sim import Simulator
 
 from sagann.hardware import KernelDesign, Pass, Region, first_use, scatter_program
+from sagann.hardware.rtl.accelerator import Accelerator
 from sagann.hardware.rtl.aggregate import Aggregate
-from sagann.hardware.rtl.simulation import beats_of, simulate, stalls_of
 from sagann.hardware.rtl.streams import encoded_pass, encoded_words
 
 Array: TypeAlias = np.ndarray[Any, Any]
+CYCLE_S = 1e-6
 
 
 def changed(module: ModuleType, term: str, instead: str) -> dict[str, Any]:
@@ -39,7 +41,7 @@ def results_of(operator: Any, stages: int, a: Array, b: Array) -> Array:
             if number + 1 >= stages:
                 found[number + 1 - stages] = ctx.get(operator.result)
 
-    simulate(operator, feed)
+    _simulate(operator, feed)
     return found.view(np.float32)
 
 
@@ -129,6 +131,21 @@ def _give(
     return give, cycles
 
 
+def _beats(features: Array, design: KernelDesign, padding: float) -> list[Any]:
+    chunks = design.chunks(features.shape[1])
+    padded = np.full((len(features), design.beats(chunks), design.beat_chunks, design.lanes), padding, np.float32)
+    padded.reshape(len(features), -1)[:, : features.shape[1]] = features
+    return padded.view(np.uint32).reshape(-1, design.beat_chunks, design.lanes).tolist()
+
+
+def _simulate(circuit: Any, *benches: Any) -> None:
+    simulator = Simulator(circuit)
+    simulator.add_clock(CYCLE_S)
+    for bench in benches:
+        simulator.add_testbench(bench)
+    simulator.run()
+
+
 def run_kernel(
     hop: Hop, design: KernelDesign, kernel: Aggregate | None = None, *, before: Hop | None = None
 ) -> Run:
@@ -141,7 +158,7 @@ def run_kernel(
     assert program is not None
     sums = np.zeros((hop.num_dst + n, chunks * lanes), dtype=np.uint32)
     begun: list[bool] = []
-    give_rows, beats = _give(kernel.rows, beats_of(hop.features, design, np.nan), begun=begun)
+    give_rows, beats = _give(kernel.rows, _beats(hop.features, design, np.nan), begun=begun)
     give_words, waited = _give(kernel.words, encoded_words(hop_pass, design), begun=begun)
     stalls: list[int] = []
 
@@ -150,7 +167,7 @@ def run_kernel(
             other = before.read(design)
             ctx.set(kernel.config, encoded_pass(other, design))
             ctx.set(kernel.room, 1)
-            rows, words = beats_of(before.features, design, np.nan), encoded_words(other, design)
+            rows, words = _beats(before.features, design, np.nan), encoded_words(other, design)
             # Words wait for their rows, so a word is offered while rows are given.
             ctx.set(kernel.rows.valid, 1)
             ctx.set(kernel.words.valid, 1)
@@ -180,8 +197,112 @@ def run_kernel(
                     list(row) for row in drained[0].chunks
                 ]
         await ctx.tick().until(kernel.idle)
-        stalls.extend(stalls_of(ctx, kernel))
+        stalls.extend(_stalls(ctx, kernel))
 
-    simulate(kernel, run_before, take, give_rows, give_words)
+    _simulate(kernel, run_before, take, give_rows, give_words)
     found = sums.view(np.float32)[: hop.num_dst, : hop.features.shape[1]]
     return Run(found, (sum(waited), *stalls), len(beats))  # type: ignore[arg-type]
+
+
+def _stalls(ctx: Any, kernel: Aggregate | Accelerator) -> list[int]:
+    return [ctx.get(kernel.stalls[cause]) for cause in ("rows", "room", "hazard")]
+
+
+class PassRun(NamedTuple):
+    """What the accelerator did in a pass."""
+
+    results: Array
+    "That went to external memory, float32 [number, array_columns]."
+    total: int
+    "Cycles until it took the next pass."
+    stalls: tuple[int, int, int]
+    traffic: tuple[int, int]
+    "Bytes that were read from external memory, and written to it."
+
+
+def run_passes(
+    passes: list[Pass],
+    rows: dict[int, Array],
+    design: KernelDesign,
+    kernel: Accelerator | None = None,
+    *,
+    gaps: float = 0.0,
+) -> list[PassRun]:
+    """Run passes.
+
+    Args:
+        rows: that come from external memory, by the number of the pass.
+        gaps: part of the cycles in which a stream has nothing to give.
+    """
+    kernel, random = kernel or Accelerator(design), np.random.default_rng(0)
+    found: list[PassRun] = []
+    taken: list[int] = []
+    results: list[list[list[int]]] = [[] for _ in passes]
+    reads, writes = [0] * len(passes), [0] * len(passes)
+
+    async def state(ctx: Any) -> None:
+        cycle, before, last = 0, 0, [0, 0, 0]
+        # The last one ends when another one would be taken.
+        for each in (*passes, Pass()):
+            ctx.set(kernel.passes.payload, encoded_pass(each, design))
+            ctx.set(kernel.passes.valid, 1)
+            is_taken = 0
+            while not is_taken:
+                *_, is_taken = await ctx.tick().sample(kernel.passes.ready)
+                cycle += 1
+            if taken:
+                values = np.array(results[len(taken) - 1], dtype=np.uint32).reshape(-1, design.array_columns)
+                stalls = tuple(last)
+                found.append(PassRun(values.view(np.float32), cycle - before, stalls, (0, 0)))  # type: ignore[arg-type]
+            before = cycle
+            taken.append(cycle)
+            last = [0, 0, 0]
+            while len(taken) <= len(passes) and not ctx.get(kernel.passes.ready):
+                last = _stalls(ctx, kernel)
+                await ctx.tick()
+                cycle += 1
+        taken.append(cycle)
+
+    def give(stream: Any, payloads: list[tuple[int, Any]]) -> Any:
+        size = -(-stream.payload.shape().size // 8)
+
+        async def run(ctx: Any) -> None:
+            for number, payload in payloads:
+                while random.random() < gaps:
+                    ctx.set(stream.valid, 0)
+                    await ctx.tick()
+                ctx.set(stream.payload, payload)
+                ctx.set(stream.valid, 1)
+                is_taken = 0
+                while not is_taken:
+                    *_, is_taken = await ctx.tick().sample(stream.ready)
+                assert number == len(taken) - 1
+                reads[number] += size
+            ctx.set(stream.valid, 0)
+
+        return run
+
+    async def take(ctx: Any) -> None:
+        while len(taken) < len(passes) + 2:
+            *_, valid, result = await ctx.tick().sample(kernel.results.valid, kernel.results.payload)
+            if valid:
+                results[len(taken) - 1].append(list(result["values"]))
+                writes[len(taken) - 1] += 4 * design.array_columns
+
+    streams = (
+        (kernel.rows, [(number, beat) for number in rows for beat in _beats(rows[number], design, 0)]),
+        (
+            kernel.words,
+            [(n, word) for n, each in enumerate(passes) if each.program for word in encoded_words(each, design)],
+        ),
+        (
+            kernel.parameters,
+            [
+                (n, {"row": it.row, "address": it.address, "values": it.values.view(np.uint32).tolist()})
+                for n, each in enumerate(passes)
+                for it in each.loads or ()
+            ],
+        ),
+    )
+    _simulate(kernel, state, take, *(give(stream, payloads) for stream, payloads in streams if payloads))
+    return [each._replace(traffic=(reads[n], writes[n])) for n, each in enumerate(found)]

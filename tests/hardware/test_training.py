@@ -16,8 +16,7 @@ from sagann.hardware.values import run_values
 accelerator = pytest.importorskip("sagann.hardware.rtl.accelerator", reason="needs the extra 'hardware'")
 update = pytest.importorskip("sagann.hardware.rtl.update", reason="needs the extra 'hardware'")
 
-from sagann.hardware.rtl.simulation import run_passes  # noqa: E402 - Amaranth may be missing.
-from tests.hardware.simulated import Array, changed  # noqa: E402 - Amaranth may be missing.
+from tests.hardware.simulated import Array, changed, run_passes  # noqa: E402 - Amaranth may be missing.
 
 SMALL = KernelDesign(
     scatter_pes=2,
