@@ -242,7 +242,9 @@ class TrainConfig:
     one or two cores with all data in memory or in the page cache, else 4. It does not change the numbers."""
     devices: Annotated[str | None, _RESOURCES, _TRAINERS, FREE, _SAMPLED] = None
     """Who trains each mini-batch together, each a share of the seeds: 'host' (the processor, in this process) at most once, 'cuda:N' for a CUDA device, and
-    'accelerator' for each process of its own, with their cores as 'host:2,accelerator:1'. 'auto' is the processor and all CUDA devices. None is one device."""
+    'accelerator' for each process of its own, with their cores as 'host:2,accelerator:1'; 'accelerator:fpga' simulates hardware kernels, and answers with
+    PyTorch's numbers, 'accelerator:fpga:kernel' with those of the kernels' arithmetic, 'accelerator:fpga:rtl' with those of their circuits (extra
+    'hardware'). 'auto' is the processor and all CUDA devices. None is one device."""
     mapping: Annotated[str, ADVANCED, _RESOURCES, one_of("cores", "model"), FREE, _SHARED] = "cores"
     """How seeds and threads are shared out between the devices when a run begins: 'cores' (in proportion to their cores; a CUDA device counts as all
     cores of the processor) or 'model' (for the shortest iteration by the performance model, after a rehearsal of some seconds)."""

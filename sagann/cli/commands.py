@@ -185,6 +185,14 @@ def plan(
             default="this one's, measured",
         ),
     ] = None,
+    kernel: Annotated[
+        str | None,
+        option(
+            "With --devices and --machine: other sizes of its hardware kernels, as scatter_pes=16,window_rows=128.",
+            "NAME=VALUE,...",
+            default="those of the file",
+        ),
+    ] = None,
     picture: Annotated[
         Path | None, option("With --memory: draw the expected timeline into this PNG file.", "FILE", default="none")
     ] = None,
@@ -212,7 +220,9 @@ def plan(
     with shared.loading():
         from sagann.cli.plan_run import plan_run
 
-    plan_run(given, config, shared, show=show, machine_file=machine, picture=picture, learned=learned)
+    plan_run(
+        given, config, shared, show=show, machine_file=machine, kernel=kernel, picture=picture, learned=learned
+    )
 
 
 @command()

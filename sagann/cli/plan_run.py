@@ -62,6 +62,7 @@ _READ_BY = {
     "--show steps": (_STREAMED,),
     "--picture": (_STREAMED,),
     "--machine": (_STREAMED, _TRAINERS),
+    "--kernel": (_TRAINERS,),
     "--learned": (_PARTS,),
 }
 "Plans that read an option of the command."
@@ -76,6 +77,7 @@ def plan_run(
     *,
     show: str,
     machine_file: Path | None,
+    kernel: str | None,
     picture: Path | None,
     learned: Path | None,
 ) -> None:
@@ -88,7 +90,13 @@ def plan_run(
         plan = _SAMPLED if train.devices is None else _TRAINERS
     elif settings.workers == 1:
         plan = _PROGRAMS if train.memory is None else _STREAMED
-    for name in (f"--show {show}", machine_file and "--machine", picture and "--picture", learned and "--learned"):
+    for name in (
+        f"--show {show}",
+        machine_file and "--machine",
+        kernel and "--kernel",
+        picture and "--picture",
+        learned and "--learned",
+    ):
         if name in _READ_BY and plan not in _READ_BY[name]:
             raise InputError(
                 f"an option has no effect on this plan: {name}, and the plan is of {plan} (in sagann plan)",
@@ -104,7 +112,7 @@ def plan_run(
     elif plan == _SAMPLED:
         run.show_batches()
     elif plan == _TRAINERS:
-        show_trainers(run, machine_file=machine_file)
+        show_trainers(run, machine_file=machine_file, kernel=kernel)
     else:
         run.show_parts(learned=learned, run_dir=file.parent if file and of_run else None)
 

@@ -7,7 +7,9 @@ References:
 from __future__ import annotations
 
 import time
+import tomllib
 from collections.abc import Callable
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from statistics import fmean
@@ -17,7 +19,7 @@ import numpy as np
 
 from sagann.cli.run_settings import new_engine, read_text
 from sagann.config import RunConfig
-from sagann.errors import InputError
+from sagann.errors import InputError, shown
 from sagann.graph import Graph
 from sagann.graph.graph import task_of
 from sagann.hybrid.devices import Devices
@@ -49,18 +51,29 @@ _SIZES = 4
 "Sizes of mini-batches that are sampled: that of an iteration, and a half of each one for the next."
 
 
-def show_trainers(run: PlannedRun, *, machine_file: Path | None) -> None:
-    """Print what is predicted for the best split of seeds and threads: of this machine by a rehearsal, of another one by the equations."""
+def show_trainers(run: PlannedRun, *, machine_file: Path | None, kernel: str | None) -> None:
+    """Print what is predicted for the best split of seeds and threads: of this machine by a rehearsal, of another one by the equations.
+
+    ``kernel`` are other sizes of that machine's hardware kernels, as 'scatter_pes=16'.
+    """
     train = run.settings.train
     assert train.devices is not None
     devices = Devices.parse(train.devices, where="--devices")
     num_others = len(devices.names)
     if machine_file is None:
+        if kernel is not None or any(devices.fpga):
+            raise InputError(
+                "hardware kernels are planned on a machine that is described: "
+                f"{'--kernel' if kernel is not None else train.devices}, without --machine (in sagann plan)",
+                hint="Add --machine epyc-7763-u250, or a file of your own.",
+            )
         name = _this_machine(devices)
     else:
         _require_equations(run.settings)
         machine = with_accelerators(described_machine(machine_file), 1)
         name = machine.name
+        if kernel is not None:
+            machine, name = _with_kernel(machine, kernel), f"{name}; kernels with {kernel}"
     graph = run.opened()
     require_vertices(graph, "--devices")
     total = min(train.seeds_per_batch, int(graph.splits["train"].sum()))
@@ -84,6 +97,26 @@ def show_trainers(run: PlannedRun, *, machine_file: Path | None) -> None:
 
         found, more = best(num_others), best(num_others + 1) if total > num_others + 1 else None
     run.terminal.show(trainers_text(found, machine=name, more=more))
+
+
+def _with_kernel(machine: Machine, text: str) -> Machine:
+    """The machine whose accelerator has hardware kernels of other sizes."""
+    first, where = accelerator_names(1)[0], "--kernel"
+    kernel = machine.kernel(first)
+    if kernel is None:
+        raise InputError(
+            f"the machine has no hardware kernels: {machine.name} (in {where})",
+            hint=f"Name epyc-7763-u250, or add [devices.{first}.kernel] to the machine's file.",
+        )
+    try:
+        sizes = tomllib.loads(text.replace(",", "\n"))
+    except ValueError as error:
+        raise InputError(
+            f"sizes of kernels are not NAME=VALUE: {shown(text)} (in {where})",
+            hint="Write them as scatter_pes=16,window_rows=128.",
+        ) from error
+    kernel = kernel.with_sizes(sizes, where=where)
+    return replace(machine, devices={first: {**machine.devices[first], "kernel": asdict(kernel)}})
 
 
 def _require_equations(settings: RunConfig) -> None:

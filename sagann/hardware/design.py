@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
 
-from sagann.errors import InputError
+from sagann.errors import InputError, shown
 
 MUL_STAGES = 3
 "Clock cycles of a float32 multiplier."
@@ -15,6 +16,8 @@ DELAY = 1 + MUL_STAGES
 HAZARD = ADD_STAGES + 2
 "Least clock cycles between two accesses of one accumulator: it is read, added to, and written."
 _POWERS_OF_TWO = ("scatter_pes", "window_rows", "row_chunks", "beat_chunks")
+_MOST = {"scatter_pes": 1 << 8, "lanes": 1 << 8, "frequency_hz": 10**11}
+"Largest values; of other sizes 2^20."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,11 +51,15 @@ class KernelDesign:
     mask_entries: int = 1 << 15
     "Masks of ReLU, of a tile of a row each."
 
+    frequency_hz: float = 3.0e8
+    "Clock cycles per second."
+
     def __post_init__(self) -> None:
         for name in (size.name for size in fields(self)):
-            value = getattr(self, name)
-            if value < 1 or (name in _POWERS_OF_TWO and value & (value - 1)):
-                expected = "a power of 2" if name in _POWERS_OF_TWO else "at least 1"
+            value, most = getattr(self, name), _MOST.get(name, 1 << 20)
+            is_no_power = name in _POWERS_OF_TWO and (value < 1 or value & (value - 1))
+            if is_no_power or not 1 <= value <= most:
+                expected = "a power of 2" if is_no_power else f"at most {most:,}" if value > most else "at least 1"
                 raise InputError(
                     f"kernel cannot be built: {name} is {value}, expected {expected} (in KernelDesign)",
                     hint="The design of the paper has 8 scatter PEs.",
@@ -70,6 +77,26 @@ class KernelDesign:
                 "(in KernelDesign)",
                 hint="Results of the array return to the scatter PEs as chunks of lanes.",
             )
+
+    def with_sizes(self, sizes: Mapping[str, object], *, where: str) -> KernelDesign:
+        """The design with other values of some of its fields, by their names.
+
+        Raises:
+            InputError: there is no such field, a value is no number of its kind, or the kernels cannot be built.
+        """
+        for name, value in sizes.items():
+            if name not in (size.name for size in fields(self)):
+                names = ", ".join(size.name for size in fields(self))
+                raise InputError(
+                    f"kernels have no such size: '{name:.60}' (in {where})", hint=f"The sizes are {names}."
+                )
+            kinds, expected = ((int, float), "a number") if name == "frequency_hz" else (int, "a whole number")
+            if isinstance(value, bool) or not isinstance(value, kinds):
+                raise InputError(
+                    f"{name} of kernels is not {expected}: {shown(value, 60)} (in {where})",
+                    hint=f"Write {expected}.",
+                )
+        return replace(self, **sizes)  # type: ignore[arg-type]
 
     @property
     def word_bits(self) -> int:

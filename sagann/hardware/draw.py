@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 
 from sagann.hardware.blocks import Hop
 from sagann.hardware.clock import cycles_of
+from sagann.hardware.design import KernelDesign
 from sagann.hardware.training import Training
 
 
@@ -49,3 +51,17 @@ def training_cycles(training: Training, hops: list[Hop]) -> int:
     loads = training.loads(weights, [np.zeros(after, dtype=np.float32) for _, after in shapes])
     passes = [each for part in training.sub_batches(hops) for each in (*part.forward, *part.backward)]
     return sum(cycles_of(each, training.design).total for each in (loads, *passes, *training.reads_out()))
+
+
+@lru_cache(maxsize=256)
+def expected_cycles(
+    design: KernelDesign,
+    widths: tuple[int, ...],
+    vertices: tuple[float, ...],
+    edges: tuple[float, ...],
+    *,
+    own: bool,
+) -> int:
+    """Clock cycles of a mini-batch that is drawn with so many vertices and edges, for a model of these widths."""
+    training = Training(design=design, widths=widths, own=own)
+    return training_cycles(training, drawn_hops(vertices, edges, own=own))

@@ -190,6 +190,31 @@ class Training:
             for layer in range(1, self.num_layers + 1)
         )
 
+    def passes(
+        self, parts: list[SubBatch], loads: Pass, features: Array, grads: Array | None = None
+    ) -> tuple[list[Pass], dict[int, Array], list[int]]:
+        """The passes of a mini-batch's sub-batches, with the rows that come from external memory and the passes that give scores, by their numbers.
+
+        ``loads`` writes the parameters. Without gradients of the scores, float32 [num_seeds, C], passes end with the scores.
+        """
+        passes, rows, scores = [loads], dict[int, Array](), []
+        for part in parts:
+            rows[len(passes)] = features[part.vertices]
+            passes += part.forward
+            scores.append(len(passes) - 1)
+            if grads is not None:
+                rows[len(passes)] = grads[part.seeds]
+                passes += part.backward
+        return [*passes, *(() if grads is None else self.reads_out())], rows, scores
+
+    def scores(self, parts: list[SubBatch], results: list[Array]) -> Array:
+        """Scores of the seeds, float32 [num_seeds, C], from the results of each sub-batch's last pass forward."""
+        width = self.widths[-1]
+        found = np.empty((sum(len(part.seeds) for part in parts), width), dtype=np.float32)
+        for part, result in zip(parts, results, strict=True):
+            found[part.seeds] = result.reshape(len(part.seeds), -1)[:, :width]
+        return found
+
     def sub_batches(self, hops: list[Hop]) -> list[SubBatch]:
         """The passes of a mini-batch, in 1, 2, 4 or more equal parts that fit the chip; none without seeds, whose gradients are 0.
 

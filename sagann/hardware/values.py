@@ -6,12 +6,20 @@ their chunk.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import numpy as np
 
 from sagann.hardware.arithmetic import aggregated, mapped, outer
 from sagann.hardware.design import KernelDesign
 from sagann.hardware.passes import Pass
 from sagann.hardware.program import Array
+
+
+def run_values(passes: Sequence[Pass], rows: Mapping[int, Array], design: KernelDesign) -> list[Array]:
+    """The results of passes, given the rows that come from external memory by the number of their pass."""
+    values = Values(design)
+    return [values.run(each, rows.get(number)) for number, each in enumerate(passes)]
 
 
 class Values:

@@ -1,7 +1,7 @@
 """Devices: who trains, as a list such as 'host:2,cuda:0,accelerator:1'.
 
 'host' is the processor, in this process; 'cuda:N' is a CUDA device; each 'accelerator' is a process of its own. The number after 'host:' or
-'accelerator:' is that of its cores.
+'accelerator:' is that of its cores. 'accelerator:fpga' is a process that simulates hardware kernels.
 """
 
 from __future__ import annotations
@@ -26,7 +26,10 @@ from sagann.runtime.processor import num_cores
 AUTO = "auto"
 "Names the processor and all CUDA devices."
 _CUDA = "cuda"
-_DEVICE = re.compile(rf"({HOST}|{_CUDA}|{ACCELERATOR})(?::(\d{{1,9}}))?")
+TORCH, KERNEL, RTL = "torch", "kernel", "rtl"
+"Whose numbers simulated hardware kernels answer with: PyTorch's, those of the kernels' arithmetic, or those of their circuits."
+_FPGA = f"{ACCELERATOR}:fpga"
+_DEVICE = re.compile(rf"({HOST}|{_CUDA}|{ACCELERATOR})(?::(\d{{1,9}}))?|({_FPGA})(?::({KERNEL}|{RTL}))?")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,6 +44,8 @@ class Devices:
     "Names of the CUDA devices, with their index."
     accelerator_cores: tuple[int, ...] = ()
     "Cores of each accelerator in a process of its own."
+    fpga: tuple[str | None, ...] = ()
+    "For each of these, whose numbers its simulated hardware kernels answer with; None for one without kernels."
 
     @classmethod
     def parse(cls, text: str, *, where: str) -> Devices:
@@ -57,14 +62,15 @@ class Devices:
         if text.strip() == AUTO:
             return cls(uses_host=True, host_cores=None, cuda=_all_cuda(where))
         found = [_DEVICE.fullmatch(each.strip()) for each in text.split(",")]
-        named = [(each[1], each[2]) for each in found if each is not None]
+        named = [(each[1] or ACCELERATOR, each[2]) for each in found if each is not None]
         hosts = [number for name, number in named if name == HOST]
         cuda = [f"{name}:{int(number or 0)}" for name, number in named if name == _CUDA]
         if len(named) < len(found) or len(hosts) > 1 or len(hosts) == len(named) or len(set(cuda)) < len(cuda):
             raise InputError(
                 f"no list of trainers: '{text:.100}' (in {where})",
                 hint=f"Write '{HOST}' at most once, '{_CUDA}:0' and so on for CUDA devices, and '{ACCELERATOR}' for each process of its own, with numbers "
-                f"of cores: {HOST},{_CUDA}:0 or {HOST}:2,{ACCELERATOR}:1. '{AUTO}' names the processor and all CUDA devices.",
+                f"of cores: {HOST},{_CUDA}:0 or {HOST}:2,{ACCELERATOR}:1; '{_FPGA}', '{_FPGA}:{KERNEL}' or '{_FPGA}:{RTL}' simulates hardware kernels. '{AUTO}' "
+                "names the processor and all CUDA devices.",
             )
         numbers = [int(number) for name, number in named if number is not None and name != _CUDA]
         if any(number not in RANGES["threads"] for number in numbers):
@@ -77,6 +83,11 @@ class Devices:
             host_cores=int(hosts[0]) if hosts and hosts[0] is not None else None,
             cuda=tuple(cuda),
             accelerator_cores=tuple(int(number or 1) for name, number in named if name == ACCELERATOR),
+            fpga=tuple(
+                each[3] and (each[4] or TORCH)
+                for each in found
+                if each is not None and each[1] not in (HOST, _CUDA)
+            ),
         )
 
     @property

@@ -16,12 +16,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
 
 from sagann.errors import InputError
 from sagann.hybrid.assignment import HOST, Assignment, StageTimes, Threads, split_evenly
 from sagann.hybrid.balance import balanced
 from sagann.hybrid.costs import Rates
 from sagann.plan.machine import Link, Machine
+
+if TYPE_CHECKING:
+    from sagann.hardware.design import KernelDesign
 
 VALUE_BYTES = 4
 "Bytes of a feature, a weight and a gradient (S_feat)."
@@ -81,9 +87,13 @@ class Refinements:
     "The edges of a mini-batch are copied to the accelerator beside its features: more bytes."
     shares_memory: bool = True
     "Loading and the processor's sums over edges share the host's memory, and delay each other: more seconds of both."
+    clocks_kernels: bool = True
+    "Hardware kernels take the cycles of their clock (:mod:`sagann.hardware`), not equations 10 to 12."
 
 
-AS_PRINTED = Refinements(launches=False, both_gradients=False, copies_edges=False, shares_memory=False)
+AS_PRINTED = Refinements(
+    launches=False, both_gradients=False, copies_edges=False, shares_memory=False, clocks_kernels=False
+)
 "Equations 7 to 13 and nothing else."
 
 
@@ -141,9 +151,12 @@ class Job:
 
     def propagation_s(self, counts: BatchCounts, name: str, threads: int) -> float:
         """Seconds of the forward and backward of a mini-batch on a trainer (equation 10), which on the processor has so many threads."""
-        device = self.machine.device(name)
+        device, kernel = self.machine.device(name), self.machine.kernel(name)
         part = min(1.0, threads / self.machine.num_cores) if name == HOST else 1.0
         launch_s = device.step_s if self.refinements.launches else 0.0
+        if kernel is not None and self.refinements.clocks_kernels:
+            # Forward and backward: their sequencer starts the layers.
+            return 2 * launch_s + self._clocked_s(counts.vertices[-1], kernel)
         combined = max if self.machine.pipelines_layers(name) else sum
         total = 0.0
         for number, (gather_s, map_s) in enumerate(self._layers(counts, device)):
@@ -152,6 +165,19 @@ class Job:
             for parts in ((gather_s, map_s), (gather_s if number else 0.0, twice * map_s)):
                 total += launch_s + combined(parts) / part
         return total
+
+    def _clocked_s(self, num_seeds: float, kernel: KernelDesign) -> float:
+        """Seconds by the clock of hardware kernels, between those for the next powers of two seeds, so that few mini-batches are drawn."""
+        # Imported here: few machines have kernels.
+        from sagann.hardware.draw import expected_cycles
+
+        below = 1 << int(num_seeds).bit_length() - 1
+        near = [self.counts(size) for size in (below, 2 * below)[: 1 + (num_seeds > below)]]
+        cycles = [
+            expected_cycles(kernel, self.widths.features, each.vertices, each.edges, own=self.widths.concatenates)
+            for each in near
+        ]
+        return float(np.interp(num_seeds, [each.vertices[-1] for each in near], cycles)) / kernel.frequency_hz
 
     def synchronise_s(self, names: Sequence[str]) -> float:
         """Seconds in which several trainers add their gradients: to the host, and the mean back (equation 13)."""

@@ -36,6 +36,8 @@ class TrainerWork:
     "Seconds for which each trainer waited for the others' gradients, from its launch on."
     transfer_s: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     "Seconds of the copies to each trainer; 0 for the processor."
+    simulation_s: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    "Seconds that it took to simulate a trainer, whose other seconds are those of the simulated hardware; 0 for others."
     sample_s: float = 0.0
     "Seconds of sampling: those of a thread over the number of threads."
     load_s: float = 0.0
@@ -63,15 +65,18 @@ class TrainerWork:
         return tuple(name for name in self.names if not self.seeds[name])
 
     def to_json(self) -> dict[str, Any]:
-        """The values as part of a line of metrics.jsonl: lists with an entry for each trainer."""
-        by_trainer = (self.seeds, self.train_s, self.idle_s, self.transfer_s)
-        seeds, train_s, idle_s, transfer_s = ([each[name] for name in self.names] for each in by_trainer)
+        """The values as part of a line of metrics.jsonl: lists with an entry for each trainer; those of simulations only if there is one."""
+        by_trainer = (self.seeds, self.train_s, self.idle_s, self.transfer_s, self.simulation_s)
+        seeds, train_s, idle_s, transfer_s, simulation_s = (
+            [each[name] for name in self.names] for each in by_trainer
+        )
         return {
             "trainers": list(self.names),
             "trainer_seeds": seeds,
             "trainer_s": train_s,
             "trainer_idle_s": idle_s,
             "transfer_s": transfer_s,
+            **({"trainer_simulation_s": simulation_s} if any(simulation_s) else {}),
             "sample_s": self.sample_s,
             "load_s": self.load_s,
             "trainer_moves": self.num_moves,

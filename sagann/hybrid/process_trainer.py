@@ -21,7 +21,7 @@ import torch.multiprocessing
 from torch import Tensor
 
 from sagann.errors import InputError, TrainerError, first_line
-from sagann.hybrid.served import Answer, Order, Replica, SharedPiece, serve, taken_apart
+from sagann.hybrid.served import Answer, Clock, Order, Replica, SharedPiece, serve, taken_apart
 from sagann.hybrid.trainer import Found, Share, Trainer, layout_of, layout_views
 
 MOST_WAIT_S = 600.0
@@ -36,6 +36,8 @@ class ProcessTrainer(Trainer):
     ``replica`` gives the model and its loss; it must be picklable, as ``torch.multiprocessing`` asks. Mini-batches are copied at
     ``bytes_per_s``, or as fast as memory is. A trainer that does not answer within ``most_wait_s`` is gone. Where there is no room for what
     both share, it is an InputError.
+
+    With a clock, the process simulates hardware: seconds of propagation are the clock's, and those of copies follow from ``bytes_per_s``.
     """
 
     divides_blocks = True
@@ -48,9 +50,10 @@ class ProcessTrainer(Trainer):
         *,
         cores: Sequence[int] = (),
         bytes_per_s: float | None = None,
+        clock: Clock | None = None,
         most_wait_s: float = MOST_WAIT_S,
     ) -> None:
-        self.name = name
+        self.name, self._is_simulated = name, clock is not None
         self._parameters = tuple(parameters)
         self._bytes_per_s, self._most_wait_s = bytes_per_s, most_wait_s
         layout = layout_of(self._parameters)
@@ -67,11 +70,13 @@ class ProcessTrainer(Trainer):
         "The iteration that is computed."
         self._launched_s = 0.0
         "When it was launched."
+        self._launched_bytes = 0
+        "Bytes of its share."
         self._around_s = 0.0
         "Seconds that an iteration takes in the process beside its propagation, as far as known."
         context = torch.multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
-        started_with = (theirs, pickled(replica), layout, tuple(cores), os.getpid())
+        started_with = (theirs, pickled((replica, clock)), layout, tuple(cores), os.getpid())
         self._process = context.Process(target=serve, args=started_with, name=f"sagann-{name}", daemon=True)
         with _interrupts_ignored():
             self._process.start()
@@ -97,7 +102,7 @@ class ProcessTrainer(Trainer):
         number = self._piece(layout.num_bytes)
         for memory, array in zip(layout_views(layout, self._pieces[number].bytes), arrays, strict=True):
             memory.copy_(array)
-        if self._bytes_per_s is not None:
+        if self._bytes_per_s is not None and not self._is_simulated:
             time.sleep(max(0.0, layout.num_bytes / self._bytes_per_s - (time.perf_counter() - since_s)))
         return share.iteration, Order(text=text, layout=layout, piece=number, new_bytes=0)
 
@@ -111,6 +116,7 @@ class ProcessTrainer(Trainer):
             order = replace(order, new_bytes=len(piece.bytes))
         self._known.add(order.piece)
         self._launched, self._launched_s = iteration, time.perf_counter()
+        self._launched_bytes = order.layout.num_bytes
         try:
             self._pipe.send(order)
             if is_new:
@@ -126,10 +132,16 @@ class ProcessTrainer(Trainer):
         self._around_s = self._around(time.perf_counter() - self._launched_s - answer.seconds, is_waited_for)
         pairs = zip(self._gradients, answer.has_gradient, strict=True)
         gradients = tuple(memory if has_gradient else None for memory, has_gradient in pairs)
+        loss, seconds = torch.tensor(answer.loss, dtype=torch.float64), answer.seconds + self._around_s
+        if answer.clocked_s is None:
+            return Found(loss=loss, gradients=gradients, seconds=seconds)
+        transfer_s = self._launched_bytes / self._bytes_per_s if self._bytes_per_s else 0.0
         return Found(
-            loss=torch.tensor(answer.loss, dtype=torch.float64),
+            loss=loss,
             gradients=gradients,
-            seconds=answer.seconds + self._around_s,
+            seconds=answer.clocked_s,
+            simulation_s=seconds,
+            transfer_s=transfer_s,
         )
 
     def release(self, sent: tuple[str, Order]) -> None:

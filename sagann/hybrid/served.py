@@ -15,6 +15,7 @@ import pickle
 import shutil
 import signal
 import tempfile
+import time
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -34,6 +35,7 @@ from sagann.graph.rows import csr_tensor, is_sparse, row_arrays
 from sagann.hybrid.trainer import LossOf, Share, layout_views, propagate
 from sagann.kernels.packed import Layout
 from sagann.processes import end_quickly, end_with
+from sagann.runtime.loading import MiniBatch
 
 
 def taken_apart(share: Share) -> tuple[bytes, list[Tensor]]:
@@ -128,6 +130,8 @@ _SAVING_S = 10
 "Seconds that a process goes on after SIGTERM, if its parent does not end it before."
 Replica = Callable[[], tuple[nn.Module, LossOf]]
 "Gives the model of a process, and the loss that runs it."
+Clock = Callable[[MiniBatch], float]
+"Seconds in which simulated hardware propagates a mini-batch, forward and backward."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -156,14 +160,16 @@ class Answer:
     "For each parameter, whether the loss depends on it. The gradients lie in the memory that both processes share."
     seconds: float = 0.0
     "Seconds of the propagation."
+    clocked_s: float | None = None
+    "Seconds that the simulated hardware takes for it; None where none is simulated."
 
 
 def serve(pipe: Connection, replica: bytes, layout: Layout, cores: tuple[int, ...], parent: int) -> None:
     """Train what comes through a pipe until it ends: first the memory of the weights, which the model's parameters view, and of the
     gradients; then orders.
 
-    Both have one layout. The replica is pickled; without cores, this process may use all. ``parent`` is the process that has started this
-    one.
+    Both have one layout. The replica and a clock, or None, are pickled; without cores, this process may use all. ``parent`` is the process
+    that has started this one.
     """
     # Elsewhere than on Linux, the end of the pipe ends it.
     end_with(parent)
@@ -177,7 +183,8 @@ def serve(pipe: Connection, replica: bytes, layout: Layout, cores: tuple[int, ..
                 os.sched_setaffinity(0, cores)
                 torch.set_num_threads(len(cores))
             weights, gradients = (layout_views(layout, received(pipe, layout.num_bytes)) for _ in range(2))
-            model, loss_of = pickle.loads(replica)()
+            replica_of, clock = pickle.loads(replica)
+            model, loss_of = replica_of()
             parameters = tuple(model.parameters())
             for parameter, memory in zip(parameters, weights, strict=True):
                 parameter.data = memory
@@ -193,13 +200,18 @@ def serve(pipe: Connection, replica: bytes, layout: Layout, cores: tuple[int, ..
             try:
                 arrays = layout_views(order.layout, pieces[order.piece])
                 # No name holds the share while the next one is waited for.
-                pipe.send(_trained(put_together(order.text, arrays), loss_of, parameters, gradients))
+                pipe.send(_trained(put_together(order.text, arrays), loss_of, clock, parameters, gradients))
             except BaseException as error:  # noqa: BLE001 - the other process must hear of it.
                 pipe.send(Answer(error=_said(error)))
 
 
-def _trained(share: Share, loss_of: LossOf, parameters: Sequence[Tensor], gradients: Sequence[Tensor]) -> Answer:
+def _trained(
+    share: Share, loss_of: LossOf, clock: Clock | None, parameters: Sequence[Tensor], gradients: Sequence[Tensor]
+) -> Answer:
     """Train a share, whose gradient is written to ``gradients``."""
+    since_s = time.perf_counter()
+    clocked_s = None if clock is None else clock(share.batch)
+    clock_s = time.perf_counter() - since_s
     # For this process's threads.
     share.batch.prepare()
     torch.manual_seed(share.seed)
@@ -210,7 +222,8 @@ def _trained(share: Share, loss_of: LossOf, parameters: Sequence[Tensor], gradie
     return Answer(
         loss=found.loss.item(),
         has_gradient=tuple(gradient is not None for gradient in found.gradients),
-        seconds=found.seconds,
+        seconds=found.seconds + clock_s,
+        clocked_s=clocked_s,
     )
 
 

@@ -58,6 +58,8 @@ class Iteration:
     "Seconds of the copies to each trainer that is not this process."
     train_s: dict[str, float] = field(default_factory=dict)
     "Seconds of propagation of each trainer that has seeds."
+    simulation_s: dict[str, float] = field(default_factory=dict)
+    "Seconds that it took to simulate trainers, by name."
     trained_s: float = 0.0
     "Seconds from the launch of the trainers to the sum of their gradients."
 

@@ -50,6 +50,10 @@ class Found:
     "The gradient of that by each parameter, on the host; None for a parameter that the loss does not depend on. Valid until the next launch."
     seconds: float
     "Seconds of its propagation, forward and backward."
+    simulation_s: float = 0.0
+    "Where these are seconds of simulated hardware, those that the simulation took."
+    transfer_s: float = 0.0
+    "Then, seconds of the copy of its share."
 
 
 class Trainer(ABC):

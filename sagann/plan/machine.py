@@ -15,6 +15,9 @@ The lines of a file are the rates of ``device0``, and of copies between it and t
     disk = "disk1"              # where the device keeps files; disk0 by default
     pipelines_layers = true     # whether it sums over edges and maps the sums at the same time; false by default
 
+    [devices.device1.kernel]    # hardware kernels, by whose clock hybrid training is predicted, whatever the rates are
+    scatter_pes = 8             # a field of sagann.hardware.KernelDesign; others have its defaults
+
     [links.link0-1]
     bytes_per_s = 2.0e10
     latency_s = 1e-5            # 0 by default
@@ -33,17 +36,20 @@ import sys
 import tomllib
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sagann.errors import InputError, shown
 from sagann.ranges import RANGES
 from sagann.toml_text import toml_value
 
+if TYPE_CHECKING:
+    from sagann.hardware.design import KernelDesign
+
 DISK = "disk0"
 "Disk of device0, and of devices that name no other."
 _WHOLE = frozenset(["num_cores", "cache_bytes"])
 _OF_DEVICES = frozenset(["host_to_device_bytes", "device_to_host_bytes"])
-_PIPELINES = "pipelines_layers"
+_PIPELINES, _KERNEL = "pipelines_layers", "kernel"
 _TABLES = ("disks", "devices", "links", "switches")
 _ANEW = "`sagann machine --out FILE` writes a whole one."
 
@@ -113,8 +119,9 @@ class Machine:
     )
     disks: Mapping[str, Disk]
     "Disks by name; disk0 is among them."
-    devices: Mapping[str, Mapping[str, float | str]] = field(default_factory=dict)
-    "By name of another device, the rates that differ from those of device0, the name of its disk, and whether it pipelines layers."
+    devices: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """By name of another device, the rates that differ from those of device0, the name of its disk, whether it pipelines layers, and the sizes of its
+    kernels."""
     links: Mapping[str, Link] = field(default_factory=dict)
     "Links by name of the resource that a move occupies."
     switches: Mapping[str, float] = field(default_factory=dict)
@@ -133,6 +140,11 @@ class Machine:
     def pipelines_layers(self, device: str) -> bool:
         """Whether a device sums over the edges of a layer and maps the sums at the same time, as an FPGA may."""
         return bool(self.devices.get(device, {}).get(_PIPELINES, False))
+
+    def kernel(self, device: str) -> KernelDesign | None:
+        """The hardware kernels of a device; None for one that has rates alone."""
+        sizes = self.devices.get(device, {}).get(_KERNEL)
+        return None if sizes is None else _kernel(sizes, device, self.name)
 
     def to_toml(self) -> str:
         """The machine as TOML, a line for each rate with its unit; :meth:`from_toml` reads the same back."""
@@ -227,16 +239,20 @@ class _Tables:
             switches=tuple(through),
         )
 
-    def _device(self, name: str, disks: Collection[str]) -> dict[str, float | str]:
+    def _device(self, name: str, disks: Collection[str]) -> dict[str, Any]:
         rates = sorted(UNITS.keys() - _WHOLE - {"name"})
-        given = self._entries("devices", name, (*rates, "disk", _PIPELINES))
+        given = self._entries("devices", name, (*rates, "disk", _PIPELINES, _KERNEL))
         disk = given.get("disk", DISK)
         if disk not in list(disks):
             raise self._refused(f"devices.{name}.disk", disk, "a name of [disks]")
         if not isinstance(pipelines := given.get(_PIPELINES, False), bool):
             raise self._refused(f"devices.{name}.{_PIPELINES}", pipelines, "true or false")
+        if _KERNEL in given:
+            self._require_table(f"devices.{name}.{_KERNEL}", given[_KERNEL])
+            _kernel(given[_KERNEL], name, self.where)
+        kept = ("disk", _PIPELINES, _KERNEL)
         return {
-            each: value if each in ("disk", _PIPELINES) else _positive(f"devices.{name}.{each}", value, self.where)
+            each: value if each in kept else _positive(f"devices.{name}.{each}", value, self.where)
             for each, value in given.items()
         }
 
@@ -253,6 +269,13 @@ class _Tables:
 
     def _refused(self, name: str, value: object, expected: str) -> InputError:
         return _refused(name, value, f"is not {expected}", self.where, f"Write {expected}.")
+
+
+def _kernel(sizes: Mapping[str, object], device: str, where: str) -> KernelDesign:
+    # Imported here: few machines have kernels.
+    from sagann.hardware.design import KernelDesign
+
+    return KernelDesign().with_sizes(sizes, where=f"{where}, devices.{device}.{_KERNEL}")
 
 
 def _lines(values: Mapping[str, Any], units: Mapping[str, str]) -> list[str]:

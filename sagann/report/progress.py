@@ -215,9 +215,11 @@ def _trainers(extra: Mapping[str, Any]) -> str:
     if "trainers" not in extra:
         return ""
     columns = (extra["trainers"], _shares(extra["trainer_seeds"]), extra["trainer_s"], extra["trainer_idle_s"])
+    simulation_s = extra.get("trainer_simulation_s", [0.0] * len(extra["trainers"]))
     parts = [
         f"{name} {share:.1%} of the seeds, {short_seconds(train_s)} and {short_seconds(idle_s)} idle"
-        for name, share, train_s, idle_s in zip(*columns, strict=True)
+        + (f", simulated in {short_seconds(simulated_s)}" if simulated_s else "")
+        for name, share, train_s, idle_s, simulated_s in zip(*columns, simulation_s, strict=True)
     ]
     throughput = [f"{extra['mteps']:.3g} MTEPS"] if "mteps" in extra else []
     return "\n" + "  ".join(parts[:_MOST_WORKERS] + throughput) + _note(extra["trainer_why"])

@@ -43,6 +43,7 @@ from sagann.train.runner import PreparedGraph
 
 if TYPE_CHECKING:
     from sagann.nn import ModelConfig
+    from sagann.train.fpga import SimulatedKernels
 
 
 class HybridEpochs(SampledEpochs):
@@ -83,6 +84,7 @@ class HybridEpochs(SampledEpochs):
         self._parameters = tuple(predictor.model.parameters())
         self._threads = torch.get_num_threads()
         self.trainers: Mapping[str, Trainer] = {}
+        self._kernels = self._simulated()
 
     @property
     def ahead(self) -> int:
@@ -109,6 +111,8 @@ class HybridEpochs(SampledEpochs):
                     )
                     times = iteration.times(iteration.train_s)
                     self.manager.work.count(iteration.assignment, times, iteration.trained_s, self.manager.why)
+                    for name, seconds in iteration.simulation_s.items():
+                        self.manager.work.simulation_s[name] += seconds
                     for name, sent in iteration.sent.items():
                         self.trainers[name].release(sent)
         finally:
@@ -137,6 +141,10 @@ class HybridEpochs(SampledEpochs):
         since_s = time.perf_counter()
         found, train_s = self._propagated(iteration, launched)
         loss = synchronised(found, self._parameters, iteration.name)
+        for name, each in found.items():
+            if each.simulation_s:
+                iteration.transfer_s[name] = each.transfer_s
+                iteration.simulation_s[name] = iteration.simulation_s.get(name, 0.0) + each.simulation_s
         is_moved = self.manager.learn(iteration.assignment, iteration.times(train_s))
         if self.trace is not None:
             # The processor's seconds begin with the launch of the others.
@@ -146,7 +154,8 @@ class HybridEpochs(SampledEpochs):
                 self.trace.add("decisions", self.manager.why, time.perf_counter(), 0.0)
         for name, seconds in train_s.items():
             iteration.train_s[name] = iteration.train_s.get(name, 0.0) + seconds
-        iteration.trained_s += time.perf_counter() - since_s
+        # Nobody would wait for a simulation.
+        iteration.trained_s += max(train_s.values()) if iteration.simulation_s else time.perf_counter() - since_s
         return loss
 
     def _propagated(
@@ -172,6 +181,19 @@ class HybridEpochs(SampledEpochs):
         with seeded(sent.seed, torch.device("cpu")):
             return self.trainers[name].finish()
 
+    def _simulated(self) -> list[SimulatedKernels | None]:
+        """The hardware kernels that each accelerator process simulates. A model or share that they do not take is an InputError."""
+        if not any(self.devices.fpga):
+            return [None for _ in self.devices.fpga]
+        # Imported here: few runs simulate any.
+        from sagann.train.fpga import SimulatedKernels
+
+        seeds, indptr = self.minibatches.seeds, self.minibatches.graph.topology.indptr
+        largest = seeds[(indptr[seeds + 1] - indptr[seeds]).argmax()]
+        batch = self.minibatches.load(self.minibatches.neighbor_sampler.sample(largest[None]))
+        given = (self._predictor.model, batch, self._config.link_rate)
+        return [None if answers is None else SimulatedKernels.of(answers, *given) for answers in self.devices.fpga]
+
     def _started(self) -> dict[str, Trainer]:
         """The trainers, that of the processor first."""
         trainers, known = dict[str, Trainer](), self._predictor
@@ -186,12 +208,18 @@ class HybridEpochs(SampledEpochs):
                 copy = known.copied(device=device)
                 given = (copy.model, copy.loss_of_batch, self._parameters, Streams(device))
                 trainers[str(device)] = CudaTrainer(str(device), *given)
-            for name, own in zip(accelerator_names(len(cores)), cores, strict=True):
+            for name, own, kernels in zip(accelerator_names(len(cores)), cores, self._kernels, strict=True):
                 # A model that cannot be pickled is an InputError.
                 parts = pickled((known.model, known.contract, known.mean_loss, current_engine()))
-                replica = partial(_replica, self._model_file, parts)
-                rate = self._config.link_rate
-                trainers[name] = ProcessTrainer(name, replica, self._parameters, cores=own, bytes_per_s=rate)
+                replica = partial(_replica, self._model_file, parts, kernels)
+                trainers[name] = ProcessTrainer(
+                    name,
+                    replica,
+                    self._parameters,
+                    cores=own,
+                    bytes_per_s=self._config.link_rate if kernels is None else kernels.bytes_per_s,
+                    clock=None if kernels is None else kernels.seconds,
+                )
             for trainer in trainers.values():
                 trainer.open()
         except BaseException:
@@ -202,7 +230,9 @@ class HybridEpochs(SampledEpochs):
         return trainers
 
 
-def _replica(model_file: tuple[Path, str] | None, parts: bytes) -> tuple[nn.Module, LossOf]:
+def _replica(
+    model_file: tuple[Path, str] | None, parts: bytes, kernels: SimulatedKernels | None
+) -> tuple[nn.Module, LossOf]:
     """A model in another process, with its loss: the user's file is executed, then model, contract, loss and engine are unpickled."""
     if model_file is not None:
         load_class(*model_file)
@@ -212,4 +242,5 @@ def _replica(model_file: tuple[Path, str] | None, parts: bytes) -> tuple[nn.Modu
     model, contract, loss, engine = pickle.loads(parts)
     set_engine(engine)
     model.train()
-    return model, Predictor(model, contract, device=torch.device("cpu"), loss=loss).loss_of_batch
+    predictor = Predictor(model, contract, device=torch.device("cpu"), loss=loss)
+    return model, predictor.loss_of_batch if kernels is None else kernels.loss_of(predictor)

@@ -34,6 +34,18 @@ def test_a_split_its_seconds_and_one_more_accelerator(invoke: Invoke) -> None:
     assert "Expected with one more accelerator: " in ended.out
 
 
+def test_other_sizes_of_hardware_kernels(invoke: Invoke) -> None:
+    def propagation(*options: str) -> float:
+        ended = invoke(*PLAN, "--devices", "accelerator:fpga", *U250, *options)
+        assert ended.code == 0, ended.err
+        assert ("; kernels with scatter_pes=1,frequency_hz=1e8." in ended.out) == bool(options)
+        found = re.search(r"propagation ([\d.]+) (m?s) on accelerator0", ended.out)
+        assert found is not None
+        return float(found[1]) / {"s": 1, "ms": 1000}[found[2]]
+
+    assert propagation("--kernel", "scatter_pes=1,frequency_hz=1e8") > 1.5 * propagation()
+
+
 def test_accelerators_alone_and_a_machine_of_ones_own(invoke: Invoke, tmp_path: Path) -> None:
     file = tmp_path / "machine.toml"
     file.write_text(published_machine("epyc-7763-a5000").to_toml())

@@ -12,7 +12,7 @@ import pytest
 
 from sagann.graph import rmat_graph
 from sagann.storage import load_graph, save_graph
-from tests.cli.conftest import Invoke
+from tests.cli.conftest import Invoke, Outcome
 
 QUICK = ("--hidden", "8", "--epochs", "3")
 
@@ -365,3 +365,18 @@ def test_ctrl_c_in_a_model_stays_ctrl_c(invoke: Invoke, blocks: Path, tmp_path: 
     assert outcome.code == 130
     assert "your model failed" not in outcome.err
     assert "Traceback" not in outcome.err
+
+
+def test_an_accelerator_that_simulates_hardware_kernels(invoke: Invoke, blocks: Path, tmp_path: Path) -> None:
+    def train(name: str, *options: object) -> Outcome:
+        batches = ("--sample", "4,3", "--batch-size", "16", "--devices", "host:1,accelerator:fpga:kernel")
+        return invoke("train", "--data", blocks, "--out", tmp_path / name, *QUICK, *batches, *options)
+
+    refused = train("refused", "--model", "gat")
+    assert refused.code == 2
+    assert "hardware kernels do not compute the model: GNN is no stack of GCN or of SAGE" in refused.err
+    assert "hint: Take gcn or sage with --dropout 0" in refused.err
+    trained = train("trained", "--model", "sage", "--dropout", "0")
+    assert trained.code == 0, trained.err
+    lines = [json.loads(line) for line in (tmp_path / "trained/metrics.jsonl").read_text().splitlines()]
+    assert all(line["trainer_s"][1] < line["trainer_simulation_s"][1] for line in lines)

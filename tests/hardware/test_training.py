@@ -11,7 +11,7 @@ import torch
 
 from sagann.errors import InputError
 from sagann.hardware import Hop, KernelDesign, Pass, Training, cycles_of, traffic_of
-from sagann.hardware.values import Values
+from sagann.hardware.values import run_values
 
 accelerator = pytest.importorskip("sagann.hardware.rtl.accelerator", reason="needs the extra 'hardware'")
 update = pytest.importorskip("sagann.hardware.rtl.update", reason="needs the extra 'hardware'")
@@ -58,15 +58,10 @@ class Share:
         self.features = random.standard_normal((sizes[0], widths[0])).astype(np.float32)
         self.grads = random.standard_normal((sizes[-1], widths[-1])).astype(np.float32)
 
-    def passes(self, training: Training) -> tuple[list[Pass], dict[int, Array], list[tuple[int, Array]]]:
-        """All passes, rows that come from external memory, and the numbers of the passes that give scores, with their seeds."""
-        passes, rows, scores = [training.loads(self.weights, self.biases)], {}, []
-        for part in training.sub_batches(self.hops):
-            rows[len(passes)] = self.features[part.vertices]
-            scores.append((len(passes) + len(part.forward) - 1, part.seeds))
-            rows[len(passes) + len(part.forward)] = self.grads[part.seeds]
-            passes += [*part.forward, *part.backward]
-        return [*passes, *training.reads_out()], rows, scores
+    def passes(self, training: Training) -> tuple[list[Pass], dict[int, Array], list[int]]:
+        """All passes, rows that come from external memory, and the numbers of the passes that give scores."""
+        parts, loads = training.sub_batches(self.hops), training.loads(self.weights, self.biases)
+        return training.passes(parts, loads, self.features, self.grads)
 
     def twin(self) -> tuple[Array, list[tuple[Array, Array]]]:
         """Scores, and gradients of weights and biases, by PyTorch in float64."""
@@ -92,11 +87,8 @@ class Share:
 def values_of(share: Share, training: Training) -> tuple[Array, list[tuple[Array, Array]], list[Array]]:
     """Scores and gradients of the values model, and the results of all passes."""
     passes, rows, scores = share.passes(training)
-    values = Values(training.design)
-    results = [values.run(each, rows.get(number)) for number, each in enumerate(passes)]
-    found = np.empty((share.hops[-1].num_dst, share.widths[-1]), dtype=np.float32)
-    for number, seeds in scores:
-        found[seeds] = results[number].reshape(len(seeds), -1)[:, : share.widths[-1]]
+    results = run_values(passes, rows, training.design)
+    found = training.scores(training.sub_batches(share.hops), [results[number] for number in scores])
     last = results[-training.num_layers :]
     return found, [training.gradients(layer, each) for layer, each in enumerate(last, 1)], results
 

@@ -19,6 +19,13 @@ def test_names_and_cores() -> None:
     assert (alone.uses_host, alone.host_cores, alone.accelerator_cores) == (False, None, (1,))
 
 
+def test_processes_may_simulate_hardware_kernels() -> None:
+    text = "host,accelerator:fpga,cuda:1,accelerator:3,accelerator:fpga:rtl,accelerator:fpga:kernel"
+    found = Devices.parse(text, where="here")
+    assert found.accelerator_cores == (1, 3, 1, 1)
+    assert found.fpga == ("torch", None, "rtl", "kernel")
+
+
 def test_cuda_devices_come_before_processes_and_count_as_the_processor(monkeypatch: pytest.MonkeyPatch) -> None:
     found = Devices.parse("accelerator:2,cuda:3,host:5,cuda", where="here")
     assert found.names == ("cuda:3", "cuda:0", "accelerator0")
@@ -54,6 +61,9 @@ def test_auto_is_the_processor_and_all_cuda_devices(count: int, monkeypatch: pyt
         "host,host,accelerator",
         "gpu,cuda",
         "accelerator:-1",
+        "accelerator:fpga:2",
+        "accelerator:kernel",
+        "host:fpga,accelerator",
     ],
 )
 def test_another_form_is_refused(text: str) -> None:

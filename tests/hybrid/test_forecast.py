@@ -8,6 +8,8 @@ from itertools import product
 import pytest
 
 from sagann.errors import InputError
+from sagann.hardware import KernelDesign, Training
+from sagann.hardware.draw import drawn_hops, training_cycles
 from sagann.hybrid.assignment import HOST, StageTimes
 from sagann.hybrid.forecast import AS_PRINTED, BatchCounts, Refinements, best_split, predict
 from sagann.plan.machine import Link
@@ -34,6 +36,28 @@ def test_refinements_of_propagation() -> None:
     assert seconds(replace(AS_PRINTED, launches=True)) == pytest.approx(base + 4 * 0.001)
     # The first layer's inputs are features, which get no gradient.
     assert seconds(replace(AS_PRINTED, both_gradients=True)) == pytest.approx(base + MAP[1])
+
+
+def test_hardware_kernels_take_the_cycles_of_their_clock() -> None:
+    on = machine(devices={FIRST: {"matmul_flops": 4e9, "kernel": {"frequency_hz": 1e6}}})
+    given = job(on, refinements=replace(AS_PRINTED, clocks_kernels=True))
+    training = Training(design=KernelDesign(), widths=(25, 10, 5), own=False)
+
+    def clocked_s(seeds: int) -> float:
+        counts = given.counts(seeds)
+        return training_cycles(training, drawn_hops(counts.vertices, counts.edges, own=False)) / 1e6
+
+    def seconds(seeds: int, **refinements: bool) -> float:
+        changed = replace(given, refinements=replace(given.refinements, **refinements))
+        return changed.propagation_s(given.counts(seeds), FIRST, 1)
+
+    assert seconds(8) == clocked_s(8)
+    # The next powers of two are asked; what is between them is close to its own cycles.
+    assert seconds(12) == pytest.approx((clocked_s(8) + clocked_s(16)) / 2)
+    assert seconds(12) == pytest.approx(clocked_s(12), rel=0.05)
+    # Forward and backward are started, not each layer.
+    assert seconds(8, launches=True) == pytest.approx(clocked_s(8) + 2 * 0.001)
+    assert seconds(8, clocks_kernels=False) == job(on).propagation_s(given.counts(8), FIRST, 1)
 
 
 def test_stage_times_on_paper() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sagann.errors import InputError
+from sagann.hardware.resources import ALVEO_U250, resources_of
 from sagann.machines import NAMES, published_machine
 
 ACCELERATORS = {
@@ -26,6 +27,15 @@ def test_a_machine_has_its_accelerators(name: str) -> None:
     assert list(machine.devices) == [f"accelerator{number}" for number in range(ACCELERATORS[name])]
     assert list(machine.links) == [f"{each}.copy_in" for each in machine.devices]
     assert machine.pipelines_layers("accelerator0") is (name == "epyc-7763-u250")
+    assert all((machine.kernel(each) is not None) is (name == "epyc-7763-u250") for each in machine.devices)
+
+
+def test_kernels_are_those_of_table_4_and_fit_their_device() -> None:
+    first, *others = (published_machine("epyc-7763-u250").kernel(f"accelerator{number}") for number in range(4))
+    assert first is not None
+    assert others == [first] * 3
+    assert (first.scatter_pes, first.lanes * first.array_columns, first.frequency_hz) == (8, 2048, 3e8)
+    assert max(resources_of(first).of(ALVEO_U250).values()) <= 1
 
 
 def test_an_unknown_machine_is_refused() -> None:

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from sagann.errors import InputError
+from sagann.hardware import KernelDesign
 from sagann.plan.machine import DISK_UNITS, UNITS, Disk, Link, Machine
 from sagann.ranges import RANGES
 
@@ -176,6 +177,37 @@ def test_devices_links_and_switches_are_written_and_read_again() -> None:
     assert Machine.from_toml(machine.to_toml(), where=WHERE) == machine
     assert machine.device("b").matmul_flops == 5e8
     assert machine.device("b").stream_bytes == machine.stream_bytes
+
+
+KERNEL = {"scatter_pes": 4, "frequency_hz": 2e8}
+
+
+def test_a_device_has_hardware_kernels() -> None:
+    machine = machine_of(devices={"a": {"kernel": KERNEL}, "b": {"step_s": 1e-3, "kernel": {}}, "c": {}})
+    assert Machine.from_toml(machine.to_toml(), where=WHERE) == machine
+    assert machine.kernel("a") == KernelDesign(scatter_pes=4, frequency_hz=2e8)
+    assert [machine.kernel(name) for name in ("b", "c", "d")] == [KernelDesign(), None, None]
+
+
+@pytest.mark.parametrize(
+    ("kernel", "said"),
+    [
+        ({"macs": 2048}, "kernels have no such size: 'macs' (in machine.toml, devices.a.kernel)"),
+        ({"lanes": 16.0}, "lanes of kernels is not a whole number: 16.0 (in"),
+        ({"lanes": True}, "lanes of kernels is not a whole number: True (in"),
+        ({"frequency_hz": "fast"}, "frequency_hz of kernels is not a number: 'fast' (in"),
+        ({"scatter_pes": 12}, "scatter_pes is 12, expected a power of 2 (in"),
+        ({"scatter_pes": 512}, "scatter_pes is 512, expected at most 256 (in"),
+        ({"frequency_hz": 0.0}, "frequency_hz is 0.0, expected at least 1 (in"),
+        ({"window_rows": -8}, "window_rows is -8, expected a power of 2 (in"),
+        (7, "devices.a.kernel of a machine is not a table: 7 (in"),
+    ],
+)
+def test_what_is_no_kernel_is_named(kernel: Any, said: str) -> None:
+    with pytest.raises(InputError) as caught:
+        Machine.from_toml(machine_of(devices={"a": {"kernel": kernel}}).to_toml(), where=WHERE)
+    assert said in caught.value.message
+    assert caught.value.hint.endswith(".")
 
 
 def test_a_device_says_whether_it_pipelines_layers() -> None:

@@ -167,6 +167,11 @@ def test_shares_of_trainers_and_the_last_decision_stand_below_the_numbers():
     assert (
         "host 75.0% of the seeds, 1.50 s and 0 ms idle  accelerator0 25.0% of the seeds, 500 ms and 1.00 s" in text
     )
+    simulated = replace(WORK, simulation_s={"host": 0.0, "accelerator0": 9.5})
+    text = shown(records=[replace(record(1, 0.25), extra=simulated.to_json())])
+    assert "0 ms idle  accelerator0 25.0% of the seeds, 500 ms and 1.00 s idle, simulated in 9.50 s" in " ".join(
+        text.split("\n")
+    )
     assert WORK.why[:27] in shown(records=[replace(within(1, 300, 2.0), note=WORK.why)])
     # In lines that fit a terminal.
     assert "2 seeds go to the processor: an iteration is expected at 1 s, after 2" in text

@@ -224,6 +224,7 @@ RECORDS = {
     "plain": PLAIN,
     "tiers": replace(PLAIN, extra=TRAFFIC.to_json()),
     "trainers": replace(PLAIN, extra=WORK.to_json()),
+    "simulated": replace(PLAIN, extra=replace(WORK, simulation_s={"host": 0.0, "accelerator0": 9.5}).to_json()),
 }
 
 
@@ -235,6 +236,7 @@ def line_of(name: str) -> dict[str, Any]:
 def test_a_line_and_back(name: str) -> None:
     assert EpochRecord.from_json(line_of(name)) == RECORDS[name]
     assert line_of(name)["val/accuracy"] == 1.0
+    assert line_of(name).get("trainer_simulation_s") == ([0.0, 9.5] if name == "simulated" else None)
 
 
 def test_a_line_that_lacks_a_value_is_refused() -> None:
