@@ -60,12 +60,11 @@ def beat_layout(design: KernelDesign) -> data.ArrayLayout:
 
 
 def edge_layout(design: KernelDesign) -> data.StructLayout:
-    """An edge of a word."""
+    """An edge of a word, for the scatter PE and the bank of its place in the word."""
     return data.StructLayout(
         {
             "valid": 1,
             "slot": exact_log2(design.window_rows),
-            "bank": exact_log2(design.scatter_pes),
             "accumulator": ceil_log2(design.bank_chunks),
             "half": 1,
             "first": 1,
@@ -124,7 +123,6 @@ def encoded_words(settings: Pass, design: KernelDesign) -> list[dict[str, Any]]:
         return {
             "valid": destination >= 0,
             "slot": int(program.row[word, number]) % design.window_rows,
-            "bank": max(0, destination) % n,
             "accumulator": int(places[word, number]) if destination >= 0 else 0,
             "half": int(program.half[word, number]),
             "first": int(program.is_first[word, number]),

@@ -1,0 +1,95 @@
+"""Netlists in which circuits that occur many times have one module. Amaranth itself writes a module for each occurrence."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from amaranth.back import rtlil
+from amaranth.hdl import ClockSignal, Instance, Module, ResetSignal, Shape, Signal, Value
+from amaranth.lib import wiring
+from amaranth.lib.memory import Memory
+
+_SIZES = ("WIDTH", "DEPTH", "ADDRESS", "PARTS")
+RAM = """
+module Ram #(parameter WIDTH = 1, DEPTH = 1, ADDRESS = 1, PARTS = 1) (
+  input clk, read_en, input [PARTS-1:0] write_en, input [ADDRESS-1:0] write_addr, read_addr,
+  input [WIDTH-1:0] write_data, output reg [WIDTH-1:0] read_data
+);
+  localparam SIZE = WIDTH / PARTS;
+  reg [WIDTH-1:0] words[0:DEPTH-1];
+  integer part;
+  always @(posedge clk) begin
+    for (part = 0; part < PARTS; part = part + 1)
+      if (write_en[part]) words[write_addr][part*SIZE +: SIZE] <= write_data[part*SIZE +: SIZE];
+    if (read_en) read_data <= words[read_addr];
+  end
+endmodule
+"""
+"""All memories, in Verilog: a word is written in parts, and read a cycle later as it was before. Contents are undefined to begin with: Amaranth
+would write zeros bit by bit, and no circuit reads what it has not written."""
+
+
+class Part(wiring.Component):
+    """A circuit that occurs many times, equal each time. Subclasses have ``circuit`` in place of ``elaborate``."""
+
+    def circuit(self) -> Module:
+        raise NotImplementedError
+
+    def elaborate(self, platform: object) -> Module | Instance:
+        return (
+            platform.instance(self)
+            if isinstance(platform, _Netlist) and platform.top is not self
+            else self.circuit()
+        )
+
+
+class _Netlist:
+    """The platform for which a part is an instance of a module of its own, whose name is that of its class."""
+
+    def __init__(self, top: wiring.Component) -> None:
+        self.top = top
+        self.parts: dict[str, Part] = {}
+
+    def get_memory(self, memory: Memory) -> Instance:
+        """An instance of :data:`RAM`; Amaranth calls it."""
+        (write,), (read,) = memory.write_ports, memory.read_ports
+        width, bits = Shape.cast(memory.shape).width, max(1, len(read.addr))
+        return Instance(
+            "Ram",
+            *(
+                ("p", name, value)
+                for name, value in zip(_SIZES, (width, memory.depth, bits, len(write.en)), strict=True)
+            ),
+            i_clk=ClockSignal(),
+            i_write_en=write.en,
+            i_write_addr=write.addr,
+            i_write_data=write.data,
+            i_read_en=read.en,
+            i_read_addr=read.addr,
+            o_read_data=read.data,
+        )
+
+    def instance(self, part: Part) -> Instance:
+        name = type(part).__name__.lstrip("_")
+        self.parts.setdefault(name, part)
+        ports = {
+            f"{'i' if member.flow == wiring.In else 'o'}_{'__'.join(map(str, path))}": value
+            for path, member, value in part.signature.flatten(part)
+        }
+        return Instance(name, i_clk=ClockSignal(), i_rst=ResetSignal(), **ports)
+
+
+def netlist_of(circuit: wiring.Component, name: str) -> str:
+    """A circuit in RTLIL, the language of Yosys, for use with :data:`RAM`. Each kind of its parts has one module."""
+    parts: dict[str, Any] = {name: circuit}
+    texts: dict[str, str] = {}
+    while new := parts.keys() - texts.keys():
+        for each in sorted(new):
+            netlist = _Netlist(parts[each])
+            # The ready signal of a stream that is always ready is a constant.
+            values = [Value.cast(value) for *_, value in parts[each].signature.flatten(parts[each])]
+            ports = [value for value in values if isinstance(value, Signal)]
+            texts[each] = rtlil.convert(parts[each], name=each, platform=netlist, ports=ports, emit_src=False)
+            parts = netlist.parts | parts
+    first, *others = texts.values()
+    return "\n".join([first, *(text.replace("attribute \\top 1\n", "") for text in others)])

