@@ -32,19 +32,8 @@ def verilator(folder: Path, parameters: dict[str, int]) -> list[str]:
     (folder / "blocks.vlt").write_text(
         "`verilator_config\n" + "".join(f'hier_block -module "{each}"\n' for each in _BLOCKS)
     )
-    options = [
-        "--binary",
-        "--hierarchical",
-        "-j",
-        "2",
-        "-O3",
-        "--x-assign",
-        "unique",
-        "-Wno-fatal",
-        "--top-module",
-        "bench",
-    ]
-    _run(folder, ["verilator", *options, *given, "blocks.vlt", str(BENCH), "accelerator.v"])
+    command = ["verilator", "--binary", "--hierarchical", "-j", "2", "-O3", "-Wno-fatal", "--top-module", "bench"]
+    _run(folder, [*command, *given, "blocks.vlt", str(BENCH), "accelerator.v"])
     return ["obj_dir/Vbench", "+verilator+rand+reset+2"]
 
 
