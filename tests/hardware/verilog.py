@@ -22,7 +22,7 @@ _BLOCKS = ("ArrayRow", "GatherPe", "ScatterPe")
 def icarus(folder: Path, parameters: dict[str, int]) -> list[str]:
     """The command of the compiled simulation."""
     given = [f"-Pbench.{name}={value}" for name, value in parameters.items()]
-    _run(folder, ["iverilog", "-g2005-sv", "-o", "bench", "-s", "bench", *given, str(BENCH), "accelerator.v"])
+    _run(folder, ["iverilog", "-g2005", "-o", "bench", "-s", "bench", *given, str(BENCH), "accelerator.v"])
     return ["vvp", "-n", "bench"]
 
 

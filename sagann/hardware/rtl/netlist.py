@@ -10,23 +10,6 @@ from amaranth.lib import wiring
 from amaranth.lib.memory import Memory
 
 _SIZES = ("WIDTH", "DEPTH", "ADDRESS", "PARTS")
-RAM = """
-module Ram #(parameter WIDTH = 1, DEPTH = 1, ADDRESS = 1, PARTS = 1) (
-  input clk, read_en, input [PARTS-1:0] write_en, input [ADDRESS-1:0] write_addr, read_addr,
-  input [WIDTH-1:0] write_data, output reg [WIDTH-1:0] read_data
-);
-  localparam SIZE = WIDTH / PARTS;
-  reg [WIDTH-1:0] words[0:DEPTH-1];
-  integer part;
-  always @(posedge clk) begin
-    for (part = 0; part < PARTS; part = part + 1)
-      if (write_en[part]) words[write_addr][part*SIZE +: SIZE] <= write_data[part*SIZE +: SIZE];
-    if (read_en) read_data <= words[read_addr];
-  end
-endmodule
-"""
-"""All memories, in Verilog: a word is written in parts, and read a cycle later as it was before. Contents are undefined to begin with: Amaranth
-would write zeros bit by bit, and no circuit reads what it has not written."""
 
 
 class Part(wiring.Component):
@@ -51,7 +34,7 @@ class _Netlist:
         self.parts: dict[str, Part] = {}
 
     def get_memory(self, memory: Memory) -> Instance:
-        """An instance of :data:`RAM`; Amaranth calls it."""
+        """An instance of :data:`sagann.hardware.yosys.RAM`; Amaranth calls it."""
         (write,), (read,) = memory.write_ports, memory.read_ports
         width, bits = Shape.cast(memory.shape).width, max(1, len(read.addr))
         return Instance(
@@ -80,7 +63,7 @@ class _Netlist:
 
 
 def netlist_of(circuit: wiring.Component, name: str) -> str:
-    """A circuit in RTLIL, the language of Yosys, for use with :data:`RAM`. Each kind of its parts has one module."""
+    """A circuit in RTLIL, the language of Yosys, for use with :data:`sagann.hardware.yosys.RAM`. Each kind of its parts has one module."""
     parts: dict[str, Any] = {name: circuit}
     texts: dict[str, str] = {}
     while new := parts.keys() - texts.keys():

@@ -171,7 +171,8 @@ class Feeder(wiring.Component):
         ]
         is_first = config.begins_sums & is_fresh
         m.d.sync += [
-            self.address.eq(config.weights + line + tile),
+            # Biases meet no weights: the array multiplies some by zero.
+            self.address.eq(config.weights + Mux(biases, 0, line) + tile),
             self.feeds.eq(feeds),
             self.first.eq(is_first),
             self.tag.valid.eq(feeds & (~config.gradient | (chunk == 0))),
