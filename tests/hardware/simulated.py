@@ -12,8 +12,7 @@ from amaranth.sim import Simulator
 from sagann.hardware import KernelDesign, Pass, Region, first_use, scatter_program
 from sagann.hardware.rtl.accelerator import Accelerator
 from sagann.hardware.rtl.aggregate import Aggregate
-from sagann.hardware.rtl.streams import beat_layout, encoded_pass, encoded_words, word_layout
-from sagann.hardware.rtl.update import parameters_layout
+from sagann.hardware.rtl.streams import beat_layout, encoded_pass, encoded_words, parameters_layout, word_layout
 
 Array: TypeAlias = np.ndarray[Any, Any]
 CYCLE_S = 1e-6

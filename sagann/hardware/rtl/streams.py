@@ -97,6 +97,36 @@ def drained_stream(design: KernelDesign) -> stream.Signature:
     return stream.Signature(data.StructLayout(layout), always_ready=True)
 
 
+def tag_layout(design: KernelDesign) -> data.StructLayout:
+    """Labels sums on their way through the array: their row, their tile of columns, and whether their chunk is the first or last of the row."""
+    return data.StructLayout(
+        {
+            "valid": 1,
+            "row": range(max(2, design.scatter_pes)),
+            "tile": range(max(2, design.array_weights)),
+            "first": 1,
+            "last": 1,
+        }
+    )
+
+
+def parameters_layout(design: KernelDesign) -> data.StructLayout:
+    """Weights of a row of the array, which its multiply-accumulators write to an address; or biases of a tile, in the row after its last."""
+    address = ceil_log2(max(2, design.array_weights))
+    return data.StructLayout({"row": range(design.lanes + 1), "address": address, "values": columns_layout(design)})
+
+
+def results_stream(design: KernelDesign) -> stream.Signature:
+    """A tile of a row, and where a value is not zero: where a rectified one is positive, or NaN. Rows and their tiles come in order."""
+    layout = {"mask": design.array_columns, "values": columns_layout(design)}
+    return stream.Signature(data.StructLayout(layout), always_ready=True)
+
+
+def columns_layout(design: KernelDesign) -> data.ArrayLayout:
+    """A float for each column of the array."""
+    return data.ArrayLayout(32, design.array_columns)
+
+
 def encoded_pass(settings: Pass, design: KernelDesign) -> dict[str, int]:
     """A pass as a value of :func:`pass_layout`."""
     encoded = {

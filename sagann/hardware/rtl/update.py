@@ -17,41 +17,19 @@ from sagann.hardware.design import ADD_STAGES, HAZARD, MUL_STAGES, KernelDesign
 from sagann.hardware.rtl.delay import delayed
 from sagann.hardware.rtl.float32 import Add, Mul
 from sagann.hardware.rtl.netlist import Part
-from sagann.hardware.rtl.streams import chunk_layout, drained_stream, pass_layout
+from sagann.hardware.rtl.streams import (
+    chunk_layout,
+    columns_layout,
+    drained_stream,
+    parameters_layout,
+    pass_layout,
+    results_stream,
+    tag_layout,
+)
 
 _TO_SUM = GRADS_AHEAD = 1 + MUL_STAGES
 "Cycles from an operand's arrival at a multiply-accumulator to its product."
 _ONE = 0x3F800000
-
-
-def tag_layout(design: KernelDesign) -> data.StructLayout:
-    """Labels sums on their way through the array: their row, their tile of columns, and whether their chunk is the first or last of the row."""
-    return data.StructLayout(
-        {
-            "valid": 1,
-            "row": range(max(2, design.scatter_pes)),
-            "tile": range(max(2, design.array_weights)),
-            "first": 1,
-            "last": 1,
-        }
-    )
-
-
-def parameters_layout(design: KernelDesign) -> data.StructLayout:
-    """Weights of a row of the array, which its multiply-accumulators write to an address; or biases of a tile, in the row after its last."""
-    address = ceil_log2(max(2, design.array_weights))
-    return data.StructLayout({"row": range(design.lanes + 1), "address": address, "values": columns_layout(design)})
-
-
-def results_stream(design: KernelDesign) -> stream.Signature:
-    """A tile of a row, and where a value is not zero: where a rectified one is positive, or NaN. Rows and their tiles come in order."""
-    layout = {"mask": design.array_columns, "values": columns_layout(design)}
-    return stream.Signature(data.StructLayout(layout), always_ready=True)
-
-
-def columns_layout(design: KernelDesign) -> data.ArrayLayout:
-    """A float for each column of the array."""
-    return data.ArrayLayout(32, design.array_columns)
 
 
 class Feeder(wiring.Component):
@@ -264,9 +242,8 @@ class SystolicArray(wiring.Component):
     def elaborate(self, platform: object) -> Module:
         design, m = self._design, Module()
         # In weights mode sums begin at zero; a gradient reaches column j when the lanes do.
-        above = Signal(columns_layout(design))
-        for column in range(design.array_columns):
-            m.d.comb += above[column].eq(Mux(self.gradient, delayed(m, self.grads[column], column), 0))
+        m.submodules.enters, m.submodules.leaves = enters, leaves = _Skew(design), _Skew(design)
+        above = Mux(self.gradient, enters.skewed.as_value(), Const(0, 32 * design.array_columns))
         control = Cat(self.address, self.first, self.feeds & self.gradient)
         weights = self.parameters.payload
         for number in range(design.lanes):
@@ -282,8 +259,24 @@ class SystolicArray(wiring.Component):
                 row.load_values.eq(weights.values),
             ]
             above = row.below
+        m.d.comb += enters.columns.eq(self.grads)
         for column in range(design.array_columns):
-            m.d.comb += self.sums[column].eq(delayed(m, above[column], design.array_columns - 1 - column))
+            other = design.array_columns - 1 - column
+            m.d.comb += [leaves.columns[other].eq(row.below[column]), self.sums[column].eq(leaves.skewed[other])]
+        return m
+
+
+class _Skew(Part):
+    """Delays each column by as many cycles as its number."""
+
+    def __init__(self, design: KernelDesign) -> None:
+        columns = columns_layout(design)
+        super().__init__({"columns": In(columns), "skewed": Out(columns)})
+
+    def circuit(self) -> Module:
+        m = Module()
+        for number, column in enumerate(self.columns):
+            m.d.comb += self.skewed[number].eq(delayed(m, column, number))
         return m
 
 
