@@ -3,8 +3,8 @@
 `timescale 1ns / 1ns
 
 module bench;
-  parameter BITS_PASSES = 1, BITS_ROWS = 1, BITS_WORDS = 1, BITS_PARAMETERS = 1, BITS_RESULTS = 1;
-  parameter NUM_PASSES = 0, NUM_ROWS = 0, NUM_WORDS = 0, NUM_PARAMETERS = 0;
+  // Numbers of payloads, and their bits: NUM_PASSES, BITS_PASSES, ...
+  `include "sizes.v"
 
   reg [BITS_PASSES-1:0] passes[0:NUM_PASSES];
   reg [BITS_ROWS-1:0] rows[0:NUM_ROWS];

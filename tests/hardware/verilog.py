@@ -19,21 +19,19 @@ BENCH = Path(__file__).with_name("bench.v")
 _BLOCKS = ("ArrayRow", "GatherPe", "ScatterPe")
 
 
-def icarus(folder: Path, parameters: dict[str, int]) -> list[str]:
+def icarus(folder: Path) -> list[str]:
     """The command of the compiled simulation."""
-    given = [f"-Pbench.{name}={value}" for name, value in parameters.items()]
-    _run(folder, ["iverilog", "-g2005", "-o", "bench", "-s", "bench", *given, str(BENCH), "accelerator.v"])
+    # As of 2005, what depends on constants alone is computed when a simulation begins.
+    _run(folder, ["iverilog", "-g2005", "-o", "bench", "-s", "bench", str(BENCH), "accelerator.v"])
     return ["vvp", "-n", "bench"]
 
 
-def verilator(folder: Path, parameters: dict[str, int]) -> list[str]:
+def verilator(folder: Path) -> list[str]:
     """The command of the compiled simulation."""
-    given = [f"-G{name}={value}" for name, value in parameters.items()]
-    (folder / "blocks.vlt").write_text(
-        "`verilator_config\n" + "".join(f'hier_block -module "{each}"\n' for each in _BLOCKS)
-    )
-    command = ["verilator", "--binary", "--hierarchical", "-j", "2", "-O3", "-Wno-fatal", "--top-module", "bench"]
-    _run(folder, [*command, *given, "blocks.vlt", str(BENCH), "accelerator.v"])
+    blocks = "".join(f'hier_block -module "{each}"\n' for each in _BLOCKS)
+    (folder / "blocks.vlt").write_text("`verilator_config\n" + blocks)
+    given = ["--cc", "--exe", "--main", "--build", "--timing", "--hierarchical", "-j", "2", "-O3", "-Wno-fatal"]
+    _run(folder, ["verilator", *given, "--top-module", "bench", "blocks.vlt", str(BENCH), "accelerator.v"])
     return ["obj_dir/Vbench", "+verilator+rand+reset+2"]
 
 
@@ -50,20 +48,21 @@ def run_verilog(
     passes: list[Pass],
     rows: dict[int, Array],
     design: KernelDesign,
-    build: Callable[[Path, dict[str, int]], list[str]],
+    build: Callable[[Path], list[str]],
     folder: Path,
 ) -> list[PassRun]:
     """Run passes, as :func:`tests.hardware.simulated.run_passes` does."""
     (folder / "accelerator.v").write_text(verilog_of(design))
     streams = streams_of(passes, rows, design)
     passes_stream = Stream(pass_layout(design), [(n, encoded_pass(each, design)) for n, each in enumerate(passes)])
-    parameters = {"BITS_RESULTS": 33 * design.array_columns}
+    sizes = {"BITS_RESULTS": 33 * design.array_columns}
     for name, (layout, payloads) in {**streams, "passes": passes_stream}.items():
         # One more, which is not given any more.
         values = [*(layout.const(payload).as_bits() for _, payload in payloads), 0]
         (folder / f"{name}.hex").write_text("".join(f"{value:x}\n" for value in values))
-        parameters |= {f"BITS_{name.upper()}": layout.size, f"NUM_{name.upper()}": len(payloads)}
-    output = _run(folder, build(folder, parameters))
+        sizes |= {f"BITS_{name.upper()}": layout.size, f"NUM_{name.upper()}": len(payloads)}
+    (folder / "sizes.v").write_text("".join(f"localparam {name} = {size};\n" for name, size in sizes.items()))
+    output = _run(folder, build(folder))
     size = 4 * design.array_columns
     results = [int(line, 16) >> design.array_columns for line in (folder / "results.hex").read_text().split()]
     values = np.frombuffer(b"".join(each.to_bytes(size, "little") for each in results), dtype=np.float32)

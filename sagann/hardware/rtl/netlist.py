@@ -9,8 +9,6 @@ from amaranth.hdl import ClockSignal, Instance, Module, ResetSignal, Shape, Sign
 from amaranth.lib import wiring
 from amaranth.lib.memory import Memory
 
-_SIZES = ("WIDTH", "DEPTH", "ADDRESS", "PARTS")
-
 
 class Part(wiring.Component):
     """A circuit that occurs many times, equal each time. Subclasses have ``circuit`` in place of ``elaborate``."""
@@ -19,15 +17,11 @@ class Part(wiring.Component):
         raise NotImplementedError
 
     def elaborate(self, platform: object) -> Module | Instance:
-        return (
-            platform.instance(self)
-            if isinstance(platform, _Netlist) and platform.top is not self
-            else self.circuit()
-        )
+        return platform.instance(self) if isinstance(platform, _Netlist) else self.circuit()
 
 
 class _Netlist:
-    """The platform for which a part is an instance of a module of its own, whose name is that of its class."""
+    """The platform of a module, for which its parts are instances of modules of their own, by the names of their classes."""
 
     def __init__(self, top: wiring.Component) -> None:
         self.top = top
@@ -36,13 +30,11 @@ class _Netlist:
     def get_memory(self, memory: Memory) -> Instance:
         """An instance of :data:`sagann.hardware.yosys.RAM`; Amaranth calls it."""
         (write,), (read,) = memory.write_ports, memory.read_ports
-        width, bits = Shape.cast(memory.shape).width, max(1, len(read.addr))
+        width, address = Shape.cast(memory.shape).width, max(1, len(read.addr))
+        sizes = {"p_WIDTH": width, "p_DEPTH": memory.depth, "p_ADDRESS": address, "p_PARTS": len(write.en)}
         return Instance(
             "Ram",
-            *(
-                ("p", name, value)
-                for name, value in zip(_SIZES, (width, memory.depth, bits, len(write.en)), strict=True)
-            ),
+            **sizes,
             i_clk=ClockSignal(),
             i_write_en=write.en,
             i_write_addr=write.addr,
@@ -52,7 +44,9 @@ class _Netlist:
             o_read_data=read.data,
         )
 
-    def instance(self, part: Part) -> Instance:
+    def instance(self, part: Part) -> Module | Instance:
+        if part is self.top:
+            return part.circuit()
         name = type(part).__name__.lstrip("_")
         self.parts.setdefault(name, part)
         ports = {
