@@ -84,7 +84,8 @@ class ClockedJob(Job):
 def clocked(case: Case) -> ClockedJob:
     """The job of a case by the clock."""
     job = case.job(published_machine(MACHINE), ALL)
-    training = Training(design=DESIGN, widths=job.widths.features, own=job.widths.concatenates)
+    design = DESIGN if len(case.fanouts) == 2 else replace(DESIGN, array_weights=2 * DESIGN.array_weights)
+    training = Training(design=design, widths=job.widths.features, own=job.widths.concatenates)
     cycles = (training_cycles(training, _hops(job.counts(seeds), training)) for seeds in SIZES)
     given = {each.name: getattr(job, each.name) for each in fields(Job)}
     return ClockedJob(**given, clock_s=tuple(number / FREQUENCY_HZ for number in cycles))

