@@ -110,7 +110,8 @@ def _epochs() -> Iterator[str]:
     )
     yield (
         f"- All else is as in `python -m bench.hyscale`. Propagation is that of {SEEDS:,} seeds on an accelerator. By the clock, external "
-        "memory gives a beat in every cycle, and kernels are started once for a mini-batch.\n"
+        "memory gives a beat in every cycle, and kernels are started once for a mini-batch. For three layers, multiply-accumulators keep "
+        "twice the weights.\n"
     )
     yield head(EPOCH_COLUMNS, words=("dataset", "model", "sample", "hidden"))
     yield from rows
@@ -143,20 +144,23 @@ def _resources() -> Iterator[str]:
     yield (
         f"{DESIGN.scatter_pes} scatter PEs of {DESIGN.lanes} lanes and {macs:,} multiply-accumulators have {muls:,} multipliers and {adds:,} "
         "adders. The paper does not state the lanes of a PE: 16, a word of 512 bits, are chosen. Memories have the sizes of the default "
-        "design, which are ours. *Counted* is by the sizes of a design, with the vendor's float32 operators; *synthesis* is by Yosys, with "
-        "own operators and without any; it is not placed and routed.\n"
+        "design, which are ours. *Counted* is by the sizes of a design, with the vendor's float32 operators; memories of up to 256 words are "
+        "LUTs. *Synthesis* is by Yosys, with own operators and without any: the vendor's take LUTs that are not known here. It makes blocks of "
+        "the multiply-accumulators' memories. Nothing is placed and routed.\n"
     )
     yield head(("resource", "counted", "of the U250", "paper", "synthesis", "of the U250", "without operators"))
     for name, part in PAPER.items():
         numbers = [getattr(each, name) for each in (counted, own, rest)]
         parts = [each.of(ALVEO_U250)[name] for each in (counted, own, rest)]
         shown = (f"{numbers[0]:,}", f"{parts[0]:.0%}") if numbers[0] else ("-", "-")
-        yield row([name.upper(), *shown, f"{part:.0%}", f"{numbers[1]:,}", f"{parts[1]:.0%}", f"{parts[2]:.0%}"])
+        yield row(
+            [name.upper(), *shown, f"{part:.0%}", f"{numbers[1]:,.10g}", f"{parts[1]:.0%}", f"{parts[2]:.0%}"]
+        )
     yield "\n## Modules\n"
     names = [each.name for each in fields(Resources)]
     yield head(("module", "number", *(name.upper() for name in names)))
     for module, (number, each) in area.items():
-        yield row([f"`{module}`", f"{number:,}", *(f"{getattr(each, name):,}" for name in names)])
+        yield row([f"`{module}`", f"{number:,}", *(f"{getattr(each, name):,.10g}" for name in names)])
 
 
 def _sweep(found: dict[str, dict[tuple[int, int, int], float]]) -> Iterator[str]:

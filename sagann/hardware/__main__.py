@@ -54,9 +54,9 @@ def _table(area: dict[str, tuple[int, Resources]]) -> Iterator[str]:
     names = [each.name for each in fields(Resources)]
     yield f"{'module':<32}{'number':>8}" + "".join(f"{name.upper():>12}" for name in names)
     for module, (number, each) in area.items():
-        yield f"{module:<32}{number:>8,}" + "".join(f"{getattr(each, name):>12,}" for name in names)
+        yield f"{module:<32}{number:>8,}" + "".join(f"{getattr(each, name):>12,.10g}" for name in names)
     taken = total(area)
-    yield f"{'all':<32}{'':>8}" + "".join(f"{getattr(taken, name):>12,}" for name in names)
+    yield f"{'all':<32}{'':>8}" + "".join(f"{getattr(taken, name):>12,.10g}" for name in names)
     yield f"{'of an Alveo U250':<32}{'':>8}" + "".join(f"{part:>12.0%}" for part in taken.of(ALVEO_U250).values())
 
 

@@ -69,7 +69,7 @@ def area_of(design: KernelDesign) -> dict[str, tuple[int, Resources]]:
     modules = json.loads(found)["modules"].items()
     cells = {name.removeprefix("\\"): Counter[str](module["num_cells_by_type"]) for name, module in modules}
     cells["Skew"] = Counter({"SRLC32E": 32 * sum(-(-cycles // 32) for cycles in range(design.array_columns))})
-    memories = {name: cells.pop(name) for name in list(cells) if name.endswith("\\Ram")}
+    memories = {name: cells.pop(name) for name in list(cells) if "\\Ram" in name}
     for own in cells.values():
         for memory in memories.keys() & own.keys():
             number = own.pop(memory)
