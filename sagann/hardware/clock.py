@@ -66,7 +66,7 @@ def cycles_of(settings: Pass, design: KernelDesign) -> Cycles:
     """The cycles that kernels of this design take for a pass.
 
     Rows from external memory and words are there whenever a kernel takes them, and results are taken as they come. With the default design a
-    word has 539 bits and a result a tile of 512 bytes, so of rows of one chunk either may be more in a cycle than external memory gives.
+    word has 515 bits and a result a tile of 512 bytes, so of rows of one chunk either may be more in a cycle than external memory gives.
     """
     if settings.loads is not None:
         return Cycles(_START + len(settings.loads) + 1, 0, 0, 0, 0, 0)
@@ -79,9 +79,8 @@ def cycles_of(settings: Pass, design: KernelDesign) -> Cycles:
     is_drain = program.drains > 0
     # The accumulators that each bank accesses; -1 for none.
     accessed = np.full((program.num_words, design.scatter_pes), -1)
-    words, _ = is_edge = np.nonzero(~is_drain[:, None] & (program.destination >= 0))
-    destination = program.destination[is_edge]
-    accessed[words, destination % design.scatter_pes] = settings.sums.accumulator(destination, design)
+    is_edge = ~is_drain[:, None] & (program.destination >= 0)
+    accessed[is_edge] = settings.sums.accumulator(program.destination[is_edge], design)
     for is_grads, region in ((False, settings.drains), (True, settings.grads)):
         drained = is_drain & (program.is_grads == is_grads)
         accessed[drained] = region.accumulator(program.destination[drained, :1], design)

@@ -100,9 +100,8 @@ class KernelDesign:
 
     @property
     def word_bits(self) -> int:
-        """Of a word of a program: for each edge a place in the window, a bank, an accumulator, a coefficient and three flags."""
-        place = (self.window_rows - 1).bit_length() + (self.scatter_pes - 1).bit_length()
-        edge = place + (self.bank_chunks - 1).bit_length() + 32 + 3
+        """Of a word of a program: for each edge a place in the window, an accumulator, a coefficient and three flags."""
+        edge = (self.window_rows - 1).bit_length() + (self.bank_chunks - 1).bit_length() + 32 + 3
         return self.scatter_pes * edge + 2 + self.scatter_pes.bit_length() + 2 * 32
 
     @property

@@ -1,7 +1,7 @@
 """Programs of the aggregate kernel: words that the host writes for a mini-batch, and that the kernel obeys in order.
 
-A scatter word has an edge for each of n scatter PEs at most, in n different banks, so no two of them ever want the same accumulator. A drain
-word hands n destinations on. Rows lie in external memory in the order of their first use and arrive once. A local memory holds
+A scatter word has an edge for each of n scatter PEs at most, whose destination has its sum in the bank of that PE. So no two of them ever want
+the same accumulator, and products need no routing. A drain word hands n destinations on. Rows lie in external memory in the order of their first use and arrive once. A local memory holds
 ``window_rows`` of them: a row takes the place of the one that many before it, once that is not needed any more.
 
 A destination's edges are added in the order of their rows, so neither n nor the window changes a bit of a sum.
@@ -31,7 +31,7 @@ class ScatterProgram:
     row: Array
     "Number of the row that an edge reads; int64 [W, n]."
     destination: Array
-    "int64 [W, n]. Destination d has bank d % n."
+    "int64 [W, n]. Destination d has bank d % n, and stands there."
     half: Array
     "Whether an edge belongs to the second half of its destination's sums, or of its row; bool [W, n]."
     is_first: Array

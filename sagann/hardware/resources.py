@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import NamedTuple
 
@@ -18,21 +19,23 @@ _BRAM = (512, 72)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Resources:
-    """DSP slices and blocks of memory."""
+    """Parts of an FPGA."""
 
+    lut: int = 0
+    "0 where they are not counted."
     dsp: int
-    "With the vendor's float32 operators."
+    "Multipliers (DSP48E2)."
     uram: int
-    "Blocks of 288 Kbit: memories of 4096 words or more."
-    bram: int
-    "Blocks of 36 Kbit: other memories of more than 256 words; smaller ones are LUTs."
+    "Blocks of 288 Kbit."
+    bram: float
+    "Blocks of 36 Kbit, or halves of one."
 
     def of(self, device: Resources) -> dict[str, float]:
         """The part of a device's that is taken."""
         return {each.name: getattr(self, each.name) / getattr(device, each.name) for each in fields(self)}
 
 
-ALVEO_U250 = Resources(dsp=12_288, uram=1_280, bram=2_688)
+ALVEO_U250 = Resources(lut=1_728_000, dsp=12_288, uram=1_280, bram=2_688)
 "Of the device, by AMD's data sheet DS962."
 
 
@@ -74,4 +77,12 @@ def resources_of(design: KernelDesign) -> Resources:
         dsp=_VENDOR_MUL_DSP * muls + _VENDOR_ADD_DSP * adds,
         uram=sum(each.blocks(*_URAM) for each in memories if each.depth >= _URAM[0]),
         bram=sum(each.blocks(*_BRAM) for each in memories if _LUT_DEPTH < each.depth < _URAM[0]),
+    )
+
+
+def total(parts: Mapping[str, tuple[int, Resources]]) -> Resources:
+    """What parts take together, of which there are several each."""
+    names = [each.name for each in fields(Resources)]
+    return Resources(
+        **{name: sum(number * getattr(each, name) for number, each in parts.values()) for name in names}
     )

@@ -1,7 +1,7 @@
 """Values of the kernels, bit by bit: passes carried out by :mod:`sagann.hardware.arithmetic`.
 
 Gradients of weights that are infinite or NaN are read out as they are; the circuit, which multiplies them by unit vectors, gives NaN for all of
-their chunk.
+their chunk, and if that is the first one, for the biases.
 """
 
 from __future__ import annotations

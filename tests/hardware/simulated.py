@@ -12,7 +12,7 @@ from amaranth.sim import Simulator
 from sagann.hardware import KernelDesign, Pass, Region, first_use, scatter_program
 from sagann.hardware.rtl.accelerator import Accelerator
 from sagann.hardware.rtl.aggregate import Aggregate
-from sagann.hardware.rtl.streams import encoded_pass, encoded_words
+from sagann.hardware.rtl.streams import beat_layout, encoded_pass, encoded_words, parameters_layout, word_layout
 
 Array: TypeAlias = np.ndarray[Any, Any]
 CYCLE_S = 1e-6
@@ -220,6 +220,29 @@ class PassRun(NamedTuple):
     "Bytes that were read from external memory, and written to it."
 
 
+class Stream(NamedTuple):
+    """What a stream of the accelerator gives."""
+
+    layout: Any
+    payloads: list[tuple[int, Any]]
+    "With the numbers of their passes."
+
+
+def streams_of(passes: list[Pass], rows: dict[int, Array], design: KernelDesign) -> dict[str, Stream]:
+    """What the accelerator is given for passes besides themselves, by the names of its streams."""
+    words = [(n, word) for n, each in enumerate(passes) if each.program for word in encoded_words(each, design)]
+    parameters = [
+        (n, {"row": it.row, "address": it.address, "values": it.values.view(np.uint32).tolist()})
+        for n, each in enumerate(passes)
+        for it in each.loads or ()
+    ]
+    return {
+        "rows": Stream(beat_layout(design), [(n, beat) for n in rows for beat in _beats(rows[n], design, 0)]),
+        "words": Stream(word_layout(design), words),
+        "parameters": Stream(parameters_layout(design), parameters),
+    }
+
+
 def run_passes(
     passes: list[Pass],
     rows: dict[int, Array],
@@ -289,20 +312,8 @@ def run_passes(
                 results[len(taken) - 1].append(list(result["values"]))
                 writes[len(taken) - 1] += 4 * design.array_columns
 
-    streams = (
-        (kernel.rows, [(number, beat) for number in rows for beat in _beats(rows[number], design, 0)]),
-        (
-            kernel.words,
-            [(n, word) for n, each in enumerate(passes) if each.program for word in encoded_words(each, design)],
-        ),
-        (
-            kernel.parameters,
-            [
-                (n, {"row": it.row, "address": it.address, "values": it.values.view(np.uint32).tolist()})
-                for n, each in enumerate(passes)
-                for it in each.loads or ()
-            ],
-        ),
-    )
+    streams = [
+        (getattr(kernel, name), payloads) for name, (_, payloads) in streams_of(passes, rows, design).items()
+    ]
     _simulate(kernel, state, take, *(give(stream, payloads) for stream, payloads in streams if payloads))
     return [each._replace(traffic=(reads[n], writes[n])) for n, each in enumerate(found)]

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
 
-from sagann.hardware import KernelDesign, Pass, cycles_of
+from sagann.hardware import KernelDesign, cycles_of
 from sagann.hardware.arithmetic import aggregated
 
 aggregate = pytest.importorskip("sagann.hardware.rtl.aggregate", reason="needs the extra 'hardware'")
 
-from tests.hardware.simulated import Hop, Run, changed, encoded_words, hop_of, random_hop, run_kernel  # noqa: E402 - Amaranth may be missing.
+from tests.hardware.simulated import Hop, Run, changed, hop_of, random_hop, run_kernel  # noqa: E402 - Amaranth may be missing.
 
 SMALL = KernelDesign(scatter_pes=4, lanes=4, window_rows=4, row_chunks=8, beat_chunks=2, bank_chunks=64)
 
@@ -68,23 +67,6 @@ def test_kernels_of_other_sizes_are_exact(design: KernelDesign) -> None:
 def test_a_program_after_another_one_is_exact() -> None:
     hop, before = HOPS["odd"](), HOPS["wide"]()
     require_exact(hop, SMALL, run_kernel(hop, SMALL, before=before))
-
-
-@pytest.mark.slow
-def test_products_are_routed_from_any_scatter_pe(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A program gives each scatter PE the edges of one bank, but need not."""
-    random, encode = np.random.default_rng(0), encoded_words
-
-    def permuted(each: Pass, design: KernelDesign) -> list[dict[str, Any]]:
-        words = encode(each, design)
-        for word in words:
-            if not word["drain"]:
-                word["edges"] = [word["edges"][number] for number in random.permutation(design.scatter_pes)]
-        return words
-
-    monkeypatch.setattr("tests.hardware.simulated.encoded_words", permuted)
-    hop = HOPS["odd"]()
-    require_exact(hop, SMALL, run_kernel(hop, SMALL))
 
 
 def test_sums_are_those_of_float64() -> None:

@@ -8,7 +8,7 @@ import pytest
 from bench.papers import hyscale_hardware
 from sagann.hardware import KernelDesign
 from sagann.hardware.draw import drawn_hops
-from sagann.hardware.resources import ALVEO_U250, resources_of
+from sagann.hardware.resources import ALVEO_U250, Resources, resources_of
 
 
 def test_the_paper_s_sizes_take_its_dsp_slices() -> None:
@@ -37,8 +37,15 @@ def test_more_scatter_pes_than_eight_gain_nothing() -> None:
 def test_the_page_has_the_paper_s_sizes(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for name, size in (("PES", 8), ("COLUMNS", 128), ("WINDOWS", 128)):
+    for name, size in (("PES", 8), ("COLUMNS", 128), ("WINDOWS", 128), ("SIZES", 1024)):
         monkeypatch.setattr(hyscale_hardware, name, (size,))
     monkeypatch.setattr(hyscale_hardware, "CASES", hyscale_hardware.CASES[:1])
+    # To synthesise the paper's sizes takes minutes.
+    monkeypatch.setattr(
+        hyscale_hardware, "area_of", lambda design: {"Mul": (2176, Resources(dsp=2, uram=0, bram=0))}
+    )
     assert hyscale_hardware.main([]) == 0
-    assert "| 8 | 2,048 | 128 | 91% |" in capsys.readouterr().out
+    page = capsys.readouterr().out
+    assert "| DSP | 11,136 | 91% | 90% | 4,352 | 35% | 0% |" in page
+    assert "- By the clock 1 of 1 are within 25%, 1 within 40%" in page
+    assert "| 8 | 2,048 | 128 | 91% |" in page

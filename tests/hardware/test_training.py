@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
+from typing import TypeAlias
 
 import numpy as np
 import pytest
@@ -16,7 +18,7 @@ from sagann.hardware.values import run_values
 accelerator = pytest.importorskip("sagann.hardware.rtl.accelerator", reason="needs the extra 'hardware'")
 update = pytest.importorskip("sagann.hardware.rtl.update", reason="needs the extra 'hardware'")
 
-from tests.hardware.simulated import Array, changed, run_passes  # noqa: E402 - Amaranth may be missing.
+from tests.hardware.simulated import Array, PassRun, changed, run_passes  # noqa: E402 - Amaranth may be missing.
 
 SMALL = KernelDesign(
     scatter_pes=2,
@@ -112,19 +114,28 @@ CASES = {
 }
 
 
+Simulator: TypeAlias = Callable[[list[Pass], dict[int, Array], KernelDesign], list[PassRun]]
+
+
+def require_exact(design: KernelDesign, share: Share, simulated: Simulator) -> None:
+    """Results, cycles, stalls and bytes of all passes are those of the models."""
+    training = Training(design=design, widths=share.widths, own=share.own)
+    passes, rows, _ = share.passes(training)
+    *_, expected = values_of(share, training)
+    for each, run, values in zip(passes, simulated(passes, rows, design), expected, strict=True):
+        assert np.array_equal(run.results.view(np.uint32), values.view(np.uint32))
+        cycles = cycles_of(each, design)
+        assert (run.total, run.stalls) == (cycles.total, (cycles.rows, cycles.room, cycles.hazard))
+        assert run.traffic == traffic_of(each, design)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_circuits_train_as_the_values_model_says(name: str) -> None:
     design, share = CASES[name]
     training = Training(design=design, widths=share.widths, own=share.own)
-    passes, rows, scores = share.passes(training)
-    assert (len(scores) > 1) == ("sub-batches" in name)
-    *_, expected = values_of(share, training)
-    for each, run, values in zip(passes, run_passes(passes, rows, design), expected, strict=True):
-        assert np.array_equal(run.results.view(np.uint32), values.view(np.uint32))
-        cycles = cycles_of(each, design)
-        assert (run.total, run.stalls) == (cycles.total, (cycles.rows, cycles.room, cycles.hazard))
-        assert run.traffic == traffic_of(each, design)
+    assert (len(training.sub_batches(share.hops)) > 1) == ("sub-batches" in name)
+    require_exact(design, share, run_passes)
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""The aggregate kernel: rows are broadcast to scatter PEs, whose products are routed to banks of sums (HyScale-GNN IV-C, figure 6).
+"""The aggregate kernel: rows are broadcast to scatter PEs, each of which has a gather PE with a bank of sums (HyScale-GNN IV-C, figure 6).
 
 The kernel obeys the words of a :class:`sagann.hardware.program.ScatterProgram`, so it has no arbiter and no queue of messages. The only things
 that it finds out itself are those that depend on time: whether a word's rows have arrived, and whether a sum that it needs is still under way.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from amaranth.hdl import Array, Cat, Module, Mux, ResetInserter, Signal, Value
+from amaranth.hdl import Cat, Module, Mux, ResetInserter, Signal, Value
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
@@ -17,6 +17,7 @@ from amaranth.utils import ceil_log2, exact_log2
 from sagann.hardware.design import ADD_STAGES, DELAY, HAZARD, MUL_STAGES, KernelDesign
 from sagann.hardware.rtl.delay import delayed
 from sagann.hardware.rtl.float32 import Add, Mul
+from sagann.hardware.rtl.netlist import Part
 from sagann.hardware.rtl.streams import (
     COUNT_BITS,
     beat_layout,
@@ -76,7 +77,6 @@ class Aggregate(wiring.Component):
         m.d.comb += [issue.room.eq(self.room), self.begins_drain.eq(issue.begins_drain)]
         m.d.comb += self.stalls.eq(issue.stalls)
 
-        products = Array(self._scatter_pe(m, number, duplicator, issue) for number in range(design.scatter_pes))
         drained = self.drained.payload
         m.d.comb += [
             self.drained.valid.eq(delayed(m, issue.drains, DELAY + 1, resets=True)),
@@ -86,11 +86,9 @@ class Aggregate(wiring.Component):
         ]
         for number, bank in enumerate(issue.banks):
             m.submodules[f"gather_pe{number}"] = gather = _GatherPe(design)
-            # The crossbar: each bank registers the product of the PE that has its edge.
-            routed = Signal.like(gather.product, reset_less=True)
-            m.d.sync += routed.eq(products[delayed(m, bank.pe, DELAY)])
+            product = self._scatter_pe(m, number, duplicator, issue)
             m.d.comb += [
-                gather.product.eq(routed),
+                gather.product.eq(delayed(m, product, 1)),
                 gather.accumulator.eq(delayed(m, bank.accumulator, DELAY)),
                 gather.first.eq(delayed(m, bank.first, DELAY + 1)),
                 gather.adds.eq(delayed(m, bank.valid & issue.adds, DELAY + 1, resets=True)),
@@ -160,9 +158,7 @@ class _Issue(wiring.Component):
     def __init__(self, design: KernelDesign) -> None:
         self._design = design
         n = design.scatter_pes
-        bank = data.StructLayout(
-            {"valid": 1, "pe": exact_log2(n), "accumulator": ceil_log2(design.bank_chunks), "first": 1}
-        )
+        bank = data.StructLayout({"valid": 1, "accumulator": ceil_log2(design.bank_chunks), "first": 1})
         super().__init__(
             {
                 "config": In(pass_layout(design)),
@@ -191,21 +187,14 @@ class _Issue(wiring.Component):
         history = [[Signal(began) for _ in range(n)] for _ in range(HAZARD - 1)]
         clashes = []
         for number in range(n):
-            bank, base, half = self.banks[number], Signal(ceil_log2(design.bank_chunks)), Signal()
-            with m.If(word.drain):
-                m.d.comb += [bank.valid.eq(1), base.eq(word.edges[0].accumulator)]
-            with m.Else():
-                for pe in range(n):
-                    edge = word.edges[pe]
-                    with m.If(edge.valid & (edge.bank == number)):
-                        m.d.comb += [
-                            bank.valid.eq(1),
-                            base.eq(edge.accumulator),
-                            half.eq(edge.half & ~config.halves_of_rows),
-                            bank.pe.eq(pe),
-                            bank.first.eq(edge.first),
-                        ]
-            m.d.comb += bank.accumulator.eq(base + self.chunk + Mux(half, config.chunks, 0))
+            bank, edge, base = self.banks[number], word.edges[number], Signal(ceil_log2(design.bank_chunks))
+            half = edge.half & ~config.halves_of_rows
+            m.d.comb += [
+                base.eq(Mux(word.drain, word.edges[0].accumulator, edge.accumulator)),
+                bank.valid.eq(word.drain | edge.valid),
+                bank.accumulator.eq(base + self.chunk + Mux(half, config.chunks, 0)),
+                bank.first.eq(edge.first),
+            ]
             clashes += [bank.valid & past[number].valid & (past[number].accumulator == base) for past in history]
             for newer, older in pairwise(history):
                 m.d.sync += older[number].eq(newer[number])
@@ -238,7 +227,7 @@ class _Issue(wiring.Component):
         return m
 
 
-class _ScatterPe(wiring.Component):
+class _ScatterPe(Part):
     """Multiplies a chunk of the row of its edge by the edge's coefficient."""
 
     def __init__(self, design: KernelDesign) -> None:
@@ -256,7 +245,7 @@ class _ScatterPe(wiring.Component):
             }
         )
 
-    def elaborate(self, platform: object) -> Module:
+    def circuit(self) -> Module:
         design, m = self._design, Module()
         m.submodules.local = local = Memory(shape=beat_layout(design), depth=self._depth, init=[])
         write, read = local.write_port(), local.read_port()
@@ -277,7 +266,7 @@ class _ScatterPe(wiring.Component):
         return m
 
 
-class _GatherPe(wiring.Component):
+class _GatherPe(Part):
     """A bank of accumulators, and the adders of one chunk. The accumulator is stated a cycle before what is added to it."""
 
     def __init__(self, design: KernelDesign) -> None:
@@ -292,7 +281,7 @@ class _GatherPe(wiring.Component):
             }
         )
 
-    def elaborate(self, platform: object) -> Module:
+    def circuit(self) -> Module:
         design, m = self._design, Module()
         m.submodules.bank = bank = Memory(shape=chunk_layout(design), depth=design.bank_chunks, init=[])
         write, read = bank.write_port(), bank.read_port()

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from amaranth.hdl import Cat, Const, Module, Mux, Signal, Value
-from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
 from sagann.hardware.design import ADD_STAGES, MUL_STAGES
 from sagann.hardware.rtl.delay import delayed
+from sagann.hardware.rtl.netlist import Part
 
 _NAN = 0x7FC00000
 _BIAS = 127
@@ -58,7 +58,7 @@ def _packed(sign: Value, exponent: Value, rounded: Value, special: Value) -> Val
     return Mux(is_nan, Const(_NAN, 32), Mux(is_infinite, infinity, finite))
 
 
-class _Operator(wiring.Component):
+class _Operator(Part):
     """``result`` is that of the operands ``a`` and ``b`` some clock cycles ago."""
 
     def __init__(self) -> None:
@@ -68,7 +68,7 @@ class _Operator(wiring.Component):
 class Mul(_Operator):
     """Product, after ``MUL_STAGES`` clock cycles."""
 
-    def elaborate(self, platform: object) -> Module:
+    def circuit(self) -> Module:
         m = Module()
         a, b = _unpack(self.a), _unpack(self.b)
         # 1: the product of 48 bits.
@@ -93,7 +93,7 @@ class Mul(_Operator):
 class Add(_Operator):
     """Sum, after ``ADD_STAGES`` clock cycles."""
 
-    def elaborate(self, platform: object) -> Module:
+    def circuit(self) -> Module:
         m = Module()
         a, b = _unpack(self.a), _unpack(self.b)
         # 1: the operand of the larger magnitude first.

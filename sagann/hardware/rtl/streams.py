@@ -60,12 +60,11 @@ def beat_layout(design: KernelDesign) -> data.ArrayLayout:
 
 
 def edge_layout(design: KernelDesign) -> data.StructLayout:
-    """An edge of a word."""
+    """An edge of a word, for the scatter PE and the bank of its place in the word."""
     return data.StructLayout(
         {
             "valid": 1,
             "slot": exact_log2(design.window_rows),
-            "bank": exact_log2(design.scatter_pes),
             "accumulator": ceil_log2(design.bank_chunks),
             "half": 1,
             "first": 1,
@@ -98,6 +97,36 @@ def drained_stream(design: KernelDesign) -> stream.Signature:
     return stream.Signature(data.StructLayout(layout), always_ready=True)
 
 
+def tag_layout(design: KernelDesign) -> data.StructLayout:
+    """Labels sums on their way through the array: their row, their tile of columns, and whether their chunk is the first or last of the row."""
+    return data.StructLayout(
+        {
+            "valid": 1,
+            "row": range(max(2, design.scatter_pes)),
+            "tile": range(max(2, design.array_weights)),
+            "first": 1,
+            "last": 1,
+        }
+    )
+
+
+def parameters_layout(design: KernelDesign) -> data.StructLayout:
+    """Weights of a row of the array, which its multiply-accumulators write to an address; or biases of a tile, in the row after its last."""
+    address = ceil_log2(max(2, design.array_weights))
+    return data.StructLayout({"row": range(design.lanes + 1), "address": address, "values": columns_layout(design)})
+
+
+def results_stream(design: KernelDesign) -> stream.Signature:
+    """A tile of a row, and where a value is not zero: where a rectified one is positive, or NaN. Rows and their tiles come in order."""
+    layout = {"mask": design.array_columns, "values": columns_layout(design)}
+    return stream.Signature(data.StructLayout(layout), always_ready=True)
+
+
+def columns_layout(design: KernelDesign) -> data.ArrayLayout:
+    """A float for each column of the array."""
+    return data.ArrayLayout(32, design.array_columns)
+
+
 def encoded_pass(settings: Pass, design: KernelDesign) -> dict[str, int]:
     """A pass as a value of :func:`pass_layout`."""
     encoded = {
@@ -124,7 +153,6 @@ def encoded_words(settings: Pass, design: KernelDesign) -> list[dict[str, Any]]:
         return {
             "valid": destination >= 0,
             "slot": int(program.row[word, number]) % design.window_rows,
-            "bank": max(0, destination) % n,
             "accumulator": int(places[word, number]) if destination >= 0 else 0,
             "half": int(program.half[word, number]),
             "first": int(program.is_first[word, number]),

@@ -16,41 +16,20 @@ from amaranth.utils import ceil_log2, exact_log2
 from sagann.hardware.design import ADD_STAGES, HAZARD, MUL_STAGES, KernelDesign
 from sagann.hardware.rtl.delay import delayed
 from sagann.hardware.rtl.float32 import Add, Mul
-from sagann.hardware.rtl.streams import chunk_layout, drained_stream, pass_layout
+from sagann.hardware.rtl.netlist import Part
+from sagann.hardware.rtl.streams import (
+    chunk_layout,
+    columns_layout,
+    drained_stream,
+    parameters_layout,
+    pass_layout,
+    results_stream,
+    tag_layout,
+)
 
 _TO_SUM = GRADS_AHEAD = 1 + MUL_STAGES
 "Cycles from an operand's arrival at a multiply-accumulator to its product."
 _ONE = 0x3F800000
-
-
-def tag_layout(design: KernelDesign) -> data.StructLayout:
-    """Labels sums on their way through the array: their row, their tile of columns, and whether their chunk is the first or last of the row."""
-    return data.StructLayout(
-        {
-            "valid": 1,
-            "row": range(max(2, design.scatter_pes)),
-            "tile": range(max(2, design.array_weights)),
-            "first": 1,
-            "last": 1,
-        }
-    )
-
-
-def parameters_layout(design: KernelDesign) -> data.StructLayout:
-    """Weights of a row of the array, which its multiply-accumulators write to an address; or biases of a tile, in the row after its last."""
-    address = ceil_log2(max(2, design.array_weights))
-    return data.StructLayout({"row": range(design.lanes + 1), "address": address, "values": columns_layout(design)})
-
-
-def results_stream(design: KernelDesign) -> stream.Signature:
-    """A tile of a row, and where a value is not zero: where a rectified one is positive, or NaN. Rows and their tiles come in order."""
-    layout = {"mask": design.array_columns, "values": columns_layout(design)}
-    return stream.Signature(data.StructLayout(layout), always_ready=True)
-
-
-def columns_layout(design: KernelDesign) -> data.ArrayLayout:
-    """A float for each column of the array."""
-    return data.ArrayLayout(32, design.array_columns)
 
 
 class Feeder(wiring.Component):
@@ -170,7 +149,8 @@ class Feeder(wiring.Component):
         ]
         is_first = config.begins_sums & is_fresh
         m.d.sync += [
-            self.address.eq(config.weights + line + tile),
+            # Biases meet no weights: the array multiplies some by zero.
+            self.address.eq(config.weights + Mux(biases, 0, line) + tile),
             self.feeds.eq(feeds),
             self.first.eq(is_first),
             self.tag.valid.eq(feeds & (~config.gradient | (chunk == 0))),
@@ -262,73 +242,89 @@ class SystolicArray(wiring.Component):
     def elaborate(self, platform: object) -> Module:
         design, m = self._design, Module()
         # In weights mode sums begin at zero; a gradient reaches column j when the lanes do.
-        above: list[Value] = [
-            Mux(self.gradient, delayed(m, self.grads[column], column), Const(0, 32))
-            for column in range(design.array_columns)
-        ]
+        m.submodules.enters, m.submodules.leaves = enters, leaves = _Skew(design), _Skew(design)
+        above = Mux(self.gradient, enters.skewed.as_value(), Const(0, 32 * design.array_columns))
         control = Cat(self.address, self.first, self.feeds & self.gradient)
         weights = self.parameters.payload
-        for row in range(design.lanes):
-            behind = ADD_STAGES * row
-            operand = delayed(m, self.lanes[row], behind)
-            controlled = delayed(m, control, behind, resets=True)
-            for column in range(design.array_columns):
-                m.submodules[f"mac{row}_{column}"] = mac = _Mac(design)
-                m.d.comb += [
-                    mac.gradient.eq(self.gradient),
-                    mac.operand.eq(operand),
-                    Cat(mac.address, mac.first, mac.adds).eq(controlled),
-                    mac.above.eq(above[column]),
-                    mac.loads.eq(self.parameters.valid & (weights.row == row)),
-                    mac.load_address.eq(weights.address),
-                    mac.load_value.eq(weights.values[column]),
-                ]
-                above[column] = mac.below
-                operand, controlled = delayed(m, operand, 1), delayed(m, controlled, 1, resets=True)
-        for column, total in enumerate(above):
-            m.d.comb += self.sums[column].eq(delayed(m, total, design.array_columns - 1 - column))
+        for number in range(design.lanes):
+            m.submodules[f"row{number}"] = row = _ArrayRow(design)
+            behind = ADD_STAGES * number
+            m.d.comb += [
+                row.gradient.eq(self.gradient),
+                row.operand.eq(delayed(m, self.lanes[number], behind)),
+                row.control.eq(delayed(m, control, behind, resets=True)),
+                row.above.eq(above),
+                row.loads.eq(self.parameters.valid & (weights.row == number)),
+                row.load_address.eq(weights.address),
+                row.load_values.eq(weights.values),
+            ]
+            above = row.below
+        m.d.comb += enters.columns.eq(self.grads)
+        for column in range(design.array_columns):
+            other = design.array_columns - 1 - column
+            m.d.comb += [leaves.columns[other].eq(row.below[column]), self.sums[column].eq(leaves.skewed[other])]
         return m
 
 
-class _Mac(wiring.Component):
-    """A multiplier, an adder, and a memory of weights, or of sums."""
+class _Skew(Part):
+    """Delays each column by as many cycles as its number."""
+
+    def __init__(self, design: KernelDesign) -> None:
+        columns = columns_layout(design)
+        super().__init__({"columns": In(columns), "skewed": Out(columns)})
+
+    def circuit(self) -> Module:
+        m = Module()
+        for number, column in enumerate(self.columns):
+            m.d.comb += self.skewed[number].eq(delayed(m, column, number))
+        return m
+
+
+class _ArrayRow(Part):
+    """A row of the array. An operand, and what is done with it, reach each multiply-accumulator a cycle after the one before."""
 
     def __init__(self, design: KernelDesign) -> None:
         self._design = design
-        address = ceil_log2(design.array_weights)
+        columns, address = columns_layout(design), ceil_log2(design.array_weights)
+        self._control = data.StructLayout({"address": address, "first": 1, "adds": 1})
         super().__init__(
             {
                 "gradient": In(1),
                 "operand": In(32),
-                "address": In(address),
-                "first": In(1),
-                "adds": In(1),
-                "above": In(32),
+                "control": In(self._control),
+                "above": In(columns),
                 "loads": In(1),
                 "load_address": In(address),
-                "load_value": In(32),
-                "below": Out(32),
+                "load_values": In(columns),
+                "below": Out(columns),
             }
         )
 
-    def elaborate(self, platform: object) -> Module:
-        m = Module()
-        m.submodules.memory = memory = Memory(shape=32, depth=self._design.array_weights, init=[])
-        m.submodules.mul, m.submodules.add = mul, add = Mul(), Add()
-        write, read = memory.write_port(), memory.read_port()
-        is_added = delayed(m, self.adds, _TO_SUM + ADD_STAGES, resets=True)
-        begins = delayed(m, self.first, _TO_SUM)
-        m.d.comb += [
-            read.addr.eq(Mux(self.gradient, delayed(m, self.address, _TO_SUM - 1), self.address)),
-            mul.a.eq(delayed(m, self.operand, 1)),
-            mul.b.eq(Mux(self.gradient, delayed(m, self.above, 1), read.data)),
-            add.a.eq(Mux(self.gradient, Mux(begins, 0, read.data), self.above)),
-            add.b.eq(mul.result),
-            self.below.eq(Mux(self.gradient, delayed(m, self.above, ADD_STAGES), add.result)),
-            write.en.eq(self.loads | is_added),
-            write.addr.eq(Mux(is_added, delayed(m, self.address, _TO_SUM + ADD_STAGES), self.load_address)),
-            write.data.eq(Mux(is_added, add.result, self.load_value)),
-        ]
+    def circuit(self) -> Module:
+        design, m = self._design, Module()
+        operand, controls = delayed(m, self.operand, 1), [self.control]
+        for _ in range(design.array_columns + _TO_SUM + ADD_STAGES):
+            before = controls[-1].as_value()
+            controls.append(data.View(self._control, delayed(m, before, 1, resets=True)))
+        for column in range(design.array_columns):
+            m.submodules[f"memory{column}"] = memory = Memory(shape=32, depth=design.array_weights, init=[])
+            m.submodules[f"mul{column}"], m.submodules[f"add{column}"] = mul, add = Mul(), Add()
+            write, read = memory.write_port(), memory.read_port()
+            above, ends = self.above[column], controls[column + _TO_SUM + ADD_STAGES]
+            sums_from = controls[column + _TO_SUM - 1].address
+            sums = Mux(controls[column + _TO_SUM].first, 0, read.data)
+            m.d.comb += [
+                read.addr.eq(Mux(self.gradient, sums_from, controls[column].address)),
+                mul.a.eq(operand),
+                mul.b.eq(Mux(self.gradient, delayed(m, above, 1), read.data)),
+                add.a.eq(Mux(self.gradient, sums, above)),
+                add.b.eq(mul.result),
+                self.below[column].eq(Mux(self.gradient, delayed(m, above, ADD_STAGES), add.result)),
+                write.en.eq(self.loads | ends.adds),
+                write.addr.eq(Mux(ends.adds, ends.address, self.load_address)),
+                write.data.eq(Mux(ends.adds, add.result, self.load_values[column])),
+            ]
+            operand = delayed(m, operand, 1)
         return m
 
 

