@@ -1,30 +1,25 @@
 """HyScale-GNN's kernels by their clock: ``python -m bench.papers.hyscale_hardware``.
 
-Prints Markdown: the resources of the design on an Alveo U250 beside Table IV, the epochs of Table VI with the clock in place of the equations
-of accelerators, and milliseconds of a mini-batch for other numbers of scatter PEs, multiply-accumulators and rows of the window (Sec. VI-B:
-n = 8, m = 2048). No board is used: seconds are the cycles of the clock model, which tests compare with the circuits, at the paper's 300 MHz.
-A mini-batch is drawn once, with the numbers of vertices and edges expected by degree laws.
+Prints Markdown: the resources of the design on an Alveo U250 beside Table IV, and milliseconds of a mini-batch for other numbers of scatter PEs,
+multiply-accumulators and rows of the window (Sec. VI-B: n = 8, m = 2048). No board is used: seconds are the cycles of the clock model, which
+tests compare with the circuits, at the paper's 300 MHz. A mini-batch is drawn once, with the numbers of vertices and edges expected by degree
+laws. `python -m bench.hyscale` has the epochs of Table VI by the clock.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from pathlib import Path
 
-import numpy as np
-
-from bench.hyscale.__main__ import ALL, CASES, CLOSE, FAR, MACHINE, NUM_ACCELERATORS, SEEDS, Case, epoch_of
+from bench.hyscale.__main__ import CASES, MACHINE, SEEDS, Case
 from bench.pages import command_line, head, parser_of, row
 from sagann.hardware import Hop, KernelDesign, Training
 from sagann.hardware.draw import drawn_hops, training_cycles
 from sagann.hardware.resources import ALVEO_U250, Resources, num_operators, resources_of, total
 from sagann.hardware.yosys import area_of
-from sagann.hybrid.assignment import HOST
-from sagann.hybrid.forecast import BatchCounts, Job, accelerator_names, best_split
 from sagann.machines import published_machine
 
-FREQUENCY_HZ = 3.0e8
 PAPER = {"lut": 0.72, "dsp": 0.90, "uram": 0.48, "bram": 0.40}
 "Table IV."
 DESIGN = KernelDesign()
@@ -32,9 +27,6 @@ PES = (1, 2, 4, 8, 16)
 COLUMNS = (32, 64, 128, 256)
 "Of the array, so 512 to 4,096 multiply-accumulators."
 WINDOWS = (16, 32, 128, 512)
-SIZES = (16, 64, 256, 512, 1024)
-"Seeds of the mini-batches whose cycles are counted; those of others are between them."
-EPOCH_COLUMNS = "as | dataset | model | sample | hidden | paper s | equations s | clock s | error | propagation ms, equations | clock"
 
 
 def main(given: Sequence[str] | None = None) -> int:
@@ -43,7 +35,6 @@ def main(given: Sequence[str] | None = None) -> int:
     print("# Hardware kernels of HyScale-GNN by their clock\n")
     print(f"`{command_line('bench.papers.hyscale_hardware', given)}`\n")
     print("\n".join(_resources()), end="\n\n")
-    print("\n".join(_epochs()), end="\n\n")
     jobs = {f"{case.dataset}, {case.model}": mini_batch(case) for case in two_layers()}
     found = {name: dict(sweep(training, hops)) for name, (training, hops) in jobs.items()}
     print("\n".join(_sweep(found)), end="\n\n")
@@ -59,62 +50,10 @@ def two_layers() -> list[Case]:
 
 def mini_batch(case: Case) -> tuple[Training, list[Hop]]:
     """The model of a case, and a mini-batch that is drawn for it."""
-    job = case.job(published_machine(MACHINE), ALL)
+    job = case.job(published_machine(MACHINE))
     training = Training(design=DESIGN, widths=job.widths.features, own=job.widths.concatenates)
-    return training, _hops(job.counts(SEEDS), training)
-
-
-def _hops(counts: BatchCounts, training: Training) -> list[Hop]:
-    return drawn_hops(counts.vertices, counts.edges, own=training.own)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ClockedJob(Job):
-    """A job in which accelerators take the cycles of the kernels, and are started once for a mini-batch."""
-
-    clock_s: tuple[float, ...]
-    "Of mini-batches of :data:`SIZES`."
-
-    def propagation_s(self, counts: BatchCounts, name: str, threads: int) -> float:
-        if name == HOST:
-            return Job.propagation_s(self, counts, name, threads)
-        return self.machine.device(name).step_s + float(np.interp(counts.vertices[-1], SIZES, self.clock_s))
-
-
-def clocked(case: Case) -> ClockedJob:
-    """The job of a case by the clock."""
-    job = case.job(published_machine(MACHINE), ALL)
-    design = DESIGN if len(case.fanouts) == 2 else replace(DESIGN, array_weights=2 * DESIGN.array_weights)
-    training = Training(design=design, widths=job.widths.features, own=job.widths.concatenates)
-    cycles = (training_cycles(training, _hops(job.counts(seeds), training)) for seeds in SIZES)
-    given = {each.name: getattr(job, each.name) for each in fields(Job)}
-    return ClockedJob(**given, clock_s=tuple(number / FREQUENCY_HZ for number in cycles))
-
-
-def _epochs() -> Iterator[str]:
-    machine = published_machine(MACHINE)
-    rows, errors = [], []
-    for case in CASES:
-        job, equations = clocked(case), epoch_of(machine, case)
-        found = best_split(job, total=SEEDS * NUM_ACCELERATORS, accelerators=accelerator_names(NUM_ACCELERATORS))
-        errors.append(found.epoch_s / case.paper_s - 1)
-        cells = [case.rival, case.dataset, case.model, f"({', '.join(map(str, case.fanouts))})", case.hidden]
-        cells += [f"{case.paper_s:.2f}", f"{equations.epoch_s:.2f}", f"{found.epoch_s:.2f}", f"{errors[-1]:+.0%}"]
-        full = job.counts(SEEDS)
-        propagations = (each.propagation_s(full, accelerator_names(1)[0], 1) for each in (case.job(machine), job))
-        rows.append(row([*cells, *(f"{1e3 * seconds:.2f}" for seconds in propagations)]))
-    yield "## Epochs of Table VI\n"
-    yield (
-        f"- By the clock {sum(abs(each) <= CLOSE for each in errors)} of {len(errors)} are within {CLOSE:.0%}, "
-        f"{sum(abs(each) <= FAR for each in errors)} within {FAR:.0%}; the largest error is {max(errors, key=abs):+.0%}."
-    )
-    yield (
-        f"- All else is as in `python -m bench.hyscale`. Propagation is that of {SEEDS:,} seeds on an accelerator. By the clock, external "
-        "memory gives a beat in every cycle, and kernels are started once for a mini-batch. For three layers, multiply-accumulators keep "
-        "twice the weights.\n"
-    )
-    yield head(EPOCH_COLUMNS, words=("dataset", "model", "sample", "hidden"))
-    yield from rows
+    counts = job.counts(SEEDS)
+    return training, drawn_hops(counts.vertices, counts.edges, own=training.own)
 
 
 def sweep(training: Training, hops: list[Hop]) -> Iterator[tuple[tuple[int, int, int], float]]:
@@ -131,7 +70,7 @@ def sweep(training: Training, hops: list[Hop]) -> Iterator[tuple[tuple[int, int,
     designs += [replace(base, window_rows=number) for number in WINDOWS]
     for design in designs:
         sizes = design.scatter_pes, design.lanes * design.array_columns, design.window_rows
-        yield sizes, 1e3 * training_cycles(replace(training, design=design), hops) / FREQUENCY_HZ
+        yield sizes, 1e3 * training_cycles(replace(training, design=design), hops) / design.frequency_hz
 
 
 def _resources() -> Iterator[str]:

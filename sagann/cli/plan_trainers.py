@@ -7,7 +7,6 @@ References:
 from __future__ import annotations
 
 import time
-import tomllib
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from functools import partial
@@ -19,7 +18,7 @@ import numpy as np
 
 from sagann.cli.run_settings import new_engine, read_text
 from sagann.config import RunConfig
-from sagann.errors import InputError, shown
+from sagann.errors import InputError
 from sagann.graph import Graph
 from sagann.graph.graph import task_of
 from sagann.hybrid.devices import Devices
@@ -108,14 +107,7 @@ def _with_kernel(machine: Machine, text: str) -> Machine:
             f"the machine has no hardware kernels: {machine.name} (in {where})",
             hint=f"Name epyc-7763-u250, or add [devices.{first}.kernel] to the machine's file.",
         )
-    try:
-        sizes = tomllib.loads(text.replace(",", "\n"))
-    except ValueError as error:
-        raise InputError(
-            f"sizes of kernels are not NAME=VALUE: {shown(text)} (in {where})",
-            hint="Write them as scatter_pes=16,window_rows=128.",
-        ) from error
-    kernel = kernel.with_sizes(sizes, where=where)
+    kernel = kernel.with_sizes(text, where=where)
     return replace(machine, devices={first: {**machine.devices[first], "kernel": asdict(kernel)}})
 
 

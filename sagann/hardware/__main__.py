@@ -18,18 +18,19 @@ def main(given: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m sagann.hardware", description="Generate hardware kernels.")
     parser.add_argument("--verilog", metavar="DIR", type=Path, help="folder for accelerator.v")
     parser.add_argument("--area", action="store_true", help="what they take of an Alveo U250, by synthesis")
-    sizes = parser.add_argument_group("sizes", "fields of sagann.hardware.KernelDesign")
-    names = [size.name for size in fields(KernelDesign)]
-    for name in names:
-        default = getattr(KernelDesign(), name)
-        sizes.add_argument(f"--{name.replace('_', '-')}", type=int, default=default, help=f"default {default}")
+    parser.add_argument(
+        "--kernel",
+        default="",
+        metavar="NAME=VALUE,...",
+        help="other sizes than the paper's, as scatter_pes=4,lanes=8",
+    )
     arguments = parser.parse_args(given)
     try:
         if arguments.verilog is None and not arguments.area:
             raise InputError(
                 "nothing to do: neither --verilog nor --area is given", hint="Give a folder with --verilog DIR."
             )
-        design = KernelDesign(**{name: getattr(arguments, name) for name in names})
+        design = KernelDesign().with_sizes(arguments.kernel, where="--kernel")
         if arguments.verilog is not None:
             _write(design, arguments.verilog)
         if arguments.area:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 
@@ -78,12 +79,20 @@ class KernelDesign:
                 hint="Results of the array return to the scatter PEs as chunks of lanes.",
             )
 
-    def with_sizes(self, sizes: Mapping[str, object], *, where: str) -> KernelDesign:
-        """The design with other values of some of its fields, by their names.
+    def with_sizes(self, sizes: Mapping[str, object] | str, *, where: str) -> KernelDesign:
+        """The design with other values of some of its fields, by their names, or as a text: 'scatter_pes=16,window_rows=64'.
 
         Raises:
             InputError: there is no such field, a value is no number of its kind, or the kernels cannot be built.
         """
+        if isinstance(sizes, str):
+            try:
+                sizes = tomllib.loads(sizes.replace(",", "\n"))
+            except ValueError as error:
+                raise InputError(
+                    f"sizes of kernels are not NAME=VALUE: {shown(sizes)} (in {where})",
+                    hint="Write them as scatter_pes=16,window_rows=128.",
+                ) from error
         for name, value in sizes.items():
             if name not in (size.name for size in fields(self)):
                 names = ", ".join(size.name for size in fields(self))

@@ -12,7 +12,7 @@ from amaranth.sim import Simulator
 from sagann.hardware import KernelDesign, Pass, Region, first_use, scatter_program
 from sagann.hardware.rtl.accelerator import Accelerator
 from sagann.hardware.rtl.aggregate import Aggregate
-from sagann.hardware.rtl.streams import beat_layout, encoded_pass, encoded_words, parameters_layout, word_layout
+from sagann.hardware.rtl.streams import encoded_pass, encoded_rows, encoded_words, payloads_of
 
 Array: TypeAlias = np.ndarray[Any, Any]
 CYCLE_S = 1e-6
@@ -131,13 +131,6 @@ def _give(
     return give, cycles
 
 
-def _beats(features: Array, design: KernelDesign, padding: float) -> list[Any]:
-    chunks = design.chunks(features.shape[1])
-    padded = np.full((len(features), design.beats(chunks), design.beat_chunks, design.lanes), padding, np.float32)
-    padded.reshape(len(features), -1)[:, : features.shape[1]] = features
-    return padded.view(np.uint32).reshape(-1, design.beat_chunks, design.lanes).tolist()
-
-
 def _simulate(circuit: Any, *benches: Any) -> None:
     simulator = Simulator(circuit)
     simulator.add_clock(CYCLE_S)
@@ -158,7 +151,7 @@ def run_kernel(
     assert program is not None
     sums = np.zeros((hop.num_dst + n, chunks * lanes), dtype=np.uint32)
     begun: list[bool] = []
-    give_rows, beats = _give(kernel.rows, _beats(hop.features, design, np.nan), begun=begun)
+    give_rows, beats = _give(kernel.rows, encoded_rows(hop.features, design, padding=np.nan), begun=begun)
     give_words, waited = _give(kernel.words, encoded_words(hop_pass, design), begun=begun)
     stalls: list[int] = []
 
@@ -167,7 +160,7 @@ def run_kernel(
             other = before.read(design)
             ctx.set(kernel.config, encoded_pass(other, design))
             ctx.set(kernel.room, 1)
-            rows, words = _beats(before.features, design, np.nan), encoded_words(other, design)
+            rows, words = encoded_rows(before.features, design, padding=np.nan), encoded_words(other, design)
             # Words wait for their rows, so a word is offered while rows are given.
             ctx.set(kernel.rows.valid, 1)
             ctx.set(kernel.words.valid, 1)
@@ -218,29 +211,6 @@ class PassRun(NamedTuple):
     stalls: tuple[int, int, int]
     traffic: tuple[int, int]
     "Bytes that were read from external memory, and written to it."
-
-
-class Stream(NamedTuple):
-    """What a stream of the accelerator gives."""
-
-    layout: Any
-    payloads: list[tuple[int, Any]]
-    "With the numbers of their passes."
-
-
-def streams_of(passes: list[Pass], rows: dict[int, Array], design: KernelDesign) -> dict[str, Stream]:
-    """What the accelerator is given for passes besides themselves, by the names of its streams."""
-    words = [(n, word) for n, each in enumerate(passes) if each.program for word in encoded_words(each, design)]
-    parameters = [
-        (n, {"row": it.row, "address": it.address, "values": it.values.view(np.uint32).tolist()})
-        for n, each in enumerate(passes)
-        for it in each.loads or ()
-    ]
-    return {
-        "rows": Stream(beat_layout(design), [(n, beat) for n in rows for beat in _beats(rows[n], design, 0)]),
-        "words": Stream(word_layout(design), words),
-        "parameters": Stream(parameters_layout(design), parameters),
-    }
 
 
 def run_passes(
@@ -312,8 +282,7 @@ def run_passes(
                 results[len(taken) - 1].append(list(result["values"]))
                 writes[len(taken) - 1] += 4 * design.array_columns
 
-    streams = [
-        (getattr(kernel, name), payloads) for name, (_, payloads) in streams_of(passes, rows, design).items()
-    ]
-    _simulate(kernel, state, take, *(give(stream, payloads) for stream, payloads in streams if payloads))
+    streams = payloads_of(passes, rows, design).items()
+    given = (give(getattr(kernel, name), payloads) for name, payloads in streams if payloads)
+    _simulate(kernel, state, take, *given)
     return [each._replace(traffic=(reads[n], writes[n])) for n, each in enumerate(found)]

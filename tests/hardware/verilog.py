@@ -10,9 +10,10 @@ from pathlib import Path
 import numpy as np
 
 from sagann.hardware import KernelDesign, Pass
-from sagann.hardware.rtl.streams import encoded_pass, pass_layout
+from sagann.hardware.rtl.accelerator import Accelerator
+from sagann.hardware.rtl.streams import encoded_pass, payloads_of
 from sagann.hardware.yosys import verilog_of
-from tests.hardware.simulated import Array, PassRun, Stream, streams_of
+from tests.hardware.simulated import Array, PassRun
 
 BENCH, MAIN = (Path(__file__).with_name(name) for name in ("bench.v", "main.cpp"))
 # Parts that Verilator compiles once and links several times: without them it compiles 2,048 multiply-accumulators.
@@ -55,21 +56,22 @@ def run_verilog(
 ) -> list[PassRun]:
     """Run passes, as :func:`tests.hardware.simulated.run_passes` does."""
     (folder / "accelerator.v").write_text(verilog_of(design))
-    streams = streams_of(passes, rows, design)
-    passes_stream = Stream(pass_layout(design), [(n, encoded_pass(each, design)) for n, each in enumerate(passes)])
-    sizes = {"BITS_RESULTS": 33 * design.array_columns}
-    for name, (layout, payloads) in {**streams, "passes": passes_stream}.items():
+    payloads = payloads_of(passes, rows, design)
+    payloads["passes"] = [(number, encoded_pass(each, design)) for number, each in enumerate(passes)]
+    kernel, sizes = Accelerator(design), {"BITS_RESULTS": 33 * design.array_columns}
+    layouts = {name: getattr(kernel, name).payload.shape() for name in payloads}
+    for name, layout in layouts.items():
         # One more, which is not given any more.
-        values = [*(layout.const(payload).as_bits() for _, payload in payloads), 0]
+        values = [*(layout.const(payload).as_bits() for _, payload in payloads[name]), 0]
         (folder / f"{name}.hex").write_text("".join(f"{value:x}\n" for value in values))
-        sizes |= {f"BITS_{name.upper()}": layout.size, f"NUM_{name.upper()}": len(payloads)}
+        sizes |= {f"BITS_{name.upper()}": layout.size, f"NUM_{name.upper()}": len(payloads[name])}
     (folder / "sizes.v").write_text("".join(f"localparam {name} = {size};\n" for name, size in sizes.items()))
     output = _run(folder, build(folder))
     size = 4 * design.array_columns
     results = [int(line, 16) >> design.array_columns for line in (folder / "results.hex").read_text().split()]
     values = np.frombuffer(b"".join(each.to_bytes(size, "little") for each in results), dtype=np.float32)
     values = values.reshape(-1, design.array_columns)
-    num_bytes = np.array([-(-layout.size // 8) for layout, _ in streams.values()])
+    num_bytes = np.array([-(-layouts[name].size // 8) for name in ("rows", "words", "parameters")])
     # Cycle, stalls by cause, and what each stream has given, at the start of each pass.
     taken = np.array([list(map(int, line.split()[1:])) for line in output.splitlines() if line.startswith("pass ")])
     return [

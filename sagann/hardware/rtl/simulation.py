@@ -12,7 +12,7 @@ from sagann.hardware.design import KernelDesign
 from sagann.hardware.passes import Pass
 from sagann.hardware.program import Array
 from sagann.hardware.rtl.accelerator import Accelerator
-from sagann.hardware.rtl.streams import encoded_pass, encoded_words
+from sagann.hardware.rtl.streams import encoded_pass, payloads_of
 
 
 def run_circuits(passes: Sequence[Pass], rows: Mapping[int, Array], design: KernelDesign) -> list[Array]:
@@ -27,25 +27,12 @@ def run_circuits(passes: Sequence[Pass], rows: Mapping[int, Array], design: Kern
             await _give(ctx, kernel.passes, encoded_pass(each, design))
             num_taken += 1
 
-    async def give_rows(ctx: Any) -> None:
-        for arriving in rows.values():
-            padded = np.zeros(
-                (len(arriving), design.beats(design.chunks(arriving.shape[1])), design.beat_bytes // 4)
-            )
-            padded.reshape(len(arriving), -1)[:, : arriving.shape[1]] = arriving
-            beats = padded.astype(np.float32).view(np.uint32)
-            for beat in beats.reshape(-1, design.beat_chunks, design.lanes).tolist():
-                await _give(ctx, kernel.rows, beat)
+    def giving(name: str, payloads: list[tuple[int, Any]]) -> Any:
+        async def give(ctx: Any) -> None:
+            for _, payload in payloads:
+                await _give(ctx, getattr(kernel, name), payload)
 
-    async def give_words(ctx: Any) -> None:
-        for each in passes:
-            for word in encoded_words(each, design) if each.program else ():
-                await _give(ctx, kernel.words, word)
-
-    async def give_parameters(ctx: Any) -> None:
-        for it in (it for each in passes for it in each.loads or ()):
-            values = it.values.view(np.uint32).tolist()
-            await _give(ctx, kernel.parameters, {"row": it.row, "address": it.address, "values": values})
+        return give
 
     async def take(ctx: Any) -> None:
         while num_taken <= len(passes):
@@ -55,7 +42,8 @@ def run_circuits(passes: Sequence[Pass], rows: Mapping[int, Array], design: Kern
 
     simulator = Simulator(kernel)
     simulator.add_clock(1e-6)
-    for bench in (give_passes, give_rows, give_words, give_parameters, take):
+    streams = payloads_of(passes, rows, design)
+    for bench in (give_passes, take, *(giving(*each) for each in streams.items() if each[1])):
         simulator.add_testbench(bench)
     simulator.run()
     shape = (-1, design.array_columns)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 from amaranth.lib import data, stream
 from amaranth.utils import ceil_log2, exact_log2
 
 from sagann.hardware.design import KernelDesign
 from sagann.hardware.passes import Pass
+from sagann.hardware.program import Array
 
 COUNT_BITS = 32
 
@@ -170,3 +173,32 @@ def encoded_words(settings: Pass, design: KernelDesign) -> list[dict[str, Any]]:
         }
         for word in range(program.num_words)
     ]
+
+
+def encoded_rows(rows: Array, design: KernelDesign, *, padding: float = 0.0) -> list[Any]:
+    """Rows as values of :func:`beat_layout`."""
+    chunks = design.chunks(rows.shape[1])
+    padded = np.full((len(rows), design.beats(chunks) * design.beat_chunks * design.lanes), padding, np.float32)
+    padded[:, : rows.shape[1]] = rows
+    encoded: list[Any] = padded.view(np.uint32).reshape(-1, design.beat_chunks, design.lanes).tolist()
+    return encoded
+
+
+def payloads_of(
+    passes: Sequence[Pass], rows: Mapping[int, Array], design: KernelDesign
+) -> dict[str, list[tuple[int, Any]]]:
+    """What the streams of the accelerator give for passes besides these, by name, with the number of the pass; ``rows`` by that number."""
+    return {
+        "rows": [(number, beat) for number in rows for beat in encoded_rows(rows[number], design)],
+        "words": [
+            (number, word)
+            for number, each in enumerate(passes)
+            if each.program
+            for word in encoded_words(each, design)
+        ],
+        "parameters": [
+            (number, {"row": it.row, "address": it.address, "values": it.values.view(np.uint32).tolist()})
+            for number, each in enumerate(passes)
+            for it in each.loads or ()
+        ],
+    }
