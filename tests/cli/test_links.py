@@ -121,7 +121,6 @@ def test_the_split_of_edges_that_an_archive_states_is_measured(
         assert "edge data 'split' say which edges are learned, validate and test" in ended.err
         assert ("left out: edge_year" in ended.err) == (data == "g.npz")
         kept, links = held[-1].topology, held[-1].links
-        assert links is not None
         test = links.splits["test"]
         for ends, wanted in (((links.src[test], links.dst[test]), 2), ((kept.indices, kept.edge_dst()), 0)):
             measured = sorted(zip(*(each.tolist() for each in ends), strict=True))

@@ -24,7 +24,6 @@ def test_a_split_its_seconds_and_one_more_accelerator(invoke: Invoke) -> None:
     ended = invoke(*PLAN, "--devices", "host,accelerator,accelerator", *U250)
     assert ended.code == 0, ended.err
     found = re.search(r"Seeds of an iteration: (.+); 40 in all", ended.out)
-    assert found is not None
     assert sum(map(int, re.findall(r"(\d+) on ", found[1]))) == 40
     assert "on accelerator1" in found[1]
     assert "Machine: two AMD EPYC 7763 and four Xilinx Alveo U250" in ended.out

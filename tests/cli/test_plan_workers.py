@@ -86,7 +86,6 @@ def test_what_a_run_has_learned_divides_the_graph(tmp_path: Path, invoke: Invoke
     shares = [float(share) for share in re.findall(r"([\d.]+)%", ended.out.split("The slowest worker")[0])]
     assert shares == pytest.approx([66.7, 33.3], abs=2.0)
     found = re.search(r"balanced by: edges ([\d.]+) ms, vertices ([\d.]+) ms, cost ([\d.]+) ms", ended.out)
-    assert found is not None
     by_edges, by_vertices, by_cost = map(float, found.groups())
     assert by_edges == pytest.approx(1.5 * by_cost, rel=0.03)
     assert by_vertices > 1.3 * by_cost

@@ -48,7 +48,6 @@ def trained(name: str, graph: Graph, num_threads: int) -> list[torch.Tensor]:
     torch.manual_seed(0)
     model = build_model(ModelConfig(model=name, hidden=16), graph)
     graph = model.prepare(graph)
-    assert graph.labels is not None
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     found = []
     for _ in range(2):

@@ -38,7 +38,6 @@ def program_of(name: str) -> tuple[ModelProgram, list[Topology]]:
     graph = labelled_graph(200, 900)
     model = build_model(ModelConfig(model=name, hidden=16, heads=2, layers=2, dropout=0.0), graph)
     graph = model.prepare(graph)
-    assert graph.features is not None
     hops = list(graph.hops(model.num_hops))
     return captured(model, hops, graph.features, x_is_constant=True), hops
 

@@ -180,7 +180,6 @@ def works(name: str, num_intervals: int) -> tuple[Graph, list[tuple[Step, Work]]
 def works_of(model: nn.Module, graph: Graph, num_intervals: int) -> tuple[Graph, list[tuple[Step, Work]]]:
     bounds = equal_vertices(N, num_intervals)
     streamed = StreamedModel(model, list(graph.hops(model.num_hops)), bounds)
-    assert graph.features is not None
     program, schedule, plan = streamed.plan(graph.features, folded=True)
     work = work_of(Planned(program, schedule, plan), graph.features)
     steps = [each for each in plan.operations if isinstance(each, Step) and each.kind != "return"]
@@ -209,7 +208,6 @@ def test_products_and_rows_of_a_gcn(num_intervals: int) -> None:
 @pytest.mark.filterwarnings("ignore:Sparse CSR")
 def test_maps_of_sparse_features_read_a_row_of_the_weight_for_each_nonzero() -> None:
     graph = labelled_graph(N, E)
-    assert graph.features is not None
     sparse = graph.features.clone()
     sparse[:, 3:] = 0
     graph = replace(graph, features=sparse.to_sparse_csr())

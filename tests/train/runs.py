@@ -150,7 +150,6 @@ def community_graph(num_vertices: int = 90, *, multi_label: bool = False, num_cl
 def values_graph(num_vertices: int = 90, *, num_targets: int = 1) -> Graph:
     """Targets that depend on a vertex's features and on those of its neighbours, with little noise; splits by turns."""
     graph = community_graph(num_vertices)
-    assert isinstance(graph.features, Tensor)
     generator = torch.Generator().manual_seed(9)
     weights = torch.randn(2, 8, num_targets, generator=generator)
     means = (dense_means(graph) @ graph.features.double()).float()

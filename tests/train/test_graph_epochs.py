@@ -51,7 +51,6 @@ class PlainTwin(nn.Module):
 
     def forward(self, graph: Graph, graphs: Tensor) -> Tensor:
         gnn = self.model.gnn
-        assert graph.graph_ptr is not None
         parts = [torch.arange(*graph.graph_ptr[g : g + 2].tolist()) for g in graphs.tolist()]
         rows = torch.cat(parts)
         x, mean = graph.features[rows].double(), dense_means(graph)[rows][:, rows]

@@ -68,7 +68,6 @@ def test_a_rehearsed_forecast_is_near_what_is_measured() -> None:
 def test_files_are_taken_to_be_cached_where_memory_has_room_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
     model, graph = model_and_graph()
     planned = foretell(model, graph, budget_bytes=600_000, on_disk=True)
-    assert graph.features is not None
     schedule, plan = planned.schedule, planned.plan
     files = schedule.edge_bytes + schedule.constant_bytes + plan.spilled_bytes + graph.features.nbytes
     for room, expected in ((600_000 + files, "file cache"), (600_000 + files - 1, "disk"), (None, "disk")):
@@ -101,7 +100,6 @@ def test_a_rehearsal_times_every_kind_of_step_and_changes_nothing() -> None:
 
 def test_a_rehearsal_passes_over_intervals_without_vertices() -> None:
     model, graph = model_and_graph()
-    assert graph.features is not None
     streamed = StreamedModel(model, list(graph.hops(2)), (0, 0, 0, 700, 2000))
     planned = streamed.plan(graph.features, folded=True)
     assert all(factor > 0 for factor in rehearse(model, graph, planned, ROUND).values())

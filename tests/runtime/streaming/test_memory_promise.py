@@ -30,14 +30,12 @@ class Driver:
 
     def told(self) -> dict[str, float]:
         """The next line of the process; empty where the process has ended."""
-        assert self.process.stdout is not None
         line = self.process.stdout.readline()
         found: dict[str, float] = json.loads(line) if line else {}
         return found
 
     def go_on(self) -> dict[str, float]:
         """Let the process go on, and give its next line."""
-        assert self.process.stdin is not None
         self.process.stdin.write("\n")
         self.process.stdin.flush()
         return self.told()
