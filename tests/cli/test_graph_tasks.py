@@ -13,7 +13,7 @@ import pytest
 from sagann.storage import save_graph
 from sagann.train import load_run
 from tests.cli.conftest import Invoke
-from tests.train.graphs_of import on_answers_of_vertices, rings_and_stars
+from tests.train.graphs_of import rings_and_stars
 
 GIN = ("--model", "gin", "--hidden", 8, "--dropout", 0, "--epochs", 3, "--batch-size", 8)
 
@@ -82,12 +82,3 @@ def test_the_programs_of_a_models_layers_are_shown(invoke: Invoke, rings: Path) 
     shown = invoke("plan", rings, "--model", "gin")
     assert shown.code == 0
     assert "gnn.layers.0, GIN" in shown.out
-
-
-def test_a_graph_with_several_kinds_of_answers_wants_a_task(invoke: Invoke, tmp_path: Path) -> None:
-    save_graph(on_answers_of_vertices(rings_and_stars()), tmp_path / "both")
-    refused = invoke("train", tmp_path / "both", *GIN, "--out", tmp_path / "run")
-    assert "Choose classification or graph-classification" in refused.err
-    trained = invoke("train", tmp_path / "both", *GIN, "--task", "graph-classification", "--out", tmp_path / "run")
-    assert trained.code == 0
-    assert "also has labels of 3 classes" in trained.err

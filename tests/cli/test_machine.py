@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -42,13 +41,6 @@ def probed(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     return folders
 
 
-def test_a_device_that_is_not_there(invoke: Invoke, probed: list[Path]) -> None:
-    outcome = invoke("machine", "--device", "cuda:99")
-    assert outcome.code == 2
-    assert "no such device: 'cuda:99'" in outcome.err
-    assert not probed
-
-
 def test_the_table(invoke: Invoke, probed: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     outcome = invoke("machine")
@@ -79,18 +71,6 @@ def test_the_file(invoke: Invoke, probed: list[Path], tmp_path: Path) -> None:
     assert probed == [disk]
     assert Machine.from_toml(out.read_text(), where=str(out)) == MACHINE
     assert sorted(each.name for each in tmp_path.iterdir()) == ["disk", "machine.toml"]
-
-
-def test_a_missing_disk_is_said_in_two_parts(invoke: Invoke, tmp_path: Path) -> None:
-    outcome = invoke("machine", "--disk", tmp_path / "none", "--out", tmp_path / "machine.toml")
-    assert outcome.code == 2
-    _, *lines = outcome.err.splitlines()
-    assert lines == [
-        f"Error: the disk cannot be measured: {os.strerror(2)} (in '{tmp_path / 'none'}')",
-        "  hint: Name a folder that exists, on a disk with room, and that you may write to.",
-    ]
-    assert outcome.out == ""
-    assert list(tmp_path.iterdir()) == []
 
 
 def findings(*, core_ok: bool) -> list[Finding]:
