@@ -27,21 +27,12 @@ from sagann.plan.waits import waits_of
 from sagann.runtime.workers import WorkerPart
 from tests.graphs import labelled_graph
 from tests.parts import cut_all, parts_of, program_of
-from tests.runtime.workers.exactness_driver import graph_of
+from tests.runtime.workers.exactness_driver import Sum, graph_of
 
 MODELS = ["gcn", "gat", "ggnn", "sums"]
 BAND = "a band"
 "Most intervals have no edge from the halo, and no row that others need: exchanges end at the last ones."
 COUNTS = (4, 6, 3)
-
-
-class Sum(sagann.SagaLayer):
-    """The sum of the in-neighbours' rows, so that what one layer gathers is what the next one reads."""
-
-    accumulator = "sum"
-
-    def apply_vertex(self, vertex: object, accum: object) -> object:
-        return accum
 
 
 class Sums(nn.Module):

@@ -132,13 +132,11 @@ def streamed(count: int, dialect: str = "auto") -> Run:
 RUNS = [
     as_written,
     in_memory(),
-    in_memory(dialect="naive"),
     in_tiles(7),
     in_tiles(1 << 16),
     streamed(1),
     streamed(2),
     streamed(5),
-    streamed(3, "naive"),
 ]
 
 
