@@ -10,7 +10,6 @@ from typing import get_args
 import pytest
 from torch import nn
 
-import sagann
 from sagann.graph import Graph
 from sagann.nn import GCN, ModelConfig, build_model
 from sagann.plan.epoch import MemoryPolicy, Planned, plan_constants, plan_epoch

@@ -14,7 +14,7 @@ from sagann.graph import Topology
 from sagann.nn import build_model
 from sagann.nn.zoo import ModelConfig
 from sagann.plan import equal_vertices
-from sagann.plan.epoch import plan_constants, plan_epoch
+from sagann.plan.epoch import plan_epoch
 from sagann.plan.fit import fitted_intervals, hop_sizes
 from sagann.plan.gradients import Gradients, undivided_of
 from sagann.plan.hops import CSC
