@@ -16,7 +16,7 @@ from sagann.storage import load_graph
 from sagann.train.run_folder import RunFolder
 from tests.cli.conftest import Invoke
 from tests.cli.test_launch import ENVIRONMENT, by_hand, ended
-from tests.cli.test_plan_workers import learned_state
+from tests.cli.test_plan_run import learned_state
 from tests.cli.warm import Warm
 
 pytestmark = [pytest.mark.distributed, pytest.mark.slow]

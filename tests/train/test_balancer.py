@@ -19,7 +19,7 @@ from sagann.runtime.workers.stopwatch import Lap, Stopwatch
 from sagann.storage import load_graph
 from sagann.train import Contract, Predictor
 from sagann.train.balancer import Balancer, Learned, read_learned
-from tests.cli.test_plan_workers import learned_state
+from tests.cli.test_plan_run import learned_state
 from tests.graphs import labelled_graph
 from tests.runtime.workers.threads import in_threads
 from tests.train.runs import CPU
