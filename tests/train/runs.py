@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from sagann.graph import Graph, Topology
-from sagann.graph.rows import csr_tensor, offsets_of
 from sagann.nn import ModelConfig
 from sagann.saga import SagaLayer
 from sagann.train import (
@@ -27,6 +26,7 @@ from sagann.train import (
     Trainer,
     TrainResult,
 )
+from tests.graph.graphs import sparse
 
 CPU = torch.device("cpu")
 
@@ -189,10 +189,7 @@ def predictor_of(model: nn.Module | None = None, graph: Graph | None = None) -> 
 
 def sparse_graph() -> Graph:
     graph = community_graph()
-    x = graph.features * (graph.features > 0.5)
-    vertices, columns = x.nonzero().unbind(1)
-    offsets = offsets_of(torch.bincount(vertices, minlength=len(x)))
-    return replace(graph, features=csr_tensor(offsets, columns, x[vertices, columns], num_columns=x.shape[1]))
+    return replace(graph, features=sparse(graph.features * (graph.features > 0.5)))
 
 
 def lines_of(run_dir: Path) -> list[dict[str, Any]]:

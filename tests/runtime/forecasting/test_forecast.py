@@ -15,7 +15,6 @@ import pytest
 import torch
 from torch import nn
 
-from sagann.errors import MissingDependencyError
 from sagann.free_space import Memory
 from sagann.graph import Graph, Topology, sbm_graph
 from sagann.graph.rows import csr_tensor
@@ -189,14 +188,6 @@ def test_a_picture_names_the_run_its_two_halves_and_its_memory(
     assert set(budget.get_ydata()) == {4.0}
     assert memory.get_ylabel() == "memory, MiB"
     assert [text.get_text().strip() for text in memory.texts] == ["budget"]
-
-
-def test_without_matplotlib_the_extra_is_named(
-    tmp_path: Path, planned: Timeline, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("sagann.storage.picture.can_draw", lambda: False)
-    with pytest.raises(MissingDependencyError, match=r"sagann\[plots\]"):
-        timeline_files.write_picture(tmp_path / "timeline.png", {"planned": planned})
 
 
 GRAPH = Graph(

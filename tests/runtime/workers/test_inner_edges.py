@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -77,30 +77,32 @@ def gradients(
     return {"out": out.detach(), **dict(zip(wanted, found, strict=True))}
 
 
-@pytest.mark.parametrize("name", ["isolated vertices", "one hub"])
-@pytest.mark.parametrize("accumulator", LAYERS)
-def test_results_and_gradients_are_those_of_one_process(accumulator: str, name: str) -> None:
-    topology = TOPOLOGIES[name]
-    generator = torch.Generator().manual_seed(0)
-    torch.manual_seed(0)
-    layer = LAYERS[accumulator]().double()
-    x = torch.randn(topology.num_src, 4, dtype=torch.float64, generator=generator)
-    weight = topology.edge_data["weight"].double()
-    expected = gradients(
-        layer, topology, x, weight, torch.ones_like(layer(topology.with_edge_data(weight=weight), x))
-    )
+def assert_as_one_process(
+    layer: sagann.SagaLayer, topology: Topology, x: Tensor, weight: Tensor, size: int
+) -> None:
+    upstream = torch.ones_like(layer(topology.with_edge_data(weight=weight), x))
+    expected = gradients(layer, topology, x, weight, upstream)
 
     def work(workers: Workers) -> dict[str, Tensor]:
         part = part_topology(topology, workers)
-        rows = part.remote.part.vertices
-        own = torch.ones(part.num_dst, *expected["out"].shape[1:], dtype=torch.float64)
-        return gradients(layer, part, x[rows], weight[part.remote.part.edges], own)
+        own = upstream[: part.num_dst]
+        return gradients(layer, part, x[part.remote.part.vertices], weight[part.remote.part.edges], own)
 
-    found = in_threads(work, 4)
+    found = in_threads(work, size)
     for key in ("out", "x", "weight"):
         assert_close(torch.cat([each[key] for each in found]), expected[key])
     for key, _ in layer.named_parameters():
         assert_close(torch.stack([each[key] for each in found]).sum(0), expected[key])
+
+
+@pytest.mark.parametrize("name", ["isolated vertices", "one hub"])
+@pytest.mark.parametrize("accumulator", LAYERS)
+def test_results_and_gradients_are_those_of_one_process(accumulator: str, name: str) -> None:
+    topology = TOPOLOGIES[name]
+    torch.manual_seed(0)
+    layer = LAYERS[accumulator]().double()
+    x = torch.randn(topology.num_src, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    assert_as_one_process(layer, topology, x, topology.edge_data["weight"].double(), 4)
 
 
 def test_edges_that_are_overwritten_before_the_backward_are_refused() -> None:
@@ -124,17 +126,9 @@ class RecordedWorkers(ThreadedWorkers):
         super().__init__(rank, size, queues)
         self.events: list[str] = []
 
-    def begin(
-        self,
-        sends: Mapping[int, Tensor],
-        receives: Mapping[int, Tensor],
-        doing: str,
-        *,
-        timeout_s: float | None = None,
-        tag: int = 0,
-    ) -> Callable[..., None]:
+    def begin(self, sends: Any, receives: Any, doing: str, **options: Any) -> Callable[..., None]:
         self.events.append(f"begin {doing}")
-        finish = super().begin(sends, receives, doing, timeout_s=timeout_s, tag=tag)
+        finish = super().begin(sends, receives, doing, **options)
 
         def noted() -> None:
             finish()
@@ -193,15 +187,4 @@ def test_edge_data_that_change_are_read_anew() -> None:
 @pytest.mark.parametrize("accumulator", ["max", "min"])
 def test_of_equal_extrema_the_first_edge_in_the_graph_gets_the_gradient(accumulator: str) -> None:
     topology = random_topology(60, 300)
-    layer = Reduced(4, accumulator)
-    x, weight = torch.ones(60, 4), torch.ones(topology.num_edges)
-    expected = gradients(layer, topology, x, weight, torch.ones(60, 4))
-
-    def work(workers: Workers) -> dict[str, Tensor]:
-        part = part_topology(topology, workers)
-        ones = torch.ones(part.num_dst, 4)
-        return gradients(layer, part, x[part.remote.part.vertices], weight[part.remote.part.edges], ones)
-
-    found = in_threads(work, 2)
-    for key in ("out", "x", "weight"):
-        assert_close(torch.cat([each[key] for each in found]), expected[key])
+    assert_as_one_process(Reduced(4, accumulator), topology, torch.ones(60, 4), torch.ones(topology.num_edges), 2)
