@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from sagann import SagaLayer
+from sagann import GNN, SagaLayer
 from sagann.errors import LayerError
 from sagann.graph import Topology
 from sagann.runtime.in_memory.engine import CompiledEngine
@@ -91,24 +91,14 @@ def test_it_is_that_of_plain_pytorch(kind: type[OfEdges | OfVertices]) -> None:
         assert engine.why_not(layer, x) == ""
 
 
-class Model(nn.Module):
-    """Two layers."""
-
-    def __init__(self, kind: type[OfEdges | OfVertices]) -> None:
-        super().__init__()
-        self.first, self.second = kind(8, 16), kind(16, 3)
-
-    def forward(self, hops: Any, x: Tensor) -> Tensor:
-        return self.second(hops[1], torch.relu(self.first(hops[0], x)))
-
-
 @pytest.mark.parametrize("kind", [OfEdges, OfVertices])
 def test_it_is_trained_on_mini_batches_and_refused_where_they_are_divided(kind: type[OfEdges | OfVertices]) -> None:
     config = TrainConfig(epochs=3, sample=(4, 4), batch_size=6)
-    assert Trainer(Model(kind), labelled_graph(), config, progress=False).fit().epochs == 3
+    model = GNN([kind(8, 16), kind(16, 3)])
+    assert Trainer(model, labelled_graph(), config, progress=False).fit().epochs == 3
     divided = replace(config, devices="host:1,accelerator:1")
     with pytest.raises(LayerError, match="mini-batches are divided among devices"):
-        Trainer(Model(kind), labelled_graph(), divided, progress=False).fit()
+        Trainer(model, labelled_graph(), divided, progress=False).fit()
 
 
 @pytest.mark.parametrize("kind", [OfEdges, OfVertices])
