@@ -104,7 +104,7 @@ MISTAKES = [
     ("data score BLOCKS --batch-size 0", "Invalid value for '--batch-size'"),
     # Machines.
     ("machine --device cuda:99", "no such device: 'cuda:99'"),
-    ("machine --disk none --out new", "the disk cannot be measured: No such file or directory (in 'none')"),
+    ("machine --disk none --out new.toml", "the disk cannot be measured: No such file or directory (in 'none')"),
     # Values that are none.
     ("train features.npz --out new", "feature is not finite: nan in column 2"),
     ("train labels.npz --out new", "label out of range: -7, but"),

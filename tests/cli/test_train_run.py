@@ -12,6 +12,7 @@ import pytest
 from sagann.graph import rmat_graph
 from sagann.storage import save_graph
 from tests.cli.conftest import Invoke
+from tests.plan.machines import ROUND
 
 QUICK = ("--hidden", "8", "--epochs", "3")
 
@@ -237,8 +238,10 @@ def commands_of_a_run(run: Path, tmp_path: Path) -> list[tuple[object, ...]]:
 
 @pytest.mark.parametrize("number", range(7))
 def test_a_model_file_that_only_a_run_folder_names_is_not_executed(
-    invoke: Invoke, trained: Path, tmp_path: Path, number: int
+    invoke: Invoke, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
+    # Measuring a machine takes half a minute.
+    monkeypatch.setattr("sagann.cli.plan_run.probe", lambda *_: ROUND)
     run, model = foreign_run(trained, tmp_path)
     command = commands_of_a_run(run, tmp_path)[number]
     before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
