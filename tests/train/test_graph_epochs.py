@@ -302,7 +302,7 @@ def test_a_preparation_that_loses_graphs_is_refused(monkeypatch: pytest.MonkeyPa
 
 def test_a_forward_that_takes_other_arguments_is_refused() -> None:
     class Mine(torch.nn.Module):
-        def forward(self, hops: Any, x: Any) -> Any:
+        def forward(self, hops: Any, x: Any, *, graph_ptr: Any) -> Any:
             return x
 
     with pytest.raises(InputError, match=r"cannot be called as model\(hops, x, graph_ptr\): .*too many positional"):
