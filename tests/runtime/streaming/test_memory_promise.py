@@ -133,7 +133,9 @@ A_FEW = 6
 
 @pytest.mark.slow
 @pytest.mark.alone
-@pytest.mark.parametrize("model", ["gcn", "ggnn", "residual-gcn:8"])
+@pytest.mark.parametrize(
+    "model", ["gcn", *(pytest.param(name, marks=pytest.mark.thorough) for name in ("ggnn", "residual-gcn:8"))]
+)
 def test_the_budget_that_is_offered_survives_and_is_of_use(
     model: str, limited: Callable[[int], Sequence[str]], tmp_path: Path
 ) -> None:
