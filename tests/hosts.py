@@ -186,9 +186,6 @@ def _keeper(program: str, *arguments: str, flags: Sequence[str]) -> Iterator[int
         text=True,
         start_new_session=True,
     ) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        assert process.stderr is not None
         try:
             if process.stdout.readline() != "ready\n":
                 pytest.skip(f"namespaces cannot be made here: {process.stderr.read().strip()}")

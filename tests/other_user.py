@@ -1,6 +1,6 @@
 """Another user of the machine, who may not do what root may.
 
-``python -m tests.other_user JSON`` runs sagann as that user: JSON is a list of commands, each a list of arguments.
+``python -m tests.other_user HOME JSON`` runs sagann as that user: JSON is a list of commands, each a list of arguments.
 """
 
 from __future__ import annotations
@@ -68,4 +68,7 @@ if __name__ == "__main__":
         for first in (["train", *run], ["evaluate", "--run", f"{folder}/run"]):
             assert _ended(first)["code"] == 0
     become_other()
-    sys.stdout.write(json.dumps([_ended(arguments) for arguments in json.loads(sys.argv[1])]))
+    # Until here compiled code was found in the cache of this user.
+    os.environ["HOME"] = sys.argv[1]
+    os.environ.pop("XDG_CACHE_HOME", None)
+    sys.stdout.write(json.dumps([_ended(arguments) for arguments in json.loads(sys.argv[2])]))

@@ -42,8 +42,6 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def _loaded(module: Path) -> Any:
     """The function as another process has it."""
     spec = importlib.util.spec_from_file_location("doubling", module)
-    assert spec is not None
-    assert spec.loader is not None
     loaded = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(loaded)
     return loaded.doubled
@@ -236,7 +234,6 @@ def _compiling(kernel: Path) -> Iterator[tuple[TextIO, Path, list[Path]]]:
 
 def test_a_process_waits_for_one_that_compiles_the_same_and_loads_what_that_keeps(kernel: Path) -> None:
     with _compiling(kernel) as (lock, folder, code), _start(kernel, longest_s=240.0) as second:
-        assert second.stdout is not None
         assert second.stdout.readline() == "waits\n"
         for path in code:
             path.replace(folder / path.name)

@@ -27,8 +27,6 @@ def hook() -> ModuleType:
 
 def _loaded(name: str) -> ModuleType:
     specification = importlib.util.spec_from_file_location(name, DOCS / f"{name}.py")
-    assert specification is not None
-    assert specification.loader is not None
     module = importlib.util.module_from_spec(specification)
     specification.loader.exec_module(module)
     return module
@@ -94,7 +92,6 @@ def _is_module(name: str) -> bool:
 
 def test_no_code_is_published() -> None:
     excluded = load_config(str(ROOT / "mkdocs.yml")).exclude_docs
-    assert excluded is not None
     for path in ("site_hook.py", "__pycache__/site_hook.cpython-311.pyc"):
         assert excluded.match_file(path)
     assert not excluded.match_file("training.md")
@@ -110,7 +107,6 @@ def test_docstrings_of_a_package_and_of_what_is_in_it_are_rewritten(tmp_path: Pa
     extensions = griffe.load_extensions(_loaded("site_docstrings").Docstrings)
     outer = griffe.load("outer", search_paths=[tmp_path], extensions=extensions)
     assert [outer[name].docstring.value for name in ("one", "inner.one")] == ["As ``Two``."] * 2
-    assert outer.docstring is not None
     assert (
         outer.docstring.value
         == outer["inner"].docstring.value

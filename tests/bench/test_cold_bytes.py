@@ -1,12 +1,15 @@
-"""Cold bytes: the table of scores, on a small graph."""
+"""Cold bytes: the table of scores, and what crosses the bus to a device, on small graphs."""
 
 from __future__ import annotations
 
 import sys
 
 import pytest
+import torch
 
-from bench.cold_bytes import scores
+from bench.cold_bytes import device as script, scores
+from bench.cold_bytes.device import COPY, main
+from tests.runtime.device.drivers import SimulatedDevices
 
 
 def test_no_score_takes_more_reads_than_the_oracle(
@@ -31,3 +34,47 @@ def test_no_score_takes_more_reads_than_the_oracle(
         assert 0 < max(others) <= oracle < 100
     # Where all rows are hot, nothing is read from the cold tier.
     assert found[1][4:] == found[3][4:] == ["100.0% less"] * 6 + ["-"] * 4
+
+
+TINY = ["--rmat", "3000,30000", "--labelled", "0.1", "--width", "8", "--rounds", "1", "--at-least", "0", "--fanouts", "3,2"]  # fmt: skip
+
+
+def _cells(text: str) -> dict[str, list[str]]:
+    rows = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| ")]
+    return {cells[0]: cells[1:] for cells in rows}
+
+
+def assert_complete(text: str) -> None:
+    """Every way has its row; the more rows are hot, the fewer cross the bus."""
+    cells = _cells(text)
+    assert list(cells) == [
+        "way",
+        COPY,
+        *(f"{part}% hot, {what}" for part in (0, 20, 100) for what in ("rows(ids)", "its kernel")),
+        "index_select, copy; 1 threads",
+        "index_select, copy; 2 threads",
+        "index_select on the device",
+    ]
+    hot = [float(cells[f"{part}% hot, its kernel"][2].removesuffix("%")) for part in (0, 20, 100)]
+    assert hot[0] == 0 < hot[1] < hot[2] == 100
+    assert cells[COPY][4] == "1.00"
+    assert cells["100% hot, rows(ids)"][3:] == ["-", "-"]
+    assert float(cells["0% hot, rows(ids)"][4]) >= 0
+
+
+def test_a_tiny_graph_is_measured_on_the_processor(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(script, "devices_of", lambda device: SimulatedDevices([1 << 30]))
+    assert main([*TINY, "--device", "cpu", "--hot", "0", "0.2", "1", "--threads", "2"]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("# Rows of features for a CUDA device\n")
+    assert "the processor, " in said
+    assert_complete(said)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_a_tiny_graph_is_measured_on_a_device(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*TINY, "--hot", "0", "0.2", "1", "--threads", "2"]) == 0
+    assert_complete(capsys.readouterr().out)

@@ -1,4 +1,4 @@
-"""The benchmark of hybrid training, on a graph of a few edges."""
+"""The benchmarks of hybrid training, on graphs of a few edges: of trainers, and of processor and device together."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import subprocess
 import sys
 
 import pytest
+
+from bench.hybrid.device import main
 
 SMALL = "--vertices 3e3 --edges 3e4 --features 8 --hidden 8 --batch-size 64 --settle 8 --measured 12 --searched 5 --quotas 1 0.5 --rates 1"
 
@@ -26,3 +28,16 @@ def test_every_number_is_measured() -> None:
     policies = [line.strip("| ").split(" | ") for line in slowed.splitlines()[4:] if line.startswith("| ")]
     assert [row[0] for row in policies] == ["static", "joint", "hyscale"]
     assert all(float(row[2]) > 0 for row in policies)
+
+
+def test_each_task_has_a_table_with_a_row_for_each_contestant(capsys: pytest.CaptureFixture[str]) -> None:
+    sizes = ["--vertices", "2e3", "--edges", "2e4", "--features", "8", "--hidden", "8", "--batch-size", "64"]
+    turns = ["--settle", "2", "--measured", "2", "--rounds", "2", "--threads", "1"]
+    main(["--device", "cpu", "--tasks", "sage:3,2", "gcn:2,2", *sizes, *turns])
+    printed = capsys.readouterr().out
+    assert "2,000 vertices" in printed
+    for task in ("sage, fanouts 3,2", "gcn, fanouts 2,2"):
+        rows = printed.split(f"## {task}")[1].split("##")[0].splitlines()
+        found = {row.split("|")[1].strip(): row.split("|")[2] for row in rows if row.startswith("| the ")}
+        assert set(found) == {"the processor", "the device"}
+        assert all(float(milliseconds) > 0 for milliseconds in found.values())

@@ -1,4 +1,4 @@
-"""The streaming benchmark: its ways compute the same, and its budgets are kept or raised."""
+"""The benchmarks of streaming and of size: ways that compute the same within budgets, and whole commands at a tiny scale."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from bench.contest import Rules
+from bench.size.__main__ import main
+from bench.size.limit import Limit
 from bench.streaming import __main__ as streaming
 from bench.streaming.__main__ import HEADER
 from bench.streaming.worker import WAYS
@@ -44,3 +46,39 @@ def test_a_tiny_graph_gives_a_row_for_every_way_and_all_compute_the_same(
         assert int(row["P"]) > 1
         assert float(row["expected s"]) > 0
         assert float(row["planned MiB"]) <= float(row["budget MiB"]) <= float(folded["planned MiB"])
+
+
+def limited(num_bytes: int, tmp_path: Path) -> Limit:
+    try:
+        return Limit(f"sagann-test-{tmp_path.name}", num_bytes)
+    except RuntimeError as error:
+        pytest.skip(str(error))
+
+
+@pytest.mark.thorough
+def test_the_whole_command_at_a_tiny_scale(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    limited(1 << 40, tmp_path).close()
+    machine = tmp_path / "machine.toml"
+    machine.write_text(ROUND.to_toml())
+    given = f"--scale 0.0002 --limit none --memory 2MiB --hidden 8 --work {tmp_path}/work --machine {machine}"
+    assert main(given.split()) == 0
+    said = capsys.readouterr().out
+    assert "Expected: " in said
+    for name in ("sagann", "pyg:edge_index", "pyg:csr"):
+        assert f"| {name} | ok | 3 epochs |" in said
+    assert "sagann trains, and its loss falls; killed: nobody of pyg:edge_index, pyg:csr." in said
+    assert not (tmp_path / "work" / "at-1886" / "spill").exists()
+
+
+@pytest.mark.thorough
+@pytest.mark.distributed
+def test_two_workers_train_a_tiny_shape(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    limited(1 << 40, tmp_path).close()
+    options = ["--scale", "0.0005", "--limit", "none", "--memory", "4MiB", "--hidden", "8", "--epochs", "2"]
+    assert main(["--work", str(tmp_path), *options, "--workers", "2", "--threads", "1"]) == 0, (
+        capsys.readouterr().err
+    )
+    page = capsys.readouterr().out
+    assert "sagann trains, and its loss falls." in page
+    assert page.count("| ok | 2 epochs |") == 2
+    assert not list((tmp_path / "at-4715" / "spill").glob("*"))

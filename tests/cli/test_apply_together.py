@@ -16,7 +16,7 @@ from sagann.storage import load_graph
 from sagann.train.run_folder import RunFolder
 from tests.cli.conftest import Invoke
 from tests.cli.test_launch import ENVIRONMENT, by_hand, ended
-from tests.cli.test_plan_workers import learned_state
+from tests.cli.test_plan_run import learned_state
 from tests.cli.warm import Warm
 
 pytestmark = [pytest.mark.distributed, pytest.mark.slow]
@@ -79,7 +79,6 @@ def test_another_graph_is_cut_by_what_the_run_has_learned(
     shutil.copytree(trained, folder)
     run_folder = RunFolder(folder)
     newest = run_folder.checkpoints.newest(on_damaged=pytest.fail)
-    assert newest is not None
     # The embedded graph taught the costs; another one is cut.
     state = {**newest, "source": {"balance": learned_state()}}
     with run_folder.locked():

@@ -40,7 +40,6 @@ def test_csv_with_everything(invoke: Invoke, roads: Path, tmp_path: Path) -> Non
     assert graph.num_edge_types == 2
     assert graph.num_classes == 2
     assert graph.num_features == 4
-    assert graph.targets is not None
     assert graph.targets.tolist() == [0, 0.5, 1, 1.5]
     check_dataset(tmp_path / "g")
 

@@ -278,26 +278,6 @@ def test_workers_that_torchrun_restarts_resume_by_themselves(
     assert len(history(folder)) == EPOCHS + 2
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (("--sample", "5,5", "--balance", "cost"), "balance is 'cost', sample is [5, 5]"),
-        (("--memory", "2GiB", "--balance", "cost"), "balance is 'cost', memory is '2GiB'"),
-        (("--worker-timeout", "0"), "worker_timeout is refused: 0.0, expected seconds from 0.001 to 1e+06"),
-        (("--balance", "time"), "balance is refused: 'time', expected one of edges"),
-        (("--workers", "0"), "workers is refused: 0, expected an integer from 1 to 8192"),
-    ],
-)
-def test_what_workers_cannot_do_is_refused_before_they_start(
-    blocks: Path, tmp_path: Path, invoke: Invoke, options: tuple[str, ...], message: str
-) -> None:
-    arguments = ["train", "--data", blocks, "--device", "cpu", "--out", tmp_path / "run"]
-    ended = invoke(*arguments, *(() if "--workers" in options else ("--workers", 2)), *options)
-    assert ended.code == 2
-    assert message in ended.err
-    assert not (tmp_path / "run").exists()
-
-
 def test_workers_that_do_not_fit_memory_are_not_started(
     blocks: Path, tmp_path: Path, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -99,13 +99,6 @@ def test_data_and_runs_may_stand_without_the_name_of_their_option(
     assert invoke("evaluate", trained).out == invoke("evaluate", "--run", trained).out
     assert invoke("predict", trained, "--out", tmp_path / "p.csv").code == 0
     assert invoke("embed", trained, "--out", tmp_path / "e.npy").code == 0
-    twice = invoke("train", "demo", "--data", "demo")
-    assert twice.code == 2
-    assert "data is given twice: 'demo' and --data 'demo'" in twice.err
-    assert invoke("train", "demo", "gcn").code == 2
-    nothing = invoke("evaluate")
-    assert nothing.code == 2
-    assert "no run: neither a run folder nor --run" in nothing.err
 
 
 def test_threads(invoke: Invoke, blocks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

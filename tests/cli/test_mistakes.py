@@ -21,6 +21,7 @@ _PLAN, _SAMPLED = "plan demo --model gcn", "plan demo --model sage --sample 10,5
 _TRAINERS = "plan demo --model sage --sample 25,10 --batch-size 40 --devices host,accelerator"
 _U250 = f"{_TRAINERS} --machine epyc-7763-u250"
 _WORKERS = "evaluate RUN --workers 2"
+_TEAM = "train BLOCKS --device cpu --out new --workers"
 
 MISTAKES = [
     # Usage.
@@ -101,6 +102,13 @@ MISTAKES = [
     ("data score BLOCKS --fanouts 0", "fanout out of range: 0"),
     ("data score BLOCKS --split dev", "the dataset has no such split: 'dev', expected one of train, val, test, all"),
     ("data score BLOCKS --batch-size 0", "Invalid value for '--batch-size'"),
+    # Machines.
+    ("machine --device cuda:99", "no such device: 'cuda:99'"),
+    ("machine --disk none --out new.toml", "the disk cannot be measured: No such file or directory (in 'none')"),
+    # Values that are none.
+    ("train features.npz --out new", "feature is not finite: nan in column 2"),
+    ("train labels.npz --out new", "label out of range: -7, but"),
+    ("train train_mask.npz --out new", "the training split is empty"),
     # Files that are none of ours.
     ("train photo.npz", "photo.npz"),
     ("train graph.pt", "graph.pt"),
@@ -119,9 +127,22 @@ MISTAKES = [
     (f"{_TRAIN} --hidden 2000000000", "the work does not fit memory"),
     (f"{_TRAIN} --split thirds", "split is not understood"),
     (f"{_TRAIN} --split edges:0.85,0.05", "split is not understood"),
+    ("train BLOCKS --out text", "the folder holds something else than a run: 1 files"),
+    ("train BLOCKS --out text --overwrite", "the folder holds something else than a run: 1 files"),
+    ("train BLOCKS --out roads.csv", "the run folder is a file"),
+    ("train BLOCKS --out BLOCKS/run", "cannot be saved among the files of a dataset or of another run: they belong to"),
+    ("train BLOCKS --out RUN/checkpoints/run", "cannot be saved among the files of a dataset or of another run"),
+    ("train demo --data demo", "data is given twice: 'demo' and --data 'demo'"),
+    ("train demo gcn", "unexpected extra argument"),
     ("train --resume", "nothing to resume: no --out"),
     ("train --resume --out nowhere", "nothing to resume: there is no config.toml"),
     ("train --resume --overwrite --out nowhere", "cannot be continued and replaced"),
+    # Several workers.
+    (f"{_TEAM} 2 --sample 5,5 --balance cost", "balance is 'cost', sample is [5, 5]"),
+    (f"{_TEAM} 2 --memory 2GiB --balance cost", "balance is 'cost', memory is '2GiB'"),
+    (f"{_TEAM} 2 --worker-timeout 0", "worker_timeout is refused: 0.0, expected seconds from 0.001 to 1e+06"),
+    (f"{_TEAM} 2 --balance time", "balance is refused: 'time', expected one of edges"),
+    (f"{_TEAM} 0", "workers is refused: 0, expected an integer from 1 to 8192"),
     # Whole graphs.
     (f"{_RINGS} --sample 5,5", "sample is refused: (5, 5), expected None where whole graphs are learned"),
     (f"{_RINGS} --memory 1GiB", "memory is refused: '1GiB', expected None where whole graphs are learned"),
@@ -170,7 +191,9 @@ MISTAKES = [
     (f"{_PLAN} --balance cost", "nothing is divided without workers: --balance, and there is one process"),
     # Runs that are used.
     ("evaluate .", "not a run folder: run.json cannot be read"),
+    ("evaluate", "no run: neither a run folder nor --run"),
     ("predict RUN --out new.txt", "file type is unknown: '.txt'"),
+    ("predict RUN --out precious.npy", "a file stands there already: overwriting was not asked for"),
     ("predict RUN --out no/new.csv", "file cannot be written: there is no folder"),
     ("embed RUN --out precious.npy", "a file stands there already: overwriting was not asked for"),
     ("evaluate RUN --memory 10B", "the memory budget cannot be met"),
@@ -194,6 +217,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (path / "roads.csv").write_text("from,to,km,kind\n0,1,2.5,0\n1,2,1.0,1\n2,2,0.5,1\n0,1,4.0,0\n")
     (path / "bad.csv").write_text("a,b\n0,1\n0,one\n")
     np.savez(path / "n.npz", edge_index=np.zeros((2, 1), dtype=np.int64))
+    src = np.arange(12)
+    ring = {"features": np.eye(12, 4), "labels": src % 2, "train_mask": src % 3 == 0}
+    for name, at, value in (("features", (7, 2), np.nan), ("labels", 4, -7), ("train_mask", src, False)):
+        changed = {key: array.copy() for key, array in ring.items()}
+        changed[name][at] = value
+        np.savez(path / f"{name}.npz", edge_index=[src, (src + 1) % 12], **changed)
     (path / "photo.npz").write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(1000))
     (path / "graph.pt").write_bytes(b"PK\x03\x04")
     for name, file, content in (

@@ -1,8 +1,9 @@
-"""``sagann plan``: what a model becomes."""
+"""``sagann plan``: what a model becomes, alone, with several trainers (``--devices``) and with workers."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,11 +13,22 @@ import torch
 
 from sagann.cli.main import main
 from sagann.cli.plan_run import machine_in
+from sagann.cli.plan_trainers import sampled_counts
 from sagann.errors import InputError
+from sagann.graph import demo_graph
+from sagann.hybrid.forecast import predict
+from sagann.machines import published_machine
+from sagann.partition import CostModel, Measurement, count_cost_features
 from sagann.plan.epoch import Planned
 from sagann.plan.steps import Plan
 from sagann.report.plan_text import plan_text
 from sagann.runtime.streaming.executor import Executor
+from sagann.storage import load_graph
+from sagann.train import Contract, Run, TrainConfig
+from sagann.train.losses import default_loss
+from sagann.train.run_folder import RunFolder
+from tests.cli.conftest import Invoke
+from tests.hybrid.settings import assignment, job
 from tests.plan.machines import ROUND
 
 
@@ -171,3 +183,198 @@ def test_an_epoch_of_training_is_the_one_that_was_explained(
     (plan,) = explained
     assert plan.num_intervals > 1
     assert plan in executed
+
+
+PLAN = ("plan", "--data", "demo", "--model", "sage", "--sample", "25,10", "--batch-size", "40")
+U250 = ("--machine", "epyc-7763-u250")
+
+
+def test_a_split_its_seconds_and_one_more_accelerator(invoke: Invoke) -> None:
+    ended = invoke(*PLAN, "--devices", "host,accelerator,accelerator", *U250)
+    assert ended.code == 0, ended.err
+    found = re.search(r"Seeds of an iteration: (.+); 40 in all", ended.out)
+    assert sum(map(int, re.findall(r"(\d+) on ", found[1]))) == 40
+    assert "on accelerator1" in found[1]
+    assert "Machine: two AMD EPYC 7763 and four Xilinx Alveo U250" in ended.out
+    assert re.search(r"Threads of the processor: (\d+) sample, (\d+) load, (\d+) train\.", ended.out)
+    assert re.search(r"Expected: [\d.]+ m?s an iteration, [\d.e-]+ s an epoch", ended.out)
+    assert "The bottleneck is " in ended.out
+    assert "Expected with one more accelerator: " in ended.out
+
+
+def test_other_sizes_of_hardware_kernels(invoke: Invoke) -> None:
+    def propagation(*options: str) -> float:
+        ended = invoke(*PLAN, "--devices", "accelerator:fpga", *U250, *options)
+        assert ended.code == 0, ended.err
+        assert ("; kernels with scatter_pes=1,frequency_hz=1e8." in ended.out) == bool(options)
+        found = re.search(r"propagation ([\d.]+) (m?s) on accelerator0", ended.out)
+        assert found is not None
+        return float(found[1]) / {"s": 1, "ms": 1000}[found[2]]
+
+    assert propagation("--kernel", "scatter_pes=1,frequency_hz=1e8") > 1.5 * propagation()
+
+
+def test_accelerators_alone_and_a_machine_of_ones_own(invoke: Invoke, tmp_path: Path) -> None:
+    file = tmp_path / "machine.toml"
+    file.write_text(published_machine("epyc-7763-a5000").to_toml())
+    ended = invoke(*PLAN, "--devices", "accelerator", "--machine", file)
+    assert ended.code == 0, ended.err
+    assert "Seeds of an iteration: 40 on accelerator0; 40 in all" in ended.out
+    assert "0 train." in ended.out
+
+
+@pytest.fixture
+def cores(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Gives this machine a number of cores, and trainers of round figures."""
+
+    def given(count: int) -> None:
+        monkeypatch.setattr("sagann.hybrid.devices.num_cores", lambda: count)
+        monkeypatch.setattr("sagann.cli.plan_trainers.num_cores", lambda: count)
+        monkeypatch.setattr("os.sched_getaffinity", lambda pid: set(range(count)), raising=False)
+        found = predict(job(), assignment(30, 10))
+        monkeypatch.setattr("sagann.cli.plan_trainers.foretell_trainers", lambda trainer: (found, None))
+
+    return given
+
+
+@pytest.mark.parametrize("model", ["sage", "gat"])
+def test_this_machine_is_rehearsed(model: str, invoke: Invoke, cores: Callable[[int], None]) -> None:
+    cores(8)
+    ended = invoke(*PLAN, "--model", model, "--devices", "host,accelerator:2", "--link-rate", "1e8")
+    assert ended.code == 0, ended.err
+    assert "Sampling, loading and training a few mini-batches with every trainer ..." in ended.err
+    assert re.search(
+        r"Machine: this one, .+, rehearsed; 6 of 8 cores for the processor's tasks, 2 for accelerator0\.", ended.out
+    )
+    assert "Seeds of an iteration: 30 on the processor, 10 on accelerator0; 40 in all" in ended.out
+
+
+def test_a_real_trainer_is_rehearsed(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sagann.train.rehearsals.LONGEST_S", 0.0)
+    ended = invoke(*PLAN, "--devices", "accelerator:1")
+    assert ended.code == 0, ended.err
+    assert re.search(r"Seeds of an iteration: .+; 40 in all, 2 iterations an epoch\.", ended.out)
+    assert re.search(r"Expected: [\d.]+ m?s an iteration", ended.out)
+
+
+def test_more_cores_than_there_are_are_refused(invoke: Invoke, cores: Callable[[int], None]) -> None:
+    cores(2)
+    ended = invoke(*PLAN, "--devices", "host:1,accelerator:3")
+    assert ended.code == 2
+    assert "accelerators have more cores than there are: 3, and this process may use 2" in ended.err
+
+
+def test_a_machine_without_accelerators_is_refused(invoke: Invoke, tmp_path: Path) -> None:
+    file = tmp_path / "machine.toml"
+    text = published_machine("epyc-7763-u250").to_toml()
+    file.write_text("\n".join(line for line in text.splitlines() if not line.startswith(("devices", "links"))))
+    ended = invoke(*PLAN, "--devices", "host,accelerator", "--machine", file)
+    assert ended.code == 2
+    assert "machine lacks an accelerator: 'accelerator0', and there are none" in ended.err
+
+
+def test_counts_of_sampled_batches_and_the_rate_of_sampling() -> None:
+    graph = demo_graph()
+    graph = graph.with_splits({"train": torch.ones(graph.num_vertices, dtype=torch.bool)})
+    counts, edges_per_s = sampled_counts(graph, (5, 4), 64)
+    assert edges_per_s > 0
+    whole, half, few = counts(64), counts(32), counts(1)
+    assert whole.vertices[-1] == 64
+    # The seeds' edges are in proportion to them; vertices are shared.
+    assert whole.edges[-1] == pytest.approx(2 * half.edges[-1], rel=0.2)
+    assert half.vertices[0] < whole.vertices[0] < 2 * half.vertices[0]
+    assert 0 < few.vertices[0] < half.vertices[0]
+
+
+OPERATIONS = {"forward 0": 0, "forward 1": 64}
+BY_WORKERS = ("plan", "--data", "demo", "--model", "sage", "--workers", 2)
+
+
+def learned_state(*, device: str = "cpu", **change: Any) -> dict[str, Any]:
+    """What a run on the demo graph has learned: an edge takes a microsecond, and the second worker twice as long."""
+    topology, model = load_graph("demo").topology, CostModel()
+    features, num_vertices = count_cost_features(topology, [64], device=device), topology.num_dst
+    for cut in (num_vertices // 2, num_vertices // 3, num_vertices // 4):
+        model = model.updated(
+            Measurement(
+                kind=kind,
+                worker=worker,
+                features=features.of_part(first, stop, width).tolist(),
+                seconds=(1 + worker) * 1e-6 * features.of_part(first, stop, width)[1 if width else 0],
+            )
+            for worker, (first, stop) in enumerate([(0, cut), (cut, num_vertices)])
+            for kind, width in OPERATIONS.items()
+        )
+    return {"bounds": [0, 5, num_vertices], "operations": OPERATIONS, "model": model.to_plain(), **change}
+
+
+def run_folder(path: Path, state: dict[str, Any]) -> Path:
+    folder, graph = RunFolder(path), load_graph("demo")
+    run = Run(
+        path=path,
+        model="sage",
+        model_config=None,
+        train_config=TrainConfig(),
+        data="demo",
+        contract=Contract.of(graph),
+        versions={},
+        identity={"train": {"device": "cpu"}, "graph": {}},
+        class_names=(),
+        loss=default_loss("classification"),
+        automatic_bytes=None,
+    )
+    with folder.locked():
+        folder.write_run(run)
+        folder.checkpoints.write({"epoch": 5, "batch": 0, **state})
+    return path
+
+
+def test_parts_are_shown_with_their_halo(invoke: Invoke) -> None:
+    ended = invoke(*BY_WORKERS)
+    assert ended.code == 0, ended.err
+    assert "Parts of 2 workers, balanced by edges" in ended.out
+    graph = load_graph("demo")
+    rows = re.findall(r"│ +(\d) +│ +([\d,]+) +│ +([\d,]+) +│ +([\d.]+)% +│ +([\d,]+) +│ +- +│", ended.out)
+    vertices, edges = ([int(row[column].replace(",", "")) for row in rows] for column in (1, 2))
+    assert [row[0] for row in rows] == ["0", "1"]
+    assert sum(vertices) == graph.num_vertices
+    assert sum(edges) == graph.num_edges
+    assert abs(edges[0] - edges[1]) < graph.num_edges / 20
+    assert "Cost model" not in ended.out
+
+
+def test_a_budget_divides_no_other_way(invoke: Invoke) -> None:
+    ended = invoke(*BY_WORKERS, "--memory", "1GiB")
+    assert (ended.code, ended.out) == (0, invoke(*BY_WORKERS).out)
+    assert "What a worker streams is not planned" in ended.err
+
+
+def test_what_a_run_has_learned_divides_the_graph(tmp_path: Path, invoke: Invoke) -> None:
+    run = run_folder(tmp_path / "run", {"source": {"balance": learned_state()}})
+    ended = invoke(*BY_WORKERS, "--balance", "cost", "--learned", run)
+    assert ended.code == 0, ended.err
+    assert "Parts of 2 workers, balanced by cost" in ended.out
+    shares = [float(share) for share in re.findall(r"([\d.]+)%", ended.out.split("The slowest worker")[0])]
+    assert shares == pytest.approx([66.7, 33.3], abs=2.0)
+    found = re.search(r"balanced by: edges ([\d.]+) ms, vertices ([\d.]+) ms, cost ([\d.]+) ms", ended.out)
+    by_edges, by_vertices, by_cost = map(float, found.groups())
+    assert by_edges == pytest.approx(1.5 * by_cost, rel=0.03)
+    assert by_vertices > 1.3 * by_cost
+    assert "Cost model: nanoseconds on a worker of speed 1" in ended.out
+    assert "forward 1" in ended.out
+    assert "Speeds of the workers that were measured: 1.33, 0.67." in ended.out
+
+
+def test_without_a_model_the_first_parts_are_shown(invoke: Invoke) -> None:
+    ended = invoke(*BY_WORKERS, "--balance", "cost")
+    assert ended.code == 0, ended.err
+    assert "No cost model is given (--learned): parts begin with equal edges" in ended.err
+
+
+def test_the_settings_of_a_run_that_learned_nothing_give_the_first_parts(tmp_path: Path, invoke: Invoke) -> None:
+    run = run_folder(tmp_path / "run", {})
+    (run / "config.toml").write_text('[data]\ndata = "demo"\n[train]\nworkers = 2\nbalance = "cost"\n')
+    ended = invoke("plan", "--workers", 2, "--config", run / "config.toml")
+    assert ended.code == 0, ended.err
+    assert "The run gives no cost model: the run has learned no cost model" in ended.err
+    assert "parts begin with equal edges" in ended.err

@@ -42,7 +42,6 @@ def test_a_graph_is_changed_as_asked(
 ) -> None:
     graph = opened(ring, tmp_path, **dict.fromkeys(options, True))
     assert (graph.num_edges, graph.num_edge_types) == (num_edges, num_edge_types)
-    assert graph.features is not None
     assert graph.features[0].tolist() == row
 
 

@@ -126,10 +126,8 @@ def test_an_environment_in_which_numba_cannot_start(tmp_path: Path) -> None:
 
 def test_a_reader_that_goes_away(blocks: Path) -> None:
     process = start("data", "info", blocks)
-    assert process.stdout is not None
     process.stdout.close()
     assert process.wait(timeout=DEADLINE_S) == 0
-    assert process.stderr is not None
     assert process.stderr.read() == ""
     process.stderr.close()
 

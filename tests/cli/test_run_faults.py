@@ -100,16 +100,8 @@ def ended(blocks: Path, trained: Path, shared_folder: SharedFolder) -> dict[str,
                 [part.replace("{}", str(place)).replace("+", " ") for part in command.split()]
                 for command in commands.values()
             ]
-            environment = {**os.environ, "HOME": str(place / "own home")}
-            environment.pop("XDG_CACHE_HOME", None)
-            done = subprocess.run(
-                [sys.executable, "-m", "tests.other_user", json.dumps(words)],
-                capture_output=True,
-                text=True,
-                cwd=ROOT,
-                env=environment,
-                check=False,
-            )
+            command = [sys.executable, "-m", "tests.other_user", str(place / "own home"), json.dumps(words)]
+            done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
             assert done.returncode == 0, done.stderr
             (folder / "ended.json").write_text(json.dumps([str(place), *json.loads(done.stdout)]))
 

@@ -185,7 +185,6 @@ def test_names_stay_where_their_number_fits():
     graph = replace(
         example(features=torch.eye(3)), feature_names=("a", "b", "c"), class_names=("cat", "dog"), num_classes=2
     )
-    assert graph.features is not None
     assert graph.with_features(graph.features * 2).feature_names == ("a", "b", "c")
     assert graph.with_features(None).feature_names == graph.with_features(torch.eye(3, 2)).feature_names == ()
     assert subgraph(graph, torch.tensor([1])).class_names == ("cat", "dog")

@@ -140,7 +140,6 @@ def fewest(gaps: Gaps) -> int:
             moved = sum(int(gaps.num_bytes[gap]) for gap in leaving)
             moved += sum(int(gaps.store_bytes[content]) for content in contents)
             best = moved if best is None else min(best, moved)
-    assert best is not None
     return gaps.compulsory_bytes + best
 
 

@@ -10,9 +10,8 @@ from typing import get_args
 import pytest
 from torch import nn
 
-import sagann
 from sagann.graph import Graph
-from sagann.nn import GCN, GNN, ModelConfig, build_model
+from sagann.nn import GCN, ModelConfig, build_model
 from sagann.plan.epoch import MemoryPolicy, Planned, plan_constants, plan_epoch
 from sagann.plan.exchanges import travelling
 from sagann.plan.fit import fitted_intervals, hop_sizes
@@ -27,49 +26,24 @@ from sagann.plan.waits import waits_of
 from sagann.runtime.workers import WorkerPart
 from tests.graphs import labelled_graph
 from tests.parts import cut_all, parts_of, program_of
-from tests.runtime.workers.exactness_driver import graph_of
+from tests.runtime.workers.exactness_driver import Jumping, graph_of
 
-MODELS = ["gcn", "gat", "ggnn", "sums"]
+MODELS = ["gcn", "gat", "ggnn", "jumping"]
 BAND = "a band"
 "Most intervals have no edge from the halo, and no row that others need: exchanges end at the last ones."
 COUNTS = (4, 6, 3)
 
 
-class Sum(sagann.SagaLayer):
-    """The sum of the in-neighbours' rows, so that what one layer gathers is what the next one reads."""
-
-    accumulator = "sum"
-
-    def apply_vertex(self, vertex: object, accum: object) -> object:
-        return accum
-
-
-class Sums(nn.Module):
-    """A map, two sums, and a map of both."""
-
-    num_hops = 2
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.before, self.after = nn.Linear(8, 6), nn.Linear(6, 3)
-        self.one, self.two = Sum(), Sum()
-
-    def forward(self, hops: Sequence[object], x: object) -> object:
-        h = self.one(hops[0], self.before(x))
-        return self.after(self.two(hops[1], h) + h)
-
-
 @cache
 def case(name: str) -> tuple[nn.Module, Graph]:
     graph = labelled_graph(50, 300, types=2 if name == "ggnn" else 0)
-    if name == "sums":
-        return Sums(), graph
+    if name == "jumping":
+        return Jumping(), graph
     if name == BAND:
         band = graph_of([(vertex, vertex + step) for step in (1, -1) for vertex in range(1, 199)], 200)
         return build_model(ModelConfig(model="sage", hidden=32, layers=2), band), band
     dropout = 0.2 if name in ("gat", "ggnn") else 0.0
     model = build_model(ModelConfig(model=name, hidden=16, heads=2, layers=2, dropout=dropout), graph)
-    assert isinstance(model, GNN)
     return model, model.prepare(graph)
 
 
@@ -159,7 +133,7 @@ def test_every_value_travels_once_in_a_forward_and_its_gradient_once(name: str) 
     assert exchanges_of(evaluation) == [(value, False) for value in forward]
 
 
-@pytest.mark.parametrize("name", ["gcn", "gat", "sums", BAND])
+@pytest.mark.parametrize("name", ["gcn", "gat", "jumping", BAND])
 @pytest.mark.parametrize("share", [1, 1.3, 3])
 def test_bounds_that_are_fitted_to_a_budget_fit_it(name: str, share: float) -> None:
     model, graph = case(name)

@@ -116,13 +116,11 @@ def test_the_needed_rows_are_those_with_edges(name: str, selection: Selection) -
 def blocks(homophily: float, average_degree: float) -> Graph:
     drawn = {"num_classes": 8, "num_features": 16, "feature_noise": 0.1, "seed": 0}
     graph = sbm_graph(400, average_degree=average_degree, homophily=homophily, **drawn)
-    assert graph.labels is not None
     return relabel(graph, graph.labels.sort(stable=True).indices)
 
 
 def plan_of(graph: Graph, selection: Selection, budget_bytes: int = 40_000) -> Planned:
     model = GNN([GatedGCN(16, 16), GatedGCN(16, 8)])
-    assert graph.features is not None
     hops = graph.hops(2)
     program = captured(model, hops, graph.features, x_is_constant=True)
     bounds = equal_vertices(400, 8)

@@ -14,7 +14,7 @@ from sagann.graph import Topology
 from sagann.nn import build_model
 from sagann.nn.zoo import ModelConfig
 from sagann.plan import equal_vertices
-from sagann.plan.epoch import plan_constants, plan_epoch
+from sagann.plan.epoch import plan_epoch
 from sagann.plan.fit import fitted_intervals, hop_sizes
 from sagann.plan.gradients import Gradients, undivided_of
 from sagann.plan.hops import CSC
@@ -38,7 +38,6 @@ def program_of(name: str) -> tuple[ModelProgram, list[Topology]]:
     graph = labelled_graph(200, 900)
     model = build_model(ModelConfig(model=name, hidden=16, heads=2, layers=2, dropout=0.0), graph)
     graph = model.prepare(graph)
-    assert graph.features is not None
     hops = list(graph.hops(model.num_hops))
     return captured(model, hops, graph.features, x_is_constant=True), hops
 
@@ -89,25 +88,6 @@ def test_what_the_hungriest_step_takes_is_enough_and_states_stay(name: str) -> N
     with pytest.raises(BudgetError) as caught:
         placed(schedule, least - 1)
     assert caught.value.needed_bytes == least
-
-
-def test_intervals_are_fitted_to_budgets() -> None:
-    program, hops = program_of("gat")
-    given = {"gradients": schedule_of("gat").gradients, "beside": FILES}
-    counts = []
-    for budget_bytes in (1 << 30, 60_000, 30_000):
-        part = fitted_intervals(program, hops, budget_bytes, **given)
-        sizes = hop_sizes(program, hops, part)
-        for folded in (False, True):
-            found = plan_epoch(program, sizes, part, budget_bytes, folded=folded, **given)
-            assert found.plan.peak_bytes <= budget_bytes
-        found = plan_constants(program, sizes, part, budget_bytes, beside=FILES)
-        assert found.plan.peak_bytes <= budget_bytes
-        counts.append(len(part.own))
-    assert counts == sorted(counts)
-    assert counts[0] == 1 < counts[-1]
-    with pytest.raises(BudgetError, match=r"bytes\)?, at least .* are needed"):
-        fitted_intervals(program, hops, 50, **given)
 
 
 def test_a_pass_has_a_chunk_for_each_interval_where_rows_are_undivided() -> None:

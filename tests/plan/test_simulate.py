@@ -129,24 +129,6 @@ def test_the_next_load_waits_for_what_leaves_and_a_step_does_not() -> None:
     assert starts(found)["compute"] == [0.0, 1.5]
 
 
-def loaded_by_two_devices(machine: Machine) -> Timeline:
-    """Each of two devices loads 100 bytes, and computes for a second."""
-    operations: list[Step | Move] = []
-    for owner in ("device0", "device1"):
-        block = A._replace(owner=owner)
-        operations += [Move("load", block, 100), replace(step(block), resource=owner)]
-    plan = Plan(operations=tuple(operations), bounds=(0, 1), budget_bytes=500, peak_bytes=0)
-    return simulate(plan, lambda step: 1.0, machine, tier="disk")
-
-
-def test_devices_share_the_rate_of_their_disk() -> None:
-    for disk, load_s in (("disk0", 2.0), ("disk1", 1.0)):
-        disks = {**ROUND.disks, "disk1": ROUND.disks["disk0"]}
-        machine = replace(ROUND, num_cores=1 << 20, disks=disks, devices={"device1": {"disk": disk}})
-        spans = [each for each in loaded_by_two_devices(machine).spans if each.resource == "device1.copy_in"]
-        assert [(each.start_s, each.seconds) for each in spans] == [(0.0, pytest.approx(load_s))]
-
-
 def test_a_link_that_the_machine_has_not_is_named() -> None:
     operations = (step(writes=(A,)), Move("all-reduce", A, 10, resource="link0-1"), step(A))
     machine = replace(ROUND, links={"device0.copy_in": Link(bytes_per_s=100.0)})
@@ -180,7 +162,6 @@ def works(name: str, num_intervals: int) -> tuple[Graph, list[tuple[Step, Work]]
 def works_of(model: nn.Module, graph: Graph, num_intervals: int) -> tuple[Graph, list[tuple[Step, Work]]]:
     bounds = equal_vertices(N, num_intervals)
     streamed = StreamedModel(model, list(graph.hops(model.num_hops)), bounds)
-    assert graph.features is not None
     program, schedule, plan = streamed.plan(graph.features, folded=True)
     work = work_of(Planned(program, schedule, plan), graph.features)
     steps = [each for each in plan.operations if isinstance(each, Step) and each.kind != "return"]
@@ -209,7 +190,6 @@ def test_products_and_rows_of_a_gcn(num_intervals: int) -> None:
 @pytest.mark.filterwarnings("ignore:Sparse CSR")
 def test_maps_of_sparse_features_read_a_row_of_the_weight_for_each_nonzero() -> None:
     graph = labelled_graph(N, E)
-    assert graph.features is not None
     sparse = graph.features.clone()
     sparse[:, 3:] = 0
     graph = replace(graph, features=sparse.to_sparse_csr())

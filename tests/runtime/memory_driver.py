@@ -163,7 +163,6 @@ def budget_of(model: nn.Module, graph: Graph, spill: Path, name: str) -> int:
 
 def streamed(model: nn.Module, graph: Graph, spill: Path, budget_bytes: int) -> None:
     """A streamed epoch, after one that compiles kernels and computes constants."""
-    assert graph.features is not None
     made = stream(model, graph, budget_bytes=budget_bytes, spill=spill)
     plan = made.plan(graph.features, folded=True).plan
     epoch = partial(made.loss, graph.features, partial(loss_of, labels=graph.labels))
@@ -175,7 +174,6 @@ def streamed(model: nn.Module, graph: Graph, spill: Path, budget_bytes: int) -> 
 
 def in_memory(model: nn.Module, graph: Graph) -> Tensor:
     """The loss of an epoch in memory."""
-    assert graph.labels is not None
     z = model(graph.hops(model.num_hops), graph.features)
     return loss_of(z, slice(0, NUM_VERTICES), labels=graph.labels)
 

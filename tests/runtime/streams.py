@@ -103,5 +103,4 @@ def zoo_model(name: str, *, layers: int = 2, num_vertices: int = 53) -> tuple[nn
     config = ModelConfig(model=name, hidden=8, heads=2, layers=layers, dropout=0.0)
     model = build_model(config, graph).double()
     graph = in_double(model.prepare(graph))
-    assert graph.features is not None
     return model, list(graph.hops(model.num_hops)), graph.features.double()

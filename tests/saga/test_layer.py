@@ -76,26 +76,6 @@ def test_concat_layer_sees_neighbours_side_by_side() -> None:
     assert out.shape == (37, 72)
 
 
-def test_a_user_defined_accumulator_is_refused_with_the_reason() -> None:
-    class Median(SagaLayer):
-        accumulator = torch.median
-
-    topology = odd_topologies()["skewed"]
-    with pytest.raises(
-        LayerError, match=r"unknown accumulator: a builtin.*, expected one of sum, mean.*not accepted, because"
-    ):
-        Median()(topology, torch.zeros(topology.num_src, 2))
-
-
-def test_concat_without_a_width_is_refused() -> None:
-    class Concat(SagaLayer):
-        accumulator = "concat"
-
-    topology = odd_topologies()["skewed"]
-    with pytest.raises(LayerError, match="concat accumulator needs a stated width: max_degree = None"):
-        Concat()(topology, torch.zeros(topology.num_src, 2))
-
-
 @pytest.mark.parametrize(
     "x",
     [torch.zeros(52, 2), torch.zeros(53), torch.zeros(53, 2).to_sparse(), None],
@@ -141,69 +121,32 @@ class Weighted(SagaLayer):
         return edge.src * edge.data[:, None]
 
 
-def test_missing_edge_data_is_named() -> None:
-    topology = odd_topologies()["skewed"]
-    with pytest.raises(InputError, match=r"'price' is missing; present: weight \(in layer Weighted\)"):
-        Weighted()(topology, torch.zeros(topology.num_src, 2))
-
-
-def test_edge_data_with_the_prefix_of_pyg_is_told_its_name() -> None:
-    topology = odd_topologies()["skewed"]
-    layer = type("Weighed", (Weighted,), {"edge_data": "edge_weight"})
-    with pytest.raises(
-        InputError, match=r"'edge_weight' is missing; .* Leave out the prefix: edge_data = 'weight'\."
-    ):
-        layer()(topology, torch.zeros(topology.num_src, 2))
-
-
-def test_a_list_of_edge_data_is_refused_with_the_remedy() -> None:
-    layer = type("Several", (Weighted,), {"edge_data": ["weight", "type"]})
-    topology = odd_topologies()["skewed"]
-    with pytest.raises(InputError, match=r"a list, expected str \(in layer Several, edge_data\). Name one"):
-        layer()(topology, torch.randn(topology.num_src, 4))
-
-
 def test_edge_data_reaches_apply_edge() -> None:
     topology = odd_topologies()["multi-edges"].with_edge_data(price=torch.tensor([1.0, 2.0, 3.0, 4.0]))
     assert Weighted()(topology, torch.tensor([[10.0], [1.0]])).tolist() == [[1.0], [90.0]]
 
 
-def test_reading_edge_data_that_the_layer_does_not_name_is_refused() -> None:
-    class Careless(SagaLayer):
-        def apply_edge(self, edge: Edge) -> Tensor:
-            return edge.src * edge.data
-
-    topology = odd_topologies()["skewed"]
-    with pytest.raises(LayerError, match=r"edge\.data was read, but the layer names no edge data"):
-        Careless()(topology, torch.zeros(topology.num_src, 2))
-
-
-@pytest.mark.parametrize(
-    ("accumulator", "output", "message"),
-    [
-        ("sum", lambda edge: (edge.src, edge.src), r"must return one row per edge: a tuple"),
-        ("softmax", lambda edge: edge.src, r"must return \(score, value\) .*: a tensor \[360, 2\]"),
-        (
-            "softmax",
-            lambda edge: (edge.src, edge.src),
-            r"\(a tensor \[360, 2\], a tensor \[360, 2\]\), expected score",
-        ),
-    ],
-)
-def test_results_of_the_wrong_form_are_refused(accumulator: str, output: object, message: str) -> None:
-    layer = SagaLayer()
-    layer.accumulator = accumulator
-    layer.apply_edge = output
-    topology = odd_topologies()["skewed"]
-    with pytest.raises(LayerError, match=message):
-        layer(topology, torch.zeros(topology.num_src, 2))
+LAYERS: list[tuple[dict[str, Any], type[Exception], str]] = [
+    ({"accumulator": torch.median}, LayerError, r"unknown accumulator: a builtin.*, expected one of sum, mean.*not accepted, because"),
+    ({"accumulator": "concat"}, LayerError, "concat accumulator needs a stated width: max_degree = None"),
+    ({"edge_data": "price"}, InputError, r"'price' is missing; present: weight \(in layer Wrong\)"),
+    ({"edge_data": "edge_weight"}, InputError, r"'edge_weight' is missing; .* Leave out the prefix: edge_data = 'weight'\."),
+    ({"edge_data": ["weight", "type"]}, InputError, r"a list, expected str \(in layer Wrong, edge_data\). Name one"),
+    ({"apply_edge": lambda self, edge: edge.src * edge.data}, LayerError, r"edge\.data was read, but the layer names no edge data"),
+    ({"apply_edge": lambda self, edge: (edge.src, edge.src)}, LayerError, "must return one row per edge: a tuple"),
+    ({"apply_edge": lambda self, edge: edge.src, "accumulator": "softmax"}, LayerError, r"must return \(score, value\) .*: a tensor \[360, 2\]"),
+    ({"apply_edge": lambda self, edge: (edge.src, edge.src), "accumulator": "softmax"}, LayerError, r"\(a tensor \[360, 2\], a tensor \[360, 2\]\), expected score"),
+    ({"apply_vertex": lambda self, vertex, accum: torch.zeros(3)}, LayerError, r"apply_vertex must return one row per vertex: a tensor \[3\]"),
+]  # fmt: skip
+"What a class of layers defines, and why it is refused."
 
 
-def test_apply_vertex_must_keep_the_vertices() -> None:
-    layer = SagaLayer()
-    layer.apply_vertex = lambda vertex, accum: torch.zeros(3)
-    topology = odd_topologies()["skewed"]
-    with pytest.raises(LayerError, match=r"apply_vertex must return one row per vertex: a tensor \[3\]"):
+@pytest.mark.parametrize(("members", "kind", "message"), LAYERS)
+def test_a_layer_that_is_written_wrong_is_refused(
+    members: dict[str, Any], kind: type[Exception], message: str
+) -> None:
+    topology, layer = odd_topologies()["skewed"], type("Wrong", (SagaLayer,), members)()
+    with pytest.raises(kind, match=message):
         layer(topology, torch.zeros(topology.num_src, 2))
 
 

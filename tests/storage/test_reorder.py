@@ -26,7 +26,6 @@ def test_it_is_the_relabelled_graph(
     monkeypatch.setattr("sagann.storage.reorder._AT_ONCE_BYTES", at_once)
     graph = labelled_graph()
     graph = replace(graph, targets=torch.randn(graph.num_vertices, 2))
-    assert graph.features is not None
     data = {"weight": torch.rand(graph.num_edges), "form": torch.rand(graph.num_edges, 2)}
     graph = graph.with_topology(graph.topology.with_edge_data(**data))
     if sparse:

@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from sagann.graph import Graph, Topology
-from sagann.graph.rows import csr_tensor, offsets_of
 from sagann.nn import ModelConfig
 from sagann.saga import SagaLayer
 from sagann.train import (
@@ -27,6 +26,7 @@ from sagann.train import (
     Trainer,
     TrainResult,
 )
+from tests.graph.graphs import sparse
 
 CPU = torch.device("cpu")
 
@@ -150,7 +150,6 @@ def community_graph(num_vertices: int = 90, *, multi_label: bool = False, num_cl
 def values_graph(num_vertices: int = 90, *, num_targets: int = 1) -> Graph:
     """Targets that depend on a vertex's features and on those of its neighbours, with little noise; splits by turns."""
     graph = community_graph(num_vertices)
-    assert isinstance(graph.features, Tensor)
     generator = torch.Generator().manual_seed(9)
     weights = torch.randn(2, 8, num_targets, generator=generator)
     means = (dense_means(graph) @ graph.features.double()).float()
@@ -190,10 +189,7 @@ def predictor_of(model: nn.Module | None = None, graph: Graph | None = None) -> 
 
 def sparse_graph() -> Graph:
     graph = community_graph()
-    x = graph.features * (graph.features > 0.5)
-    vertices, columns = x.nonzero().unbind(1)
-    offsets = offsets_of(torch.bincount(vertices, minlength=len(x)))
-    return replace(graph, features=csr_tensor(offsets, columns, x[vertices, columns], num_columns=x.shape[1]))
+    return replace(graph, features=sparse(graph.features * (graph.features > 0.5)))
 
 
 def lines_of(run_dir: Path) -> list[dict[str, Any]]:

@@ -180,7 +180,6 @@ def test_features_that_do_not_fit_as_the_model_reads_them_are_converted_in_files
 ) -> None:
     # Rows are wide, so that the graph of so large features is small.
     graph = generated(75_000, 75_000, num_features=512)
-    assert graph.features is not None
     save_graph(replace(graph, features=graph.features.half()), tmp_path / "data")
     # Less would be too little for a streamed epoch beside the program, more enough for all in memory.
     start = limited(750 << 20)

@@ -19,7 +19,7 @@ from sagann.runtime.workers.stopwatch import Lap, Stopwatch
 from sagann.storage import load_graph
 from sagann.train import Contract, Predictor
 from sagann.train.balancer import Balancer, Learned, read_learned
-from tests.cli.test_plan_workers import learned_state
+from tests.cli.test_plan_run import learned_state
 from tests.graphs import labelled_graph
 from tests.runtime.workers.threads import in_threads
 from tests.train.runs import CPU
@@ -46,7 +46,6 @@ class Recorded(Stopwatch):
     laps: Mapping[str, int] = field(default_factory=lambda: {"forward 0": 0, "forward 1": 64, "backward 1": 64})
 
     def take(self) -> dict[str, Lap]:
-        assert self.part is not None
         edges_s, vertices_s = EDGE_S * self.part.topology.num_edges, VERTEX_S * self.part.topology.num_dst
         seconds = {"forward 0": vertices_s, "forward 1": edges_s, "backward 1": edges_s + vertices_s}
         return {
@@ -184,7 +183,6 @@ def test_a_predictor_of_workers_is_cut_by_it() -> None:
         model = build_model(ModelConfig(model="sage", hidden=8), graph)
         predictor = Predictor(model, Contract.of(graph), device=CPU, workers=workers, learned=costs)
         part = predictor.prepare(graph).part
-        assert part is not None
         return part.bounds
 
     assert in_threads(work, 2) == [expected, expected]

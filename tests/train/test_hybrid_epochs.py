@@ -164,7 +164,6 @@ def test_features_come_from_tiers(cache: str, tmp_path: Path) -> None:
     ]
     source = with_messages(HybridEpochs(predictor, prepared, config), predictor)
     assert [step.loss().item() for step in source.steps(2)] == pytest.approx(expected, rel=1e-5)
-    assert source.traffic is not None
     assert min(source.traffic.hot.rows, source.traffic.cold.rows) > 0
 
 
@@ -179,7 +178,6 @@ def test_an_epoch_goes_on_in_the_middle() -> None:
     # Left early: the shares that were sent are dropped.
     steps.close()
     assert [step.loss().item() for step in source.steps(1, first=3)] == pytest.approx(whole[3:], rel=1e-6)
-    assert source.work is not None
     assert sum(source.work.seeds.values()) == 30 - 3 * 7
 
 

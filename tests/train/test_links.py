@@ -101,7 +101,6 @@ def test_a_run_is_that_of_a_plain_loop() -> None:
         assert record.loss == pytest.approx(float(loss.detach()), rel=1e-9)
     trainer = trainer_of(twin, graph)
     measured = graph.links
-    assert measured is not None
     with torch.no_grad():
         rows = plain_rows(twin, graph)  # type: ignore[arg-type]
     for split, mask in measured.splits.items():
@@ -231,7 +230,6 @@ def test_no_message_tells_of_the_links_of_its_own_mini_batch(kind: str, fanouts:
     for batch, whole, other in zip(batches(), kept, ahead, strict=True):
         assert torch.equal(batch.src_ids, whole.src_ids)
         links = batch.links
-        assert links is not None
         src, dst = (links.seeds[ends[links.num_positive :]] for ends in (links.src, links.dst))
         assert not learned[src, dst].any()
         assert kind == "directed" or not learned[dst, src].any()
@@ -282,7 +280,6 @@ def test_pairs_are_scored_with_messages_along_all_edges_that_are_given() -> None
     trainer = trainer_of(ModelConfig(model="sage", hidden=16), graph)
     trainer.fit()
     links = graph.links
-    assert links is not None
     pairs = (links.src, links.dst)
     probabilities = trainer.predict(links=pairs, probabilities=True)
     rows = trainer.embed()
@@ -387,8 +384,6 @@ class Overwriting(nn.Module):
 
 def test_a_score_may_overwrite_the_types_that_it_gets(monkeypatch: pytest.MonkeyPatch) -> None:
     graph = typed()
-    assert graph.links is not None
-    assert graph.links.types is not None
     trainer, before = trainer_of(Overwriting(), graph), graph.links.types.clone()
     trainer.fit()
     types = torch.tensor([2, 1])
@@ -499,7 +494,6 @@ def test_options_that_do_not_fit_are_refused(options: dict[str, Any], message: s
 def test_graphs_without_links_to_learn_or_to_measure_are_refused() -> None:
     graph = communities()
     links = graph.links
-    assert links is not None
     config = ModelConfig(model="sage", hidden=8)
     with pytest.raises(InputError, match=r"task does not fit.*hold_out_links"):
         trainer_of(config, replace(graph, links=None))
@@ -537,7 +531,6 @@ def test_links_to_measure_that_are_learned_as_well_are_named(caplog: pytest.LogC
     graph = labelled_graph(types=types)
     held = replace(hold_out_links(graph, train=0.7, val=0.1, negatives=4, seed=0), labels=None, num_classes=0)
     links = held.links
-    assert links is not None
     config = ModelConfig(model="rgcn" if types else "sage", hidden=8)
     trainer_of(config, held)
     assert "is learned" not in caplog.text

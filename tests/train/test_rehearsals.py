@@ -109,7 +109,6 @@ def test_one_more_accelerator_is_as_fast_as_the_last_and_takes_cores_of_the_proc
     split = assignment(6, 6, sample=1, load=1, train=1)
     found = replace(FOUND, assignment=split, times=rates.times(split))
     more = with_one_more(source, found)
-    assert more is not None
     assert more.assignment.seeds == {HOST: 4, ACCELERATOR: 4, "accelerator1": 4}
     assert more.iteration_s == pytest.approx(found.iteration_s * 2 / 3)
     assert with_one_more(source_of(devices="host:1,accelerator:1"), found) is None

@@ -58,7 +58,6 @@ def gradients_of(source: EpochSource, parameters: list[Tensor]) -> tuple[Tensor,
     """Loss of an epoch, and its gradients, with the weights that there are."""
     steps = [(step.loss(), step.num_labelled) for step in source.steps(1)]
     loss = sum(part * count for part, count in steps) / sum(count for _, count in steps)
-    assert isinstance(loss, Tensor)
     return loss.detach(), list(torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True))
 
 
@@ -238,7 +237,6 @@ def test_within_a_budget_evaluation_is_streamed_and_training_is_the_same(tmp_pat
 @pytest.mark.parametrize("kind", ["sparse", "store", "multi-label", "half"])
 def test_every_kind_of_graph_trains(kind: str) -> None:
     graph = community_graph(multi_label=kind == "multi-label")
-    assert isinstance(graph.features, Tensor)
     if kind == "sparse":
         graph = sparse_graph()
     elif kind == "store":
@@ -344,10 +342,8 @@ def test_a_budget_gives_features_of_a_file_a_hot_tier_and_no_other_bits(tmp_path
     assert all("hot_rows" in record.extra for record in found.history)
     # An evaluation has half of the budget, then and later.
     streaming = load_run(tmp_path / "chosen").streaming
-    assert streaming is not None
     assert (streaming.memory_bytes, streaming.is_half) == (650 << 10, True)
     stated = load_run(tmp_path / "chosen", memory="1MiB").streaming
-    assert stated is not None
     assert (stated.memory_bytes, stated.is_half) == (1 << 20, False)
 
 
@@ -389,7 +385,6 @@ def test_features_in_memory_are_used_as_they_are_unless_a_hot_tier_is_asked_for(
 
 def test_a_store_with_tiers_of_its_own_is_counted(tmp_path: Path) -> None:
     graph = mapped_graph(tmp_path / "graph")
-    assert graph.features is not None
     store = TieredFeatures(graph.features, hot="20%")
     result = trainer_of(SAGE, replace(graph, features=store), **SAMPLED, memory="1MiB").fit()
     # Besides the epochs, a few batches are sampled to measure their memory.
@@ -449,7 +444,6 @@ def test_a_hot_tier_and_edges_on_the_device_change_no_bit(
     assert all(map(torch.equal, found[1], expected[1]))
     assert re.fullmatch(last, said[-1])
     assert sample_on == "device" or len(said) == 1
-    assert source.traffic is not None
     store = source.minibatches.graph.features
     assert isinstance(store, DeviceFeatures)
     assert 0 < source.traffic.hot.rows < source.traffic.rows == store.traffic().rows

@@ -85,7 +85,6 @@ def test_a_disk_without_room_for_an_evaluation_is_refused_before_training(monkey
     ) as caught:
         trainer.fit()
     found = re.search(r"(\d+) bytes\) are needed", caught.value.message)
-    assert found is not None
     free_bytes[0] = int(found[1])
     assert trainer.fit().epochs == 1
 
@@ -117,7 +116,6 @@ def test_workers_on_one_disk_need_room_for_all_of_them(monkeypatch: pytest.Monke
         with pytest.raises(SpillError) as caught:
             runner.try_out()
         found = re.search(r"\((\d+) bytes\) are needed", caught.value.message)
-        assert found is not None
         is_shared = team is not SOLO
         assert ("by the 2 workers on this disk" in caught.value.message) == is_shared
         # The other worker has found one byte less.
@@ -140,14 +138,11 @@ def test_beside_a_device_blocks_stay_in_memory_unless_a_folder_is_named(tmp_path
     config = TrainConfig(memory="1GiB")
     cuda = torch.device("cuda", 0)
     beside = Streaming.of(config, tmp_path, device=cuda)
-    assert beside is not None
     assert beside.spill is None
     # The budget of a device is that of its own memory, which holds no hot tier: evaluations have all of it.
     sampled = Streaming.of(replace(config, sample=(5, 5)), None, device=cuda, trains=False)
-    assert sampled is not None
     assert (sampled.memory_bytes, sampled.is_half) == (1 << 30, False)
     named = Streaming.of(replace(config, spill=str(tmp_path)), tmp_path / "run", device=cuda)
-    assert named is not None
     assert named.spill == tmp_path
 
 
@@ -210,7 +205,6 @@ def test_a_sampled_run_has_half_of_its_budget_for_an_evaluation(tmp_path: Path) 
         r"\(in graph 'communities'\)\. Raise the budget \(--memory, TrainConfig.memory\), .* with .*?(\d+) bytes\)?, evaluations are not many times slower\.",
         str(caught.value),
     )
-    assert least is not None
     assert int(least[2]) >= 2 * int(least[1]) > 300
     with pytest.raises(BudgetError, match="a training step without batches ahead takes"):
         trained(tmp_path, sample=(5, 5), batch_size=16, memory=f"{least[2]}B")

@@ -42,7 +42,6 @@ def prepared(name: str) -> tuple[nn.Module, Graph, Tensor]:
     graph = labelled_graph()
     model = build_model(ModelConfig(model=name, hidden=8, heads=2, layers=2, dropout=0.0), graph).double()
     graph = in_double(model.prepare(graph))
-    assert graph.features is not None
     return model, graph, declare_constant(graph.features.double())
 
 
@@ -120,8 +119,6 @@ def test_mapped_features_are_read_by_position(tmp_path: Path) -> None:
     save_graph(graph, tmp_path / "graph")
     stored = open_graph(tmp_path / "graph")
     model = build_model(ModelConfig(model="gat", hidden=8, heads=2, layers=2, dropout=0.0), graph)
-    assert graph.features is not None
-    assert stored.features is not None
     numbers = {}
     for each, x, in_place in ((graph, graph.features, True), (stored, stored.features, False)):
         streamed = streamed_of(model, each, budget_bytes=1 << 30)

@@ -1,4 +1,4 @@
-"""Blocks that go to files and come back."""
+"""Blocks that go to files and come back, and rows that hosts pick from memory and files."""
 
 from __future__ import annotations
 
@@ -12,10 +12,15 @@ import pytest
 import torch
 from torch import Tensor, zeros
 
+from sagann.kernels.memory import SMALLEST_BYTES, Pool
+from sagann.kernels.packed import Layout
 from sagann.plan.steps import FILES, UNLIMITED, Block, Plan
+from sagann.runtime.backend import Backend
 from sagann.runtime.blocks.host import DiskHost, Host, Parts, RamHost
 from sagann.runtime.blocks.residents import Residents
 from sagann.runtime.blocks.spill import Scratch, SpillError, require_room, unnamed_file
+from sagann.runtime.device.streams import PinnedPool
+from tests.runtime.device.late_streams import LateStreams
 
 AT = Block("value", "x", 0)
 
@@ -175,3 +180,76 @@ def test_what_waits_for_the_last_store_learns_that_one_before_has_failed() -> No
     with pytest.raises(OSError, match="no room"):
         stores[-1].result()
     residents.close()
+
+
+ROWS = {
+    "none": [],
+    "all": list(range(500)),
+    "first and last": [0, 499],
+    "runs": [3, 4, 5, 200, 201, 399],
+    "every third": list(range(0, 500, 3)),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.bool])
+@pytest.mark.parametrize("name", ROWS)
+def test_hosts_pick_the_rows_asked_for(
+    dtype: torch.dtype, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A piece of a file has a few rows only.
+    monkeypatch.setattr("sagann.storage.scattered.GAP_BYTES", 4096)
+    monkeypatch.setattr("sagann.storage.scattered.READ_BYTES", 3 * 4096)
+    rows = torch.tensor(ROWS[name], dtype=torch.int32)
+    wide = torch.arange(500 * 300).reshape(500, 3, 100).to(dtype)
+    tensors = {"wide": wide, "strided": wide[:, :, ::2], "scalar": wide[:, 0, 1], "empty": wide[:, :, :0]}
+    hosts: list[Host] = [RamHost(), DiskHost(tmp_path)]
+    for host in hosts:
+        host.put(AT, tensors)
+        found = host.pick(AT, rows).views()
+        assert found.keys() == tensors.keys()
+        for part, tensor in tensors.items():
+            assert found[part].dtype == dtype
+            assert torch.equal(found[part], tensor[rows.long()]), part
+
+
+@pytest.mark.parametrize("parts", [[(0, 500)], [(0, 1), (1, 499), (499, 500)], [(400, 500), (7, 400), (0, 7)]])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_others_write_and_read_blocks_where_they_lie(
+    dtype: torch.dtype, parts: list[tuple[int, int]], tmp_path: Path
+) -> None:
+    streams = LateStreams()
+    pool = PinnedPool(streams, most_bytes=1 << 20)
+    hosts: list[Host] = [
+        RamHost(),
+        DiskHost(tmp_path),
+        RamHost(pool),
+    ]
+    for host in hosts:
+        # What is put again replaces the rows that were there, and leaves the neighbours alone.
+        for wide in (torch.arange(500 * 12).reshape(500, 3, 4).to(dtype), torch.randn(500, 3, 4).to(dtype)):
+            room = host.room(AT, Layout({"": wide}))[""]
+            for first, last in parts:
+                room[first:last] = wide[first:last]
+                host.put(AT._replace(interval=first + 1), {"": wide[first]})
+            assert torch.equal(host.get(AT).views()[""], wide)
+            assert torch.equal(host.view(AT)[""], wide)
+        host.put(AT, {"": wide + wide})
+        assert torch.equal(host.view(AT)[""], wide + wide)
+        host.close()
+
+
+def test_memory_of_another_model_s_blocks_is_given_back_where_a_budget_holds_for_the_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool = Pool(most_times=1)
+    for module in ("blocks.host", "backend"):
+        monkeypatch.setattr(f"sagann.runtime.{module}.HOST_POOL", pool)
+    backend = Backend()
+    in_memory = backend.new_host(None)
+    assert isinstance(in_memory, RamHost)
+    in_memory.put(Block("value", "x", 0), {"": torch.ones(SMALLEST_BYTES)})
+    in_memory.close()
+    pool.shrink(1 << 40)
+    assert pool._free_bytes >= 4 * SMALLEST_BYTES
+    assert isinstance(backend.new_host(tmp_path), DiskHost)
+    assert pool._free_bytes == 0

@@ -101,7 +101,6 @@ def test_the_numbers_are_those_of_a_dense_run(
     monkeypatch.setattr("sagann.runtime.device.residents.PIECE_BYTES", 1000)
     monkeypatch.setattr("sagann.runtime.device.residents.SMALL_BYTES", 100)
     model, graph = prepared(name, types=3)
-    assert graph.features is not None
     hops = graph.hops(model.num_hops)
     x = graph.features.double().requires_grad_(wanted_x)
     with using_engine(NaiveEngine()):
@@ -138,7 +137,6 @@ def test_picked_rows_are_those_of_blocks_that_have_arrived(
     on_disk: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, graph = prepared("gat")
-    assert graph.features is not None
     hops, x = list(graph.hops(model.num_hops)), graph.features.double().requires_grad_()
     leaves = [x, *model.parameters()]
     with using_engine(NaiveEngine()):
@@ -168,7 +166,6 @@ def test_edges_come_with_their_cut_and_passes_do_not_look_for_it(monkeypatch: py
         pytest.skip("Triton's interpreter, which runs beside tensors of the CPU, is off where there is a device")
     model, graph = prepared("gcn", torch.float32)
     x, hops = graph.features, graph.hops(model.num_hops)
-    assert x is not None
     streamed, streams = streamed_late(model, hops, x, monkeypatch, count=2, dialect="gpu", budget_bytes=1 << 20)
     run = importlib.import_module("sagann.kernels.edge.gpu.run")
     monkeypatch.setattr(
@@ -183,7 +180,6 @@ def test_edges_come_with_their_cut_and_passes_do_not_look_for_it(monkeypatch: py
 
 def test_an_epoch_that_never_comes_to_its_backward_gives_its_memory_back(monkeypatch: pytest.MonkeyPatch) -> None:
     model, graph = prepared("gcn")
-    assert graph.features is not None
     x, hops = declare_constant(graph.features.double()), graph.hops(model.num_hops)
     budget = tight(model, hops, x, bounds=equal_vertices(len(x), 4)).budget_bytes
     streamed, streams = streamed_late(model, hops, x, monkeypatch, budget_bytes=budget)
@@ -199,7 +195,6 @@ def test_an_epoch_that_never_comes_to_its_backward_gives_its_memory_back(monkeyp
 
 def test_what_a_device_does_is_recorded_by_its_marks(monkeypatch: pytest.MonkeyPatch) -> None:
     model, graph = prepared("gat")
-    assert graph.features is not None
     x, hops = graph.features.double().requires_grad_(), graph.hops(model.num_hops)
     budget = tight(model, hops, x, bounds=equal_vertices(len(x), 4)).budget_bytes
     streamed, _ = streamed_late(model, hops, x, monkeypatch, budget_bytes=budget)

@@ -65,7 +65,6 @@ def test_the_numbers_are_those_of_the_cpu(name: str, on_disk: bool, tmp_path: Pa
     graph = graph_of(6000, 60_000, 48)
     streamed, on_cpu = within(3, name, graph, tmp_path if on_disk else None)
     x = graph.features
-    assert x is not None
     for _ in range(2):
         found = [streamed(x), *torch.autograd.grad(streamed(x).square().sum(), list(streamed.parameters()))]
     expected = [on_cpu(x), *torch.autograd.grad(on_cpu(x).square().sum(), list(on_cpu.parameters()))]
@@ -81,8 +80,6 @@ def test_an_epoch_takes_no_more_than_planned_and_the_host_waits_for_nothing(name
     graph = graph_of(200_000, 3_000_000, 128)
     streamed, _ = within(8, name, graph)
     x, labels = graph.features, graph.labels
-    assert x is not None
-    assert labels is not None
     on_device = labels.to("cuda")
 
     def loss_of(rows: Tensor, vertices: slice) -> Tensor:
@@ -110,7 +107,6 @@ def test_copies_run_beside_what_computes() -> None:
     graph = graph_of(400_000, 6_000_000, 256)
     streamed, _ = within(8, "gated-gcn", graph, hidden=256)
     x = graph.features
-    assert x is not None
     for _ in range(2):
         streamed.loss(x, lambda rows, _: rows.square().sum()).backward()
     streamed.timeline = recorder = Recorder()

@@ -1,8 +1,11 @@
-"""What epochs will take: forecasts, rehearsals and pictures of timelines."""
+"""What epochs will take: forecasts, rehearsals and pictures of timelines; and what top will show of a process that trains."""
 
 from __future__ import annotations
 
 import json
+import re
+import subprocess
+import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -10,18 +13,21 @@ from statistics import median
 
 import pytest
 import torch
+from torch import nn
 
-from sagann.errors import MissingDependencyError
 from sagann.free_space import Memory
-from sagann.graph import Graph
+from sagann.graph import Graph, Topology, sbm_graph
+from sagann.graph.rows import csr_tensor
 from sagann.graph.subgraph import subgraph
 from sagann.plan.steps import Step
 from sagann.plan.timeline import Span, Timeline
 from sagann.report.plan_text import forecast_text
 from sagann.runtime.forecasting import timeline_files
 from sagann.runtime.forecasting.forecast import forecast, rehearse
+from sagann.runtime.forecasting.resident import expected_resident
 from sagann.runtime.streaming.stream import foretell, stream
 from sagann.runtime.streaming.streamed import StreamedModel
+from sagann.storage import save_graph
 from tests.plan.machines import ROUND
 from tests.runtime.forecasting.models import model_and_graph
 
@@ -68,7 +74,6 @@ def test_a_rehearsed_forecast_is_near_what_is_measured() -> None:
 def test_files_are_taken_to_be_cached_where_memory_has_room_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
     model, graph = model_and_graph()
     planned = foretell(model, graph, budget_bytes=600_000, on_disk=True)
-    assert graph.features is not None
     schedule, plan = planned.schedule, planned.plan
     files = schedule.edge_bytes + schedule.constant_bytes + plan.spilled_bytes + graph.features.nbytes
     for room, expected in ((600_000 + files, "file cache"), (600_000 + files - 1, "disk"), (None, "disk")):
@@ -101,7 +106,6 @@ def test_a_rehearsal_times_every_kind_of_step_and_changes_nothing() -> None:
 
 def test_a_rehearsal_passes_over_intervals_without_vertices() -> None:
     model, graph = model_and_graph()
-    assert graph.features is not None
     streamed = StreamedModel(model, list(graph.hops(2)), (0, 0, 0, 700, 2000))
     planned = streamed.plan(graph.features, folded=True)
     assert all(factor > 0 for factor in rehearse(model, graph, planned, ROUND).values())
@@ -186,9 +190,70 @@ def test_a_picture_names_the_run_its_two_halves_and_its_memory(
     assert [text.get_text().strip() for text in memory.texts] == ["budget"]
 
 
-def test_without_matplotlib_the_extra_is_named(
-    tmp_path: Path, planned: Timeline, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("sagann.storage.picture.can_draw", lambda: False)
-    with pytest.raises(MissingDependencyError, match=r"sagann\[plots\]"):
-        timeline_files.write_picture(tmp_path / "timeline.png", {"planned": planned})
+GRAPH = Graph(
+    topology=Topology.from_coo(
+        src=torch.arange(3), dst=torch.arange(3), num_src=4, edge_data={"weight": torch.ones(3)}
+    ),
+    features=torch.ones(4, 5),
+    labels=torch.zeros(4, dtype=torch.int64),
+    num_classes=1,
+    splits={"train": torch.ones(4, dtype=torch.bool)},
+)
+EDGES_BYTES = 5 * 8 + 3 * 4 + 3 * 4
+
+
+def graph_bytes(*graphs: Graph) -> int:
+    return expected_resident(nn.Linear(2, 3), graphs, loaded_bytes=0, budget_bytes=0, num_vertices=0).graph_bytes
+
+
+def test_the_arrays_of_a_graph_count_once() -> None:
+    assert GRAPH.topology.indices.dtype == torch.int32
+    whole = EDGES_BYTES + 4 * 5 * 4 + 4 * 8 + 4
+    assert graph_bytes(GRAPH) == graph_bytes(GRAPH, replace(GRAPH)) == whole
+    other = torch.zeros(4, 2)
+    assert graph_bytes(GRAPH, replace(GRAPH, features=other)) == whole + other.nbytes
+    offsets, columns = torch.arange(5, dtype=torch.int32), torch.zeros(4, dtype=torch.int32)
+    sparse = csr_tensor(offsets, columns, torch.ones(4), num_columns=5)
+    assert graph_bytes(replace(GRAPH, features=sparse)) == whole - 4 * 5 * 4 + 5 * 4 + 4 * 4 + 4 * 4
+    assert graph_bytes(replace(GRAPH, features=None)) == whole - 4 * 5 * 4
+
+
+def peak_bytes(*arguments: str) -> int:
+    """The largest resident memory of a process of sagann, as the system counts it for that process alone."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "sagann", *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    peak, status = 0, Path(f"/proc/{process.pid}/status")
+    while process.poll() is None:
+        # A process that has ended has no memory.
+        found = re.search(r"VmHWM:\s+(\d+)", status.read_text())
+        peak = max(peak, 1024 * int(found[1]) if found else 0)
+        time.sleep(0.01)
+    assert process.returncode == 0
+    return peak
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(("num_vertices", "budget"), [(2000, "4MiB"), (60_000, "48MiB")])
+def test_a_real_process_is_as_large_as_was_said(num_vertices: int, budget: str, tmp_path: Path) -> None:
+    save_graph(
+        sbm_graph(
+            num_vertices,
+            num_classes=4,
+            average_degree=6,
+            homophily=0.9,
+            num_features=256,
+            feature_noise=0.3,
+            seed=1,
+        ),
+        tmp_path / "graph",
+    )
+    common = ("--data", str(tmp_path / "graph"), "--hidden", "32", "--memory", budget, "--device", "cpu", "--quiet")
+    machine = tmp_path / "machine.toml"
+    machine.write_text(ROUND.to_toml())
+    command = [sys.executable, "-m", "sagann", "plan", *common, "--machine", str(machine)]
+    plan = subprocess.run(command, capture_output=True, text=True, check=True)
+    said = re.search(r"^In top: about ([0-9.]+) MiB resident", plan.stdout, re.MULTILINE)
+    assert said is not None, plan.stdout
+    train = ("train", *common, "--split", "random:0.6,0.2", "--epochs", "2", "--out", str(tmp_path / "run"))
+    assert peak_bytes(*train) / 2**20 == pytest.approx(float(said[1]), rel=0.25)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from sagann.errors import LayerError
 from sagann.graph import Topology
+from sagann.nn import GNN
 from sagann.plan.intervals import equal_vertices
 from sagann.runtime.in_memory.engine import CompiledEngine
 from sagann.runtime.streaming.streamed import StreamedModel
@@ -57,15 +58,6 @@ class Gather(SagaLayer):
 
     def apply_vertex(self, vertex: Tensor, accum: Tensor) -> Tensor:
         return accum
-
-
-class Model(nn.Module):
-    def __init__(self, layer: SagaLayer) -> None:
-        super().__init__()
-        self.layer = layer
-
-    def forward(self, hops: Sequence[Topology], x: Tensor) -> Tensor:
-        return self.layer(hops[0], x)
 
 
 SEVERAL = [("mean", "min", "max", "std"), ("mul", "sum"), ("var", "mean", "mul", "max")]
@@ -124,7 +116,7 @@ def as_written(topology: Topology, x: Tensor, layer: nn.Module) -> Tensor:
 
 def streamed(count: int, dialect: str = "auto") -> Run:
     def run(topology: Topology, x: Tensor, layer: nn.Module) -> Tensor:
-        return StreamedModel(Model(layer), [topology], equal_vertices(len(x), count), dialect=dialect)(x)  # type: ignore[arg-type]
+        return StreamedModel(GNN([layer]), [topology], equal_vertices(len(x), count), dialect=dialect)(x)  # type: ignore[arg-type]
 
     return run
 
@@ -132,13 +124,11 @@ def streamed(count: int, dialect: str = "auto") -> Run:
 RUNS = [
     as_written,
     in_memory(),
-    in_memory(dialect="naive"),
     in_tiles(7),
     in_tiles(1 << 16),
     streamed(1),
     streamed(2),
     streamed(5),
-    streamed(3, "naive"),
 ]
 
 

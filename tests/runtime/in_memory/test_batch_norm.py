@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from sagann import SagaLayer
+from sagann import GNN, SagaLayer
 from sagann.errors import LayerError
 from sagann.graph import Topology
 from sagann.runtime.in_memory.engine import CompiledEngine
@@ -90,29 +91,14 @@ def test_it_is_that_of_plain_pytorch(kind: type[OfEdges | OfVertices]) -> None:
         assert engine.why_not(layer, x) == ""
 
 
-class Model(nn.Module):
-    """Two layers."""
-
-    def __init__(self, kind: type[OfEdges | OfVertices]) -> None:
-        super().__init__()
-        self.first, self.second = kind(8, 16), kind(16, 3)
-
-    def forward(self, hops: Any, x: Tensor) -> Tensor:
-        return self.second(hops[1], torch.relu(self.first(hops[0], x)))
-
-
 @pytest.mark.parametrize("kind", [OfEdges, OfVertices])
-def test_it_is_trained_whole_and_on_mini_batches_and_refused_where_rows_are_apart(
-    kind: type[OfEdges | OfVertices],
-) -> None:
-    for options in ({}, {"sample": (4, 4), "batch_size": 6}):
-        result = Trainer(Model(kind), labelled_graph(), TrainConfig(epochs=3, **options), progress=False).fit()  # type: ignore[arg-type]
-        assert result.epochs == 3
-    streamed = Trainer(Model(kind), labelled_graph(), TrainConfig(epochs=1, memory="64MiB"), progress=False)
-    assert streamed.fit().epochs == 1
-    options = {"sample": (4, 4), "batch_size": 6, "devices": "host:1,accelerator:1"}
+def test_it_is_trained_on_mini_batches_and_refused_where_they_are_divided(kind: type[OfEdges | OfVertices]) -> None:
+    config = TrainConfig(epochs=3, sample=(4, 4), batch_size=6)
+    model = GNN([kind(8, 16), kind(16, 3)])
+    assert Trainer(model, labelled_graph(), config, progress=False).fit().epochs == 3
+    divided = replace(config, devices="host:1,accelerator:1")
     with pytest.raises(LayerError, match="mini-batches are divided among devices"):
-        Trainer(Model(kind), labelled_graph(), TrainConfig(epochs=1, **options), progress=False).fit()  # type: ignore[arg-type]
+        Trainer(model, labelled_graph(), divided, progress=False).fit()
 
 
 @pytest.mark.parametrize("kind", [OfEdges, OfVertices])

@@ -67,7 +67,6 @@ def test_threads_that_drop_do_not_disturb_one_another() -> None:
         with using_engine(engine):
             out = layer(topology, x)
         out.sum().backward()
-        assert x.grad is not None
         return not torch.equal(out.detach().round() != 0, x.grad.round() != 0)
 
     masks_differ(0)
@@ -128,7 +127,6 @@ def test_a_mean_in_half_precision_at_a_hub() -> None:
     x = torch.ones(50, 4).half().requires_grad_()
     with using_engine(CompiledEngine()):
         layer(topology, x).sum().backward()
-    assert x.grad is not None
     # A fiftieth of the in-edges come from each source; the first feature is in all four sums.
     expected = torch.tensor([4.0, 3.0, 2.0, 1.0]).expand(50, 4) / 50
     torch.testing.assert_close(x.grad.float(), expected, rtol=2e-3, atol=0)

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from sagann.graph.rows import csr_tensor, offsets_of
 from sagann.runtime.loading import GraphBatch, MiniBatch
 
 
@@ -25,10 +24,3 @@ def assert_same(first: Sequence[MiniBatch | GraphBatch], second: Sequence[MiniBa
         for ours, theirs in zip(arrays_of(one), arrays_of(other), strict=True):
             assert ours.dtype == theirs.dtype
             assert torch.equal(ours, theirs)
-
-
-def sparse_rows(dense: Tensor) -> Tensor:
-    """The same rows, sparse."""
-    vertices, columns = dense.nonzero().unbind(1)
-    offsets = offsets_of(torch.bincount(vertices, minlength=len(dense)))
-    return csr_tensor(offsets, columns, dense[vertices, columns], num_columns=dense.shape[1])

@@ -17,10 +17,11 @@ from sagann.runtime.loading import MiniBatch, MiniBatches
 from sagann.runtime.loading.device_copies import DeviceCopies
 from sagann.runtime.tiered import DeviceFeatures
 from tests.cuda import waits_refused
+from tests.graph.graphs import sparse
 from tests.graphs import labelled_graph
 from tests.runtime.device.drivers import SimulatedDevices
 from tests.runtime.device.late_streams import LateStreams
-from tests.runtime.loading.batches import arrays_of, assert_same, sparse_rows
+from tests.runtime.loading.batches import arrays_of, assert_same
 from tests.train.runs import community_graph
 
 
@@ -32,7 +33,7 @@ def batches_of(**changes: object) -> list[MiniBatch]:
 @pytest.mark.parametrize("features", ["dense", "sparse", "none", "half"])
 def test_batches_arrive_unchanged_although_copies_are_late(features: str) -> None:
     x = labelled_graph().features
-    changed = {"dense": x, "sparse": sparse_rows(x.relu()), "none": None, "half": x.half()}[features]
+    changed = {"dense": x, "sparse": sparse(x.relu()), "none": None, "half": x.half()}[features]
     batches = batches_of(features=changed)
     streams = LateStreams()
     copies = DeviceCopies(streams)

@@ -17,7 +17,8 @@ from sagann.graph import Graph, Topology, subgraph
 from sagann.nn import GGNN, GIN, pool
 from sagann.runtime.loading import GraphBatches
 from sagann.storage import load_graph, save_graph
-from tests.runtime.loading.batches import arrays_of, assert_same, sparse_rows
+from tests.graph.graphs import sparse
+from tests.runtime.loading.batches import arrays_of, assert_same
 from tests.runtime.loading.many_graphs import SIZES, many_graphs
 from tests.stores import ComputedRows
 from tests.tolerances import assert_close
@@ -94,7 +95,7 @@ def test_graphs_of_unknown_label_are_left_out_of_a_split_unless_they_have_target
 def test_sparse_features_stores_and_mapped_graphs_give_the_same_batches(tmp_path: Path) -> None:
     graph = many_graphs()
     expected = list(of(graph))
-    for batch, other in zip(of(replace(graph, features=sparse_rows(graph.features))), expected, strict=True):
+    for batch, other in zip(of(replace(graph, features=sparse(graph.features))), expected, strict=True):
         assert batch.features.layout == torch.sparse_csr
         assert torch.equal(batch.features.to_dense(), other.features)
     save_graph(graph, tmp_path / "g")

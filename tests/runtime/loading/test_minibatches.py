@@ -19,10 +19,11 @@ from sagann.runtime.tiered import DeviceFeatures, TieredFeatures
 from sagann.sampling import NeighborSampler, seed_batches
 from sagann.storage import load_graph, save_graph
 from sagann.storage.mapped import MappedRows
+from tests.graph.graphs import sparse
 from tests.graphs import labelled_graph
 from tests.runtime.device.drivers import SimulatedDevices
 from tests.runtime.device.late_streams import LateStreams
-from tests.runtime.loading.batches import arrays_of, assert_same, sparse_rows
+from tests.runtime.loading.batches import arrays_of, assert_same
 from tests.stores import ComputedRows
 from tests.threads import left_threads
 
@@ -149,7 +150,7 @@ def test_features_come_from_a_store_and_may_be_sparse_or_missing() -> None:
     for batch in of(replace(graph, features=store)):
         assert torch.equal(batch.features, store.rows(batch.src_ids))
     dense = torch.arange(2 * graph.num_vertices).reshape(-1, 2) % 3.0
-    for batch in of(replace(graph, features=sparse_rows(dense))):
+    for batch in of(replace(graph, features=sparse(dense))):
         assert batch.features.layout == torch.sparse_csr
         assert torch.equal(batch.features.to_dense(), dense[batch.src_ids])
     assert all(batch.features is None for batch in of(replace(graph, features=None)))

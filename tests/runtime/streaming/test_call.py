@@ -28,7 +28,6 @@ def prepared() -> tuple[nn.Module, Graph, Tensor]:
     graph = labelled_graph()
     model = build_model(ModelConfig(model="gcn", hidden=8, layers=2, dropout=0.5), graph)
     graph = model.prepare(graph)
-    assert graph.features is not None
     return model, graph, graph.features.clone().requires_grad_()
 
 

@@ -113,7 +113,6 @@ def test_a_mode_that_is_switched_between_calls_counts() -> None:
 def test_programs_do_not_keep_the_model_alive() -> None:
     graph = labelled_graph(30, 90)
     model = build_model(ModelConfig(model="sage", hidden=8), graph)
-    assert graph.features is not None
     program = captured(model, graph.hops(2), graph.features, x_is_constant=True)
     alive = weakref.ref(model)
     del model

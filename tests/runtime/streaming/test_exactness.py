@@ -43,7 +43,6 @@ def test_every_order_and_cut_of_every_model_has_the_numbers_of_one_interval(name
     graph = model.prepare(graph)
     if dtype is torch.float64:
         graph = in_double(graph)
-    assert graph.features is not None
     x, hops = graph.features.to(dtype).requires_grad_(), graph.hops(model.num_hops)
     whole, gradients = epoch(StreamedModel(model, hops, (0, 53)), x)
     scale, limit = largest(*gradients), LIMITS[dtype]

@@ -30,14 +30,12 @@ class Driver:
 
     def told(self) -> dict[str, float]:
         """The next line of the process; empty where the process has ended."""
-        assert self.process.stdout is not None
         line = self.process.stdout.readline()
         found: dict[str, float] = json.loads(line) if line else {}
         return found
 
     def go_on(self) -> dict[str, float]:
         """Let the process go on, and give its next line."""
-        assert self.process.stdin is not None
         self.process.stdin.write("\n")
         self.process.stdin.flush()
         return self.told()
@@ -135,7 +133,9 @@ A_FEW = 6
 
 @pytest.mark.slow
 @pytest.mark.alone
-@pytest.mark.parametrize("model", ["gcn", "ggnn", "residual-gcn:8"])
+@pytest.mark.parametrize(
+    "model", ["gcn", *(pytest.param(name, marks=pytest.mark.thorough) for name in ("ggnn", "residual-gcn:8"))]
+)
 def test_the_budget_that_is_offered_survives_and_is_of_use(
     model: str, limited: Callable[[int], Sequence[str]], tmp_path: Path
 ) -> None:

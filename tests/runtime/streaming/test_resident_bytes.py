@@ -79,7 +79,6 @@ def test_what_stages_keep_takes_no_more_than_planned(
         graph,
     )
     graph = model.prepare(graph)
-    assert graph.features is not None
     streamed = StreamedModel(model, graph.hops(model.num_hops), equal_vertices(400, 2))
     _, schedule, _ = streamed.plan(graph.features)
     assert schedule.saves

@@ -53,8 +53,6 @@ def test_picked_rows_change_no_bit_and_an_order_only_the_order() -> None:
     budget = 24 << 10
     results = []
     for which, select in ((graph, "never"), (graph, "always"), (relabel(graph, order), "always")):
-        assert which.features is not None
-        assert which.labels is not None
         streamed = stream(model, which, budget_bytes=budget, num_intervals=4, select=select)  # type: ignore[arg-type]
         assert bool(picked(streamed.plan(which.features).plan)) == (select == "always")
         out = streamed(which.features)
@@ -71,7 +69,6 @@ def test_rows_of_mapped_features_are_read_from_their_file(tmp_path: Path) -> Non
     graph = open_graph(tmp_path / "graph")
     model = build_model(ModelConfig(model="gated-gcn", hidden=8, layers=2, dropout=0.0), graph)
     graph = model.prepare(graph)
-    assert graph.features is not None
     streamed = stream(model, graph, budget_bytes=24 << 10, num_intervals=4, select="always")
     with torch.no_grad():
         plan = streamed.plan(graph.features).plan
@@ -85,7 +82,6 @@ def test_what_is_foretold_is_what_is_planned(tmp_path: Path, *, on_disk: bool) -
     graph = labelled_graph()
     model = build_model(ModelConfig(model="sage", hidden=8, layers=2, dropout=0.0), graph)
     graph = model.prepare(graph)
-    assert graph.features is not None
     choices: tuple[Select, ...] = ("always", "auto")
     for select in choices:
         foretold = foretell(model, graph, budget_bytes=16 << 10, select=select, on_disk=on_disk)

@@ -74,7 +74,6 @@ def test_dropout_of_edges_does_not_depend_on_the_order() -> None:
     graph = labelled_graph()
     model = GNN([GAT(graph.num_features, 4, num_heads=2, attention_dropout=0.5)])
     graph = model.prepare(graph)
-    assert graph.features is not None
     found = []
     for traversal in VISITS:
         streamed = StreamedModel(model, list(graph.hops(1)), equal_vertices(53, COUNT), traversal=traversal)

@@ -1,4 +1,4 @@
-"""Sizes of the hot tier: bytes, parts, and what is free."""
+"""Sizes of the hot tier, and counters of what tiers give."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from hypothesis import given, strategies as st
 from sagann import free_space
 from sagann.errors import InputError
 from sagann.free_space import Memory, Room
+from sagann.runtime.tiered.counters import TierCounts, Traffic
 from sagann.runtime.tiered.hot_size import HotSize, hot_rows
 
 ROWS, ROW_BYTES = 1000, 64
@@ -109,3 +110,18 @@ def test_a_tier_in_the_memory_of_a_device() -> None:
 def test_sizes_that_are_refused(hot: HotSize, message: str) -> None:
     with pytest.raises(InputError, match=message):
         rows_of(hot)
+
+
+def test_a_difference_is_what_was_given_meanwhile_also_as_json() -> None:
+    assert (Traffic().rows, Traffic().hit_rate) == (0, 0.0)
+    before = Traffic(hot=TierCounts.of(1, 4), cold=TierCounts.of(2, 4), cold_reads=2, cold_read_bytes=9)
+    gained = Traffic(hot=TierCounts.of(10, 4), cold=TierCounts.of(20, 4), cold_reads=5, cold_read_bytes=80)
+    assert (before + gained) - before == gained
+    assert gained.to_json() == {
+        "hot_rows": 10,
+        "hot_bytes": 40,
+        "cold_rows": 20,
+        "cold_bytes": 80,
+        "cold_reads": 5,
+        "cold_read_bytes": 80,
+    }
