@@ -18,11 +18,10 @@ import torch
 from torch import Tensor, fx
 from torch.fx._lazy_graph_module import _LazyGraphModule
 
-from sagann.compiler.classify import has_rows, row_bytes
 from sagann.compiler.lower import as_traced, is_pointwise, lower
 from sagann.compiler.lowering import VIEWS, NotFusedError
+from sagann.compiler.nodes import has_rows, name_of, row_bytes
 from sagann.compiler.program import EdgeWork, Note, Stage
-from sagann.compiler.rewrite import name_of
 from sagann.compiler.stages import fused_rows
 from sagann.compiler.trace import is_of_rows
 from sagann.compiler.vjp import Backward

@@ -23,8 +23,7 @@ from sagann.compiler.trace import PLAINER, without_log
 from sagann.errors import in_one_line
 from sagann.kernels import dense
 from sagann.kernels.accumulators import Gathering
-from sagann.kernels.edge.function import EdgeFunction, Input, Side
-from sagann.kernels.edge.kinds import feature_width, lanes
+from sagann.kernels.edge.function import EdgeFunction, Input, Side, lanes
 from sagann.kernels.row_dropout import dropout
 
 # Functions that stages run, and the operators that are traced in their place.
@@ -159,7 +158,7 @@ def _row(low: Lowering, value: Any) -> str:
 def _narrow(function: EdgeFunction, device: torch.device) -> EdgeFunction:
     """The function, if its rows are done tile by tile, or fit registers all at once."""
     most = most_lanes(device)
-    if feature_width(function) is None and (widest := max(map(lanes, function.values), default=0)) > most:
+    if function.feature_width is None and (widest := max(map(lanes, function.values), default=0)) > most:
         raise NotFusedError(
             f"a row on the edges has {widest:,} features, of which an operator reads others than its own; up to {most:,} can be fused"
         )

@@ -12,7 +12,7 @@ operation, and the bits do not depend on the number of threads. Both passes draw
 from __future__ import annotations
 
 from functools import cache
-from typing import Any, Literal
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -26,7 +26,7 @@ from sagann.kernels.dense import block_rows, multiply
 from sagann.kernels.dialects import dialect_for
 from sagann.kernels.edge.builder import Builder, arithmetic_dtype
 from sagann.kernels.edge.function import EdgeFunction, Input, Output
-from sagann.kernels.edge.pass_edges import PassEdges
+from sagann.kernels.edge.pass_edges import End, PassEdges
 from sagann.kernels.edge.random import random_rows
 from sagann.kernels.first_order import Saved, first_order_only
 from sagann.kernels.memory import empty
@@ -150,7 +150,6 @@ def _slabs(rows: Tensor, mask: Mask, out_dim: int) -> Any:
         yield at, dropped(rows[at], mask.after(start), scratch[: at.stop - at.start])
 
 
-End = Literal["dst", "src"]
 PIECE = 1 << 20
 "Non-zeros that are grouped by feature at a time, where the groups are not kept."
 _WEIGHT, _VALUE = "rows", "value"

@@ -29,9 +29,8 @@ from sagann.graph.topology import Topology, for_training_as_well
 from sagann.kernels.accumulators import Counts, Gathering
 from sagann.kernels.dialects import Dialect
 from sagann.kernels.edge.function import EdgeFunction
-from sagann.kernels.edge.pass_edges import Edges
+from sagann.kernels.edge.pass_edges import Edges, num_groups
 from sagann.kernels.edge.state import GatherState
-from sagann.kernels.edge.walk import num_groups
 from sagann.kernels.first_order import Saved, first_order_only
 from sagann.kernels.naive import concat_slots
 from sagann.kernels.seeds import drawn_seed

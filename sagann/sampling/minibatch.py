@@ -10,7 +10,8 @@ from torch import Tensor
 
 from sagann.graph.rows import mapped_rows, row_arrays
 from sagann.graph.topology import Topology
-from sagann.kernels.edge.cpu.run import walk_of
+from sagann.kernels.edge.cpu.run import work_of
+from sagann.kernels.edge.pass_edges import ENDS
 from sagann.sampling.links import Links
 
 
@@ -88,8 +89,8 @@ class MiniBatch:
         """
         for block in self.blocks:
             block.csr(parallel=False)
-            for at in ("dst", "src"):
-                walk_of(block, at)
+            for at in ENDS:
+                work_of(block, at)
         return self
 
 

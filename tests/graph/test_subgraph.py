@@ -6,7 +6,7 @@ from hypothesis import given, strategies as st
 
 from sagann.errors import InputError
 from sagann.graph import Graph
-from sagann.graph.subgraph import original_order, relabel, subgraph
+from sagann.graph.renumber import original_order, relabel, subgraph
 from tests.graph.graphs import edges_of, graphs, make_graph, sparse
 
 

@@ -29,7 +29,9 @@ def divide(indptr: NDArray[np.integer], grain: Grain) -> Work:
     items = np.empty((num_slots + most_items(num_rows, num_edges, grain), FIELDS), np.int64)
     split_rows, split_indptr = np.empty(num_splits, np.int64), np.zeros(num_splits + 1, np.int64)
     num_items = _cut(indptr, size, num_slots, items, split_rows, split_indptr)
-    runs = np.append(np.arange(0, num_items, run_size(num_rows + num_edges, grain) // size), num_items)
+    step = run_size(num_rows + num_edges, grain) // size
+    runs = np.arange(0, num_items + step, step)
+    runs[-1] = num_items
     return Work(items=items[:num_items], split_rows=split_rows, split_indptr=split_indptr, runs=runs)
 
 

@@ -14,7 +14,7 @@ import torch
 from sagann.errors import MissingDependencyError
 from sagann.free_space import Memory
 from sagann.graph import Graph
-from sagann.graph.subgraph import subgraph
+from sagann.graph.renumber import subgraph
 from sagann.plan.steps import Step
 from sagann.plan.timeline import Span, Timeline
 from sagann.report.plan_text import forecast_text

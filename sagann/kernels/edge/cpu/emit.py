@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from sagann.kernels.edge.cpu.expressions import Expressions, Form, Layout, choose_layout
 from sagann.kernels.edge.cpu.writers import WRITERS
-from sagann.kernels.edge.function import EdgeFunction
-from sagann.kernels.edge.kinds import KINDS, placed, results_of
-from sagann.kernels.edge.lines import ITEM, indented, mention
+from sagann.kernels.edge.function import KINDS, EdgeFunction, placed
+from sagann.kernels.edge.source import ITEM, indented, mention
 
 HEADER = ("counter", "runs", "num_runs", "items", "indptr", "indices", "edge_ids", "seed")
 "The first arguments of every kernel."
@@ -36,23 +35,23 @@ def emit(function: EdgeFunction, form: Form) -> str:
         '"""A pass over the edges; generated, and free to be read."""',
         "",
         *(["from numba import njit", ""] if before else []),
-        "from sagann.kernels.edge.cpu import access, block, elementwise, shuffle",
+        "from sagann.kernels.edge.cpu import block, elementwise, shuffle",
         "from sagann.jit import compiled_callback",
         "",
-        f'other_end = access.indexer("{form.index_kind}")',
-        f'id_of_edge = access.indexer("{form.id_kind}")',
-        f'offset_at = access.indexer("{form.offset_kind}")',
-        'int64_at = access.indexer("i8")',
+        f'other_end = block.indexer("{form.index_kind}")',
+        f'id_of_edge = block.indexer("{form.id_kind}")',
+        f'offset_at = block.indexer("{form.offset_kind}")',
+        'int64_at = block.indexer("i8")',
         *(f"{name} = {value}" for name, value in definitions.items()),
         "",
         *before,
         "",
         "@compiled_callback",
         "def kernel(p_args):",
-        "    p_counter = access.argument(p_args, 0)",
-        "    num_runs = access.argument(p_args, 2)",
+        "    p_counter = block.argument(p_args, 0)",
+        "    num_runs = block.argument(p_args, 2)",
         "    while True:",
-        "        run = access.claim(p_counter)",
+        "        run = block.claim(p_counter)",
         "        if run >= num_runs:",
         "            break",
         *indented(2, arguments),
@@ -113,7 +112,7 @@ class _Rows(Expressions):
             after += writer.after()
         ahead = self.prefetches()
         if ahead:
-            ahead.insert(0, f"ahead = other_end(p_indices, access.smaller(edge + {AHEAD}, last_edge - 1))")
+            ahead.insert(0, f"ahead = other_end(p_indices, block.smaller(edge + {AHEAD}, last_edge - 1))")
         reads_other = mention(self.at_edge, "other")
         each_row = [*self.at_row, *per_row]
         each_edge = [
@@ -128,7 +127,7 @@ class _Rows(Expressions):
             "edge = first_edge",
             "for row in range(first_row, last_row):",
             "    begin = edge",
-            "    end = access.smaller(offset_at(p_indptr, row + 1), last_edge)",
+            "    end = block.smaller(offset_at(p_indptr, row + 1), last_edge)",
             # A row that no edge of a chunk reaches stays as it is.
             *(["    if begin == end:", "        continue"] if self.form.continued else []),
             *(["    at = slot if slot >= 0 else row"] if mention([*each_row, *finish], "at") else []),
@@ -141,7 +140,7 @@ class _Rows(Expressions):
             *indented(1, finish),
             *after,
         ]
-        results = range(len(results_of(self.function)))
+        results = range(len(self.function.results))
         choices = {f"target_{number}": f"p_slots_{number} if slot >= 0 else p_out_{number}" for number in results}
         return [
             "for item in range(int64_at(p_runs, run), int64_at(p_runs, run + 1)):",
@@ -183,7 +182,7 @@ class _Rows(Expressions):
             if given.side in (self.function.at, "param", "edge"):
                 continue
             count = self.lanes(given)
-            name = self.define(f"prefetch_{stored}_{count}", f'access.prefetcher("{stored}", {count})')
+            name = self.define(f"prefetch_{stored}_{count}", f'block.prefetcher("{stored}", {count})')
             lines.append(f"{name}(p_{given.name}, ahead * stride_{given.name}{self.offset(given)})")
         return lines
 
@@ -203,11 +202,11 @@ class _Rows(Expressions):
         names = [f"p_{name}" if name not in ("num_runs", "seed") else name for name in HEADER]
         for given in self.function.inputs:
             names += [f"p_{given.name}", f"stride_{given.name}"]
-        for number in range(len(results_of(self.function))):
+        for number in range(len(self.function.results)):
             names += [f"p_out_{number}", f"p_slots_{number}"]
         names += ["edge_offset"] if self.form.continued else []
         return [
-            f"{name} = access.argument(p_args, {position})"
+            f"{name} = block.argument(p_args, {position})"
             for position, name in enumerate(names)
             if mention(body, name)
         ]

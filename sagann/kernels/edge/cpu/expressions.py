@@ -1,6 +1,6 @@
 """One line of generated source per value: expressions over blocks, and the helpers that expressions call.
 
-A kernel holds resident rows, or tiles of features (:mod:`sagann.kernels.edge.kinds`), in vector registers. Every value of an
+A kernel holds resident rows, or tiles of features (:mod:`sagann.kernels.edge.function`), in vector registers. Every value of an
 edge function becomes a variable ``v_<name>``. Helpers (a load of 41 float32, a shuffle) are named at the top of the generated
 module (:attr:`Expressions.definitions`), and made when the module is imported.
 """
@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
-from sagann.kernels.edge.function import BINARY, UNARY, EdgeFunction, Input, Op
-from sagann.kernels.edge.kinds import feature_width, kind_of, lanes
-from sagann.kernels.edge.lines import edge_names, float_text, operand_kind
+from sagann.kernels.edge.function import BINARY, UNARY, EdgeFunction, Input, Op, kind_of, lanes
+from sagann.kernels.edge.source import edge_names, float_text, operand_kind
 
 VECTOR_BYTES = 64
 # Vector registers for a tile's accumulators, rows and temporaries, of 32 that exist.
@@ -47,7 +47,7 @@ def choose_layout(function: EdgeFunction) -> Layout:
     """The layout for a function."""
     values = function.values
     width = VECTOR_BYTES // (8 if any(kind_of(value) == "f8" for value in values) else 4)
-    num_features = feature_width(function)
+    num_features = function.feature_width
     if num_features is None:
         return Layout(width=width, num_features=0, tile=0)
     chunks = max(1, REGISTERS // _pressure(function))
@@ -64,8 +64,8 @@ def _pressure(function: EdgeFunction) -> int:
     return held + any(lanes(op) > 1 for op in function.ops)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Form:
+# Every pass makes one of these, and a tuple is made faster than a dataclass.
+class Form(NamedTuple):
     """How the arrays of a pass lie in memory."""
 
     index_kind: str
@@ -156,7 +156,7 @@ class Expressions:
             return f"block.as_scalar({self.edge_global})"
         if op.op == "random":
             p, salt = op.attrs["p"], op.attrs["salt"]
-            made = f'access.drawer("{kind_of(op)}", {self.lanes(op)}, {self.layout.width}, {p!r}, {salt})'
+            made = f'block.drawer("{kind_of(op)}", {self.lanes(op)}, {self.layout.width}, {p!r}, {salt})'
             return f"{self.define_list('draw', made)}({self.edge_global}, seed, 0{self.offset(op)})"
         return self.moved(op)
 

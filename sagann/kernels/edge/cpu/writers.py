@@ -8,9 +8,8 @@ from collections.abc import Mapping
 import torch
 
 from sagann.kernels.edge.cpu.expressions import Expressions
-from sagann.kernels.edge.function import Output
-from sagann.kernels.edge.kinds import lanes
-from sagann.kernels.edge.lines import OutputWriter
+from sagann.kernels.edge.function import Output, lanes
+from sagann.kernels.edge.source import OutputWriter
 
 
 class Writer(OutputWriter):
