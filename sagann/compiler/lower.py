@@ -21,7 +21,7 @@ from sagann.compiler.operators import DROPOUT
 from sagann.compiler.stages import OVERWRITING
 from sagann.compiler.trace import PLAINER, without_log
 from sagann.errors import in_one_line
-from sagann.kernels import dense
+from sagann.kernels import feature_rows
 from sagann.kernels.accumulators import Gathering
 from sagann.kernels.edge.function import EdgeFunction, Input, Side, lanes
 from sagann.kernels.row_dropout import dropout
@@ -29,7 +29,7 @@ from sagann.kernels.row_dropout import dropout
 # Functions that stages run, and the operators that are traced in their place.
 _AS_TRACED: dict[Any, Any] = {
     dropout: DROPOUT,
-    dense.linear: linear,
+    feature_rows.linear: linear,
     **{overwriting: target for target, overwriting in OVERWRITING.items()},
 }
 _FORMS: dict[Any, Any] = {**PLAINER, **COMPOSITES}

@@ -34,7 +34,7 @@ from sagann.kernels import typed_linear as typed_linear
 from sagann.kernels.accumulators import gathering
 from sagann.kernels.edge.builder import arithmetic_dtype
 from sagann.saga.batch_norms import batch_norms_over_rows, check_rows, normalised, replaced_forwards
-from sagann.saga.users_lines import users_line
+from sagann.saga.independence import users_line
 
 
 def _of_traces(form: Callable[..., Tensor]) -> Callable[..., Tensor]:

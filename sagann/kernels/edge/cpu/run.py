@@ -17,8 +17,7 @@ from torch import Tensor
 
 from sagann.jit import compiled
 from sagann.kernels.edge import naive
-from sagann.kernels.edge.cpu.emit import emit
-from sagann.kernels.edge.cpu.expressions import Form
+from sagann.kernels.edge.cpu.emit import Form, emit
 from sagann.kernels.edge.cpu.launch import compile_source, launch
 from sagann.kernels.edge.cpu.writers import WRITERS
 from sagann.kernels.edge.divide import divide
