@@ -26,7 +26,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from sagann.graph.feature_store import is_constant, version_of
 from sagann.graph.large_arrays import slabs
 from sagann.graph.rows import csr_slice, csr_tensor, dense_rows
-from sagann.kernels.dialects import dialect_for
+from sagann.kernels.edge import dialect_for
 from sagann.kernels.edge.builder import Builder, arithmetic_dtype
 from sagann.kernels.edge.function import EdgeFunction, Input, Output
 from sagann.kernels.edge.pass_edges import End, PassEdges

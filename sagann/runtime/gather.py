@@ -27,7 +27,7 @@ from sagann.compiler.vjp import BackwardPass
 from sagann.graph.rows import id_dtype
 from sagann.graph.topology import Topology, for_training_as_well
 from sagann.kernels.accumulators import Counts, Gathering
-from sagann.kernels.dialects import Dialect
+from sagann.kernels.edge import Dialect
 from sagann.kernels.edge.function import EdgeFunction
 from sagann.kernels.edge.pass_edges import Edges, num_groups
 from sagann.kernels.edge.state import GatherState

@@ -20,7 +20,7 @@ from torch import Tensor
 from sagann.byte_size import with_exact
 from sagann.errors import InputError
 from sagann.graph.topology import Topology
-from sagann.kernels.dialects import dialect_for
+from sagann.kernels.edge import dialect_for
 from sagann.kernels.edge.builder import Builder
 from sagann.kernels.edge.function import EdgeFunction, Input, Output, Side
 from sagann.kernels.feature_rows import linear

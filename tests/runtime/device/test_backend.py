@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from sagann.graph import Graph, Topology, declare_constant
-from sagann.kernels.dialects import dialect_for
+from sagann.kernels.edge import dialect_for
 from sagann.nn import ModelConfig, build_model
 from sagann.plan import equal_vertices
 from sagann.plan.selection import ALWAYS, Selection

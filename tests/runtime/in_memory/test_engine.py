@@ -25,8 +25,7 @@ from sagann.errors import InputError, LayerError, MissingDependencyError
 from sagann.graph import Graph, Topology
 from sagann.graph.feature_store import declare_constant
 from sagann.kernels import feature_rows
-from sagann.kernels.dialects import dialect_for
-from sagann.kernels.edge import cpu
+from sagann.kernels.edge import cpu, dialect_for
 from sagann.kernels.memory import POOL
 from sagann.nn import GIN, SAGE, ModelConfig, build_model
 from sagann.runtime import gather

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from sagann.errors import LayerError
-from sagann.kernels.dialects import dialect_for
+from sagann.kernels.edge import dialect_for
 from sagann.nn import ModelConfig, build_model
 from sagann.runtime.loading import MiniBatch, MiniBatches
 from sagann.runtime.loading.device_copies import DeviceCopies
