@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from sagann.compiler.compile import CompilerOptions
-from sagann.compiler.fuse_rows import fuse_rows
+from sagann.compiler.lower import fuse_rows
 from sagann.compiler.model_program import BatchMeans, Form, Gather, ModelProgram
 from sagann.compiler.nodes import gathered, has_rows, is_random, name_of
 from sagann.compiler.operators import (

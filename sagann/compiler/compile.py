@@ -11,9 +11,8 @@ import torch
 from torch import Tensor, fx
 
 from sagann.compiler.commute import commute, scale_last, split_concat
-from sagann.compiler.fuse_rows import fuse_rows
 from sagann.compiler.hoist import hoist, transpose_matrices
-from sagann.compiler.lower import lower
+from sagann.compiler.lower import fuse_rows, lower
 from sagann.compiler.lowering import NotFusedError
 from sagann.compiler.nodes import (
     classify,

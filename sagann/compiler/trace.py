@@ -35,8 +35,7 @@ from sagann.compiler.operators import DROPOUT, GATHER, MEANS, NotShown, WholeOpe
 from sagann.compiler.program import LayerInput
 from sagann.errors import LayerError, SagannError, in_one_line
 from sagann.kernels.accumulators import gathering
-from sagann.saga.accumulator import accum_of, values_of
-from sagann.saga.edge import Edge, named, unnamed
+from sagann.saga.edge import Edge, accum_of, named, unnamed, values_of
 from sagann.saga.side_effects import taken_back, without_hooks
 
 if TYPE_CHECKING:

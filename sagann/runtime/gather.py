@@ -194,7 +194,7 @@ def gather_fused(
 
 
 def compute_rows(work: EdgeWork, arrays: Sequence[Tensor], dialect: Dialect) -> Tensor:
-    """Compute a region that :mod:`sagann.compiler.fuse_rows` found, by a pass where the rows are worth one: [rows, ...]."""
+    """Compute a region that :mod:`sagann.compiler.lower` found, by a pass where the rows are worth one: [rows, ...]."""
     rows = next(array for side, array in zip(work.sides, arrays, strict=True) if side == "dst")
     if rows.device.type != "cpu" or rows.nbytes < SMALLEST_PASS_BYTES:
         (result,) = work.stage.module.forward(*arrays)

@@ -27,9 +27,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from sagann.errors import LayerError, SagannError, in_one_line
 from sagann.kernels.accumulators import gathering
-from sagann.saga.accumulator import values_of
 from sagann.saga.batch_norms import with_running_means
-from sagann.saga.edge import Edge, unnamed
+from sagann.saga.edge import Edge, unnamed, values_of
 from sagann.saga.row_runs import (
     NUM_ROWS,
     READS_NO_VALUES,
