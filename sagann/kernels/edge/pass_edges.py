@@ -20,7 +20,6 @@ from sagann.kernels.edge.function import EdgeFunction, Input, Result
 from sagann.kernels.memory import empty
 
 End = Literal["dst", "src"]
-ENDS: tuple[End, End] = ("dst", "src")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
