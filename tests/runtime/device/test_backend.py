@@ -171,9 +171,7 @@ def test_edges_come_with_their_cut_and_passes_do_not_look_for_it(monkeypatch: py
     assert x is not None
     streamed, streams = streamed_late(model, hops, x, monkeypatch, count=2, dialect="gpu", budget_bytes=1 << 20)
     run = importlib.import_module("sagann.kernels.edge.gpu.run")
-    monkeypatch.setattr(
-        run, "_walk_and_cut", lambda edges, at: pytest.fail("cut where it would wait for the device")
-    )
+    monkeypatch.setattr(run, "cut_of", lambda edges, at: pytest.fail("cut where it would wait for the device"))
     found = torch.autograd.grad(streamed(x).square().sum(), list(model.parameters()))
     with using_engine(NaiveEngine()):
         wanted = torch.autograd.grad(model(hops, x).square().sum(), list(model.parameters()))
