@@ -7,17 +7,17 @@ from contextlib import contextmanager
 
 import pytest
 
-from sagann.kernels import dialects
+from sagann.kernels import edge
 
 
 @contextmanager
 def auto_dialect(name: str) -> Iterator[None]:
     """Have "auto" take the dialect of that name on the processor."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(dialects._FASTEST, "cpu", name)
-        dialects.dialect_for.cache_clear()
+        patch.setitem(edge._FASTEST, "cpu", name)
+        edge.dialect_for.cache_clear()
         yield
-    dialects.dialect_for.cache_clear()
+    edge.dialect_for.cache_clear()
 
 
 @pytest.fixture(scope="package", autouse=True)

@@ -34,7 +34,7 @@ from bench.standalone.training import Training
 from bench.streaming.worker import SHARE, Folded, within
 from bench.timing import alternate, device_to_measure, finish, median_ratio, where
 from sagann.graph import Graph, Topology
-from sagann.kernels.dialects import dialect_for
+from sagann.kernels.edge import dialect_for
 from sagann.plan.steps import UNLIMITED
 from sagann.runtime.recorder import Recorder
 from sagann.runtime.streaming.stream import stream

@@ -20,7 +20,7 @@ from sagann.config import RunConfig
 from sagann.errors import CheckpointError, InputError, first_line
 from sagann.free_space import nearest_folder
 from sagann.graph import Graph
-from sagann.graph.subgraph import subgraph
+from sagann.graph.renumber import subgraph
 from sagann.kernels.edge.cpu import source_of
 from sagann.partition import part_of, vertex_ranges
 from sagann.plan.machine import Machine

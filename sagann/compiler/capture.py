@@ -21,10 +21,10 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from sagann.compiler.classify import has_rows, is_random
 from sagann.compiler.compile import CompilerOptions
-from sagann.compiler.fuse_rows import fuse_rows
+from sagann.compiler.lower import fuse_rows
 from sagann.compiler.model_program import BatchMeans, Form, Gather, ModelProgram
+from sagann.compiler.nodes import gathered, has_rows, is_random, name_of
 from sagann.compiler.operators import (
     BATCH_MEANS,
     BATCH_SCALES,
@@ -39,7 +39,6 @@ from sagann.compiler.operators import (
 )
 from sagann.compiler.program import Stage
 from sagann.compiler.recording import Call, Recorder, cannot_be_captured, traced_model
-from sagann.compiler.rewrite import gathered, name_of
 from sagann.compiler.row_check import check_stage, draws, is_integral, line_of
 from sagann.compiler.stages import cut
 from sagann.compiler.trace import TraceError, drop_unread, is_of_rows, merge_equal

@@ -25,9 +25,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from sagann.compiler.operators import LINEAR
-from sagann.compiler.program import Note
-from sagann.compiler.rewrite import (
+from sagann.compiler.nodes import (
     gather_of,
     gathering_of,
     insert,
@@ -40,6 +38,8 @@ from sagann.compiler.rewrite import (
     shape_of,
     width,
 )
+from sagann.compiler.operators import LINEAR
+from sagann.compiler.program import Note
 
 _aten = torch.ops.aten
 

@@ -10,15 +10,25 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import torch
 from torch import Tensor, fx
 
-from sagann.compiler.classify import classify, has_row_each, has_rows, has_tensor, is_random, row_bytes
 from sagann.compiler.commute import commute, scale_last, split_concat
-from sagann.compiler.fuse_rows import fuse_rows
 from sagann.compiler.hoist import hoist, transpose_matrices
-from sagann.compiler.lower import lower
+from sagann.compiler.lower import fuse_rows, lower
 from sagann.compiler.lowering import NotFusedError
+from sagann.compiler.nodes import (
+    classify,
+    gather_of,
+    gathered,
+    gathering_of,
+    has_row_each,
+    has_rows,
+    has_tensor,
+    is_random,
+    leading_to,
+    name_of,
+    row_bytes,
+)
 from sagann.compiler.operators import GATHER, MEANS, TYPED_LINEAR
 from sagann.compiler.program import EdgeWork, LayerGather, LayerProgram, Note, Typed
-from sagann.compiler.rewrite import gather_of, gathered, gathering_of, leading_to, name_of
 from sagann.compiler.stages import cut
 from sagann.compiler.trace import TraceError, trace_layer
 from sagann.compiler.typed import map_first, map_last, map_single_types, with_bytes

@@ -229,6 +229,8 @@ _PYTORCHS = (
 COMPOSITES: dict[Any, Callable[..., Any]] = {
     **get_decompositions(_PYTORCHS),
     _aten.elu.default: _elu,
+    # NaN stays, and the slope at 0 is 0, as in PyTorch.
+    _aten.relu.default: lambda x: torch.where(x <= 0, 0.0, x) if x.is_floating_point() else NotImplemented,
     _aten.leaky_relu.default: _leaky_relu,
     _aten.softplus.default: _softplus,
     _aten.log_sigmoid_forward.default: _log_sigmoid,

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from sagann.compiler.classify import has_tensor
+from sagann.compiler.nodes import has_tensor, name_of
 from sagann.compiler.program import LayerProgram, Stage
-from sagann.compiler.rewrite import name_of
 from sagann.kernels.edge.function import EdgeFunction, Op
 
 _TITLES = {"typed": "maps by edge type", "hoisted": "moved off the edges", "not fused": "NOT fused"}

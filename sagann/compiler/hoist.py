@@ -18,10 +18,9 @@ from typing import TypeVar
 import torch
 from torch import fx
 
-from sagann.compiler.classify import has_row_each, has_tensor, row_bytes
 from sagann.compiler.composites import most_entries
+from sagann.compiler.nodes import gathered, has_row_each, has_tensor, insert, linear_parts, row_bytes
 from sagann.compiler.operators import BATCH_SCALES, EDGE_MEANS
-from sagann.compiler.rewrite import gathered, insert, linear_parts
 
 _aten = torch.ops.aten
 Node = TypeVar("Node", bound=Hashable)

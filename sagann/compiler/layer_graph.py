@@ -1,7 +1,7 @@
 """Layer graph: a layer as a part of a larger program, its rewritten graphs before they are cut into stages.
 
 A map by edge type leaves the edges of each type as a graph of its own; what they gather is added up. A BatchNorm that computes means over
-edges has a gather of its own, before that of the layer (:mod:`sagann.compiler.batch_means`).
+edges has a gather of its own, before that of the layer (:mod:`sagann.compiler.operators`).
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 from torch import fx
 
 from sagann.compiler.compile import CallForm, layer_gather, rewritten
+from sagann.compiler.nodes import gather_of, insert
 from sagann.compiler.operators import DROPOUT, EDGE_MEANS, GATHER
 from sagann.compiler.program import LayerGather, Note, Typed
-from sagann.compiler.rewrite import gather_of, insert
 from sagann.compiler.typed import count_types, is_separable
 from sagann.kernels.accumulators import MOMENTS
 

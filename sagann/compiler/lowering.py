@@ -16,8 +16,7 @@ from sagann.compiler.composites import most_entries
 from sagann.compiler.operators import DROPOUT, TYPED_LINEAR
 from sagann.compiler.trace import ROWS, is_rows
 from sagann.kernels.edge.builder import Builder, arithmetic_dtype
-from sagann.kernels.edge.function import BINARY, COMPARISONS, UNARY, Arg, Shape
-from sagann.kernels.edge.kinds import KINDS
+from sagann.kernels.edge.function import BINARY, COMPARISONS, KINDS, UNARY, Arg, Shape
 from sagann.kernels.naive import HALF
 
 _aten = torch.ops.aten

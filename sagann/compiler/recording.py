@@ -20,10 +20,10 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.utils.stateless import _reparametrize_module
 from torch.utils import _pytree as pytree
 
-from sagann.compiler.batch_means import traced_batch_norms
 from sagann.compiler.compile import CallForm, CompilerOptions
 from sagann.compiler.layer_graph import LayerGraphs, layer_graphs
 from sagann.compiler.model_program import EdgeType
+from sagann.compiler.operators import WholeOperators, traced_batch_norms
 from sagann.compiler.program import LayerGather
 from sagann.compiler.row_check import CHANGES, OTHER_ROWS, check_sizes
 from sagann.compiler.trace import (
@@ -38,14 +38,13 @@ from sagann.compiler.trace import (
     tensors_of,
     without_side_effects,
 )
-from sagann.compiler.whole_operators import WholeOperators
 from sagann.errors import InputError, LayerError, in_one_line
 from sagann.graph.topology import Topology
 from sagann.saga.batch_norms import batch_norms_over_rows
 from sagann.saga.engine import EdgeData, Engine, VertexRows, using_engine
+from sagann.saga.independence import line_of_error
 from sagann.saga.layer import SagaLayer
 from sagann.saga.row_runs import sampled_rows
-from sagann.saga.users_lines import line_of_error
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -16,8 +16,7 @@ import torch
 from torch import Tensor, fx
 from torch.utils import _pytree as pytree
 
-from sagann.compiler.classify import has_rows
-from sagann.compiler.rewrite import name_of
+from sagann.compiler.nodes import has_rows, name_of
 from sagann.compiler.trace import ROWS, TraceError, is_rows
 from sagann.errors import LayerError, in_one_line
 from sagann.kernels.row_dropout import dropout

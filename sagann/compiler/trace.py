@@ -31,14 +31,11 @@ from torch.fx.traceback import preserve_node_meta
 from torch.nn.utils.stateless import _reparametrize_module
 from torch.utils import _pytree as pytree
 
-from sagann.compiler.batch_means import traced_batch_norms
-from sagann.compiler.operators import DROPOUT, GATHER, MEANS
+from sagann.compiler.operators import DROPOUT, GATHER, MEANS, NotShown, WholeOperators, traced_batch_norms
 from sagann.compiler.program import LayerInput
-from sagann.compiler.whole_operators import NotShown, WholeOperators
 from sagann.errors import LayerError, SagannError, in_one_line
 from sagann.kernels.accumulators import gathering
-from sagann.saga.accumulator import accum_of, values_of
-from sagann.saga.edge import Edge, named, unnamed
+from sagann.saga.edge import Edge, accum_of, named, unnamed, values_of
 from sagann.saga.side_effects import taken_back, without_hooks
 
 if TYPE_CHECKING:

@@ -28,11 +28,10 @@ import torch
 from torch import fx
 from torch.fx._lazy_graph_module import _LazyGraphModule
 
-from sagann.compiler.classify import classify, row_bytes
 from sagann.compiler.commute import gathered_rows, message_of
+from sagann.compiler.nodes import classify, gather_of, gathering_of, insert, one_dtype, row_bytes
 from sagann.compiler.operators import LINEAR, TYPED_LINEAR
 from sagann.compiler.program import End, Note, Typed
-from sagann.compiler.rewrite import gather_of, gathering_of, insert, one_dtype
 from sagann.kernels.accumulators import SUM
 
 _aten = torch.ops.aten

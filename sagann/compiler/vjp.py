@@ -30,7 +30,7 @@ from sagann.kernels.edge.function import Arg, EdgeFunction, Input, Op, Output, S
 
 Rule = Callable[[Builder, Op, str], tuple[str | None, ...]]
 """From an op and the gradient of its result, one gradient per argument, in the shape of the result or of the argument (the caller undoes broadcasting),
-or None if the argument has none. Conventions at kinks are PyTorch's: relu has slope 0 at 0; a tie of maximum or minimum is shared by halves, a tie
+or None if the argument has none. Conventions at kinks are PyTorch's: a tie of maximum or minimum is shared by halves, a tie
 of amax or amin evenly."""
 
 
@@ -41,11 +41,6 @@ def _times(factor: Callable[[Builder, Op], Arg]) -> Rule:
 
 def _x(op: Op) -> str:
     return str(op.args[0])
-
-
-def _relu(b: Builder, op: Op, grad: str) -> tuple[str | None, ...]:
-    # Written so that NaN passes, as in PyTorch.
-    return (b.op("where", b.op("le", _x(op), 0), b.full(0, b.shape(grad), b.dtype(grad)), grad),)
 
 
 def _div(b: Builder, op: Op, grad: str) -> tuple[str | None, ...]:
@@ -169,7 +164,6 @@ RULES: dict[str, Rule] = {
     "reciprocal": _times(lambda b, op: b.op("neg", b.op("mul", op.name, op.name))),
     "tanh": _times(lambda b, op: b.op("sub", 1.0, b.op("mul", op.name, op.name))),
     "sigmoid": _times(lambda b, op: b.op("mul", op.name, b.op("sub", 1.0, op.name))),
-    "relu": _relu,
     "erf": _times(
         lambda b, op: b.op("mul", b.op("exp", b.op("neg", b.op("mul", _x(op), _x(op)))), 2 / math.sqrt(math.pi))
     ),

@@ -1,6 +1,6 @@
 """Topology and Graph: vertices, edges and their data. This package opens no file.
 
-Generators and splits of edges need Numba, which is slow to import, so they are imported when they are first used.
+Generators and splits of edges need Numba, which is slow to import, so they are imported when they are first used; so is what few programs need.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from sagann.graph.graph import Graph, for_task
 from sagann.graph.measured_links import MeasuredLinks
 from sagann.graph.rows import id_dtype
 from sagann.graph.split import graph_split, per_class_split, planetoid_split, random_graph_split, random_split
-from sagann.graph.subgraph import original_order, relabel, subgraph
 from sagann.graph.topology import Csr, Topology
 from sagann.graph.transform import (
     add_inverse_edges,
@@ -29,6 +28,7 @@ from sagann.graph.validate import validate_graph
 from sagann.registry import import_lazily
 
 if TYPE_CHECKING:
+    from sagann.graph.renumber import original_order as original_order, relabel as relabel, subgraph as subgraph
     from sagann.graph.rmat import (
         Quadrants as Quadrants,
         rmat_chunks as rmat_chunks,
@@ -60,19 +60,17 @@ __all__ = [
     "id_dtype",
     "normalise",
     "normalise_features",
-    "original_order",
     "per_class_split",
     "planetoid_split",
     "random_graph_split",
     "random_split",
-    "relabel",
     "remove_self_loops",
-    "subgraph",
     "symmetrise",
     "validate_graph",
     *import_lazily(
         __name__,
         {
+            "renumber": "original_order relabel subgraph",
             "rmat": "Quadrants rmat_chunks rmat_edges rmat_graph",
             "sbm": "demo_graph sbm_graph",
             "split_edges": "EdgeSplit edge_split",

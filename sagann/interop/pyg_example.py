@@ -19,8 +19,8 @@ from torch.overrides import TorchFunctionMode
 from sagann.errors import LayerError, SagannError, in_one_line
 from sagann.graph import Graph, Topology
 from sagann.nn.model_call import EDGE_ARGUMENTS, called, convs_of, parameters_of, takes_data
+from sagann.saga.independence import line_of_error
 from sagann.saga.side_effects import taken_back
-from sagann.saga.users_lines import line_of_error
 
 NUM_ROWS = 13
 "Number of made-up vertices."

@@ -65,7 +65,7 @@ from sagann.nn.model_call import (
     parameters_of,
 )
 from sagann.saga.engine import NaiveEngine, using_engine
-from sagann.saga.users_lines import line_of_error
+from sagann.saga.independence import line_of_error
 
 
 def from_pyg_model(model: nn.Module, graph: Graph) -> PygModel:

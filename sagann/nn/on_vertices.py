@@ -19,7 +19,7 @@ from sagann.graph.checks import check_offsets, wrong_form
 from sagann.nn.layers import require_arguments
 from sagann.nn.model_call import VERTICES, check_call, parameters_of
 from sagann.saga import SagaLayer
-from sagann.saga.accumulator import check_accumulator
+from sagann.saga.edge import check_accumulator
 from sagann.saga.layer import count_hops
 
 DECODERS = ("dot", "distmult", "mlp")

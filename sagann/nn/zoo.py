@@ -14,17 +14,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sagann import interop
+from sagann import interop, nn as layers
 from sagann.config import ATTENTION, ModelConfig, class_in_file
 from sagann.constructor_options import check_options
 from sagann.errors import InputError, did_you_mean, require_type, shown
 from sagann.graph import Graph, for_task
 from sagann.graph.graph import answers_of, without_others
-from sagann.nn.attention import GAT, GATv2, TransformerConv
 from sagann.nn.layers import GCN, GIN, PNA, SAGE, CommNet, EdgeConv, GatedGCN, MaxPoolGCN, ResidualGCN
 from sagann.nn.model_call import is_written_for_pyg, own_score
 from sagann.nn.on_vertices import GraphModel, LinkModel, decoder_of, pooled_by, reads_graphs
-from sagann.nn.relations import GGNN, GINE, RGCN
 from sagann.nn.stack import GNN, EmbeddingEncoder, LinearEncoder, Propagated
 from sagann.nn.user_model import layer_from_class, load_class, module_from_class
 from sagann.options import options_of, refuse
@@ -161,7 +159,7 @@ def _attention(
     return _stack(config, graph, layer, activation)
 
 
-def _leaky(kind: type[GAT]) -> Callable[..., GNN]:
+def _leaky(name: str) -> Callable[..., GNN]:
     def build(
         config: ModelConfig,
         graph: Graph,
@@ -170,6 +168,7 @@ def _leaky(kind: type[GAT]) -> Callable[..., GNN]:
         attention_dropout: float = 0.0,
         negative_slope: float = 0.2,
     ) -> GNN:
+        kind = getattr(layers, name)
         dropped = partial(kind, attention_dropout=attention_dropout, negative_slope=negative_slope)
         return _attention(config, graph, dropped, out_heads, F.elu)
 
@@ -177,7 +176,7 @@ def _leaky(kind: type[GAT]) -> Callable[..., GNN]:
 
 
 def _transformer(config: ModelConfig, graph: Graph, *, out_heads: int = 1, attention_dropout: float = 0.0) -> GNN:
-    dropped = partial(TransformerConv, attention_dropout=attention_dropout)
+    dropped = partial(layers.TransformerConv, attention_dropout=attention_dropout)
     return _attention(config, graph, dropped, out_heads, torch.relu)
 
 
@@ -192,7 +191,7 @@ def _ggnn(config: ModelConfig, graph: Graph) -> GNN:
     with_encoder = replace(config, encoder="linear") if config.encoder == "auto" and graph.num_features else config
     encoder, in_dim = _encoder(with_encoder, graph)
     return GNN(
-        [GGNN(in_dim, max(graph.num_edge_types, 1))],
+        [layers.GGNN(in_dim, max(graph.num_edge_types, 1))],
         encoder=encoder,
         decoder=nn.Linear(in_dim, graph.num_outputs),
         steps=config.layers,
@@ -286,15 +285,15 @@ MODELS: Mapping[str, Callable[..., nn.Module]] = MappingProxyType(
         "gated-gcn": _plain(GatedGCN),
         "ggnn": _ggnn,
         "gin": _plain(GIN),
-        "gat": _leaky(GAT),
+        "gat": _leaky("GAT"),
         "sage": _plain(SAGE),
         "residual-gcn": _residual_gcn,
-        "gatv2": _leaky(GATv2),
+        "gatv2": _leaky("GATv2"),
         "transformer": _transformer,
         "edgeconv": _plain(EdgeConv),
         "pna": _of_graph(lambda graph, a, b: PNA(a, b, PNA.mean_log_degree_of(graph))),
-        "rgcn": _of_graph(lambda graph, a, b: RGCN(a, b, max(graph.num_edge_types, 1))),
-        "gine": _of_graph(lambda graph, a, b: GINE(a, b, GINE.edge_dim_of(graph))),
+        "rgcn": _of_graph(lambda graph, a, b: layers.RGCN(a, b, max(graph.num_edge_types, 1))),
+        "gine": _of_graph(lambda graph, a, b: layers.GINE(a, b, layers.GINE.edge_dim_of(graph))),
         "sgc": _sgc,
         "appnp": _appnp,
     }

@@ -13,9 +13,9 @@ from sagann.compiler.model_program import Gather, ModelProgram
 from sagann.compiler.program import Stage
 from sagann.compiler.trace import ROWS, is_rows
 from sagann.graph.rows import id_dtype
-from sagann.kernels.dense import NUM_PARTS, add_, linear, relu_
-from sagann.kernels.edge.kinds import kind_of, reduced_results
+from sagann.kernels.edge.function import kind_of
 from sagann.kernels.edge.work import HOST_GRAIN, most_items, most_slots, most_splits
+from sagann.kernels.feature_rows import NUM_PARTS, add_, linear, relu_
 from sagann.kernels.memory import SMALLEST_BYTES, allocated_bytes
 from sagann.kernels.packed import packed_bytes
 from sagann.kernels.row_dropout import dropout
@@ -271,7 +271,7 @@ class BlockSizes:
             items = most_items(rows, edges, hop.grain)
             of_rows += most_merged(slots) + _MERGED_AT_ONCE * most_splits(rows, edges, hop.grain)
             taken, of_totals = 0, 2 * items + most_merged(items)
-        for result in reduced_results(function):
+        for result in function.reduced_results:
             size = math.prod(result.shape) * (result.dtype or id_dtype(hop.num_edges)).itemsize
             taken += size * (of_rows if result.rows == "row" else of_totals)
         return allocated_bytes(taken)
@@ -287,7 +287,7 @@ class BlockSizes:
         ids = id_dtype(self.hops[gather.hop].num_edges)
         return [
             math.prod(result.shape) * (result.dtype or ids).itemsize if result.rows == "row" else 0
-            for result in reduced_results(self.gradients.function(gather, backward_pass))
+            for result in self.gradients.function(gather, backward_pass).reduced_results
         ]
 
     def _grad_input_bytes(self, gather: Gather) -> list[int]:

@@ -15,9 +15,8 @@ from dataclasses import dataclass
 from torch import fx
 
 from sagann.compiler.program import Stage
-from sagann.kernels.dense import linear
-from sagann.kernels.edge.function import EdgeFunction, Input
-from sagann.kernels.edge.kinds import lanes, results_of
+from sagann.kernels.edge.function import EdgeFunction, Input, lanes
+from sagann.kernels.feature_rows import linear
 from sagann.plan.machine import Machine
 from sagann.plan.schedule import Schedule
 from sagann.plan.selection import OTHER_END
@@ -130,7 +129,7 @@ class StepWork:
             math.prod(result.shape)
             * (8 if result.dtype is None else result.dtype.itemsize)
             * (edges if result.rows == "edge" else 2 * rows[near])
-            for result in results_of(function)
+            for result in function.results
             if result.rows != "item"
         )
         return Work(

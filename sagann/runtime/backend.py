@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from sagann.errors import MissingDependencyError
-from sagann.kernels.dialects import Dialect, dialect_for
+from sagann.kernels.edge import Dialect, dialect_for
 from sagann.kernels.edge.work import DEVICE_GRAIN
 from sagann.kernels.memory import POOL
 from sagann.plan.steps import FILES, MEMORY, Beside, Plan

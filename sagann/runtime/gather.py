@@ -27,11 +27,10 @@ from sagann.compiler.vjp import BackwardPass
 from sagann.graph.rows import id_dtype
 from sagann.graph.topology import Topology, for_training_as_well
 from sagann.kernels.accumulators import Counts, Gathering
-from sagann.kernels.dialects import Dialect
+from sagann.kernels.edge import Dialect
 from sagann.kernels.edge.function import EdgeFunction
-from sagann.kernels.edge.pass_edges import Edges
+from sagann.kernels.edge.pass_edges import Edges, num_groups
 from sagann.kernels.edge.state import GatherState
-from sagann.kernels.edge.walk import num_groups
 from sagann.kernels.first_order import Saved, first_order_only
 from sagann.kernels.naive import concat_slots
 from sagann.kernels.seeds import drawn_seed
@@ -195,7 +194,7 @@ def gather_fused(
 
 
 def compute_rows(work: EdgeWork, arrays: Sequence[Tensor], dialect: Dialect) -> Tensor:
-    """Compute a region that :mod:`sagann.compiler.fuse_rows` found, by a pass where the rows are worth one: [rows, ...]."""
+    """Compute a region that :mod:`sagann.compiler.lower` found, by a pass where the rows are worth one: [rows, ...]."""
     rows = next(array for side, array in zip(work.sides, arrays, strict=True) if side == "dst")
     if rows.device.type != "cpu" or rows.nbytes < SMALLEST_PASS_BYTES:
         (result,) = work.stage.module.forward(*arrays)

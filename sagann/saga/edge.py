@@ -1,20 +1,28 @@
-"""Edge: what ApplyEdge sees, the tuple [src, dst, data] of NGra (Sec. 2.1), one row per edge.
+"""What a layer's functions are given, and what they return: edges, messages, and what accumulators gather of these.
+
+ApplyEdge sees an :class:`Edge`, the tuple [src, dst, data] of NGra (Sec. 2.1), one row per edge.
 
 A layer is called with one tensor of vertex rows, or with several by name; it reads one tensor of edge data, or several by name.
 Inside, all of them are mappings from names to tensors: a single tensor has the empty name (:func:`named`), and users see it
 without a name (:func:`unnamed`). Rows of vertices are scattered when they are first read, so rows that a layer does not read
 cost nothing.
+
+A layer has one message, reduced by one accumulator or several; or it has several messages by name, each with its own.
+User-defined accumulators are not accepted: their derivative would have to run through the irregular
+structure of the graph, which no compiler could fuse or stream (NGra, Sec. 2.2).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from sagann.errors import LayerError
+from sagann.graph.topology import Topology
+from sagann.kernels.accumulators import ACCUMULATORS, Gathering, Names, gathering
 
 T = TypeVar("T")
 Scatter = Tensor | Callable[[], Tensor]
@@ -117,3 +125,146 @@ class _Scattered(Mapping[str, Tensor]):
         with_gradients, without_autograd = self._modes
         with torch.inference_mode(without_autograd), torch.set_grad_enabled(with_gradients):
             return scatter()
+
+
+Accumulators = Names | Mapping[str, Names]
+"What a layer may state: an accumulator, several of one message, or those of each message by name."
+
+
+def check_accumulator(accumulator: object, max_degree: int | None, where: str) -> None:
+    """Refuse what is not an accumulator, a tuple of some that can be combined, or a mapping of these; and concat without a width."""
+    if isinstance(accumulator, str) and accumulator in ACCUMULATORS and not ACCUMULATORS[accumulator].is_sized:
+        return
+    messages = list(accumulator.values()) if isinstance(accumulator, Mapping) else [accumulator]
+    if isinstance(accumulator, Mapping) and not (messages and all(isinstance(name, str) for name in accumulator)):
+        raise LayerError(
+            f"accumulators of several messages need names: {accumulator!r} (in {where})",
+            hint="Name each message: accumulator = {'total': 'sum', 'top': 'max'}; apply_edge returns a dict with these keys.",
+        )
+    for each in messages:
+        _check_message(each, max_degree, where)
+    sized = [each for each in messages if isinstance(each, str) and ACCUMULATORS[each].is_sized]
+    if sized and len(messages) > 1:
+        raise LayerError(
+            f"accumulators that cannot be combined: {', '.join(sized)} among {len(messages)} messages (in {where})",
+            hint="Gather it in a layer of its own.",
+        )
+
+
+def _check_message(accumulator: object, max_degree: int | None, where: str) -> None:
+    names = accumulator if isinstance(accumulator, tuple) and accumulator else (accumulator,)
+    for name in names:
+        if not isinstance(name, str) or name not in ACCUMULATORS:
+            shown = repr(name) if isinstance(name, str) else f"a {type(name).__name__}"
+            if isinstance(name, list):
+                shown, hint = f"the list {name!r}", f"Write a tuple: accumulator = {tuple(name)!r}."
+            else:
+                hint = (
+                    "Choose one of these; user-defined accumulators are not accepted, because their derivative "
+                    "through the graph could be neither fused nor streamed. Put your own function in apply_edge."
+                )
+            raise LayerError(
+                f"unknown accumulator: {shown}, expected one of {', '.join(ACCUMULATORS)}, or a tuple of several (in {where})",
+                hint=hint,
+            )
+    form = gathering(names)
+    alone = [
+        each.name for each in form.accumulators if each.reduction.num_values > 1 or each.reduction.rows != "row"
+    ]
+    if not form.is_one and (alone or len(set(names)) < len(names)):
+        found = f"{', '.join(alone)} among {len(names)}" if alone else f"{', '.join(names)}, one of them twice"
+        raise LayerError(
+            f"accumulators that cannot be combined: {found} (in {where})",
+            hint="Combine different accumulators that take one message, or give each its own message by a dict.",
+        )
+    if form.is_sized and (not isinstance(max_degree, int) or max_degree < 1):
+        raise LayerError(
+            f"the {accumulator} accumulator needs a stated width: max_degree = {max_degree!r}, expected a positive int (in {where})",
+            hint="Set max_degree to the largest in-degree.",
+        )
+
+
+def accumulate(
+    topology: Topology, accumulator: Accumulators, output: object, max_degree: int | None, where: str
+) -> Tensor | dict[str, Tensor]:
+    """Gather ApplyEdge's ``output`` at the destinations: [num_dst, ...], by name where there are several messages.
+
+    The output is a tensor [num_edges, ...], (score, value) for softmax, or a mapping of these.
+    """
+    values = iter(values_of(accumulator, output, topology.num_edges, where))
+    found = {}
+    messages = accumulator if isinstance(accumulator, Mapping) else {"": accumulator}
+    for name, names in messages.items():
+        form = gathering(names, max_degree or 0)
+        found[name] = form.gather(topology, [next(values) for _ in range(form.num_values)])
+    return found if isinstance(accumulator, Mapping) else found[""]
+
+
+def values_of(accumulator: Accumulators, output: object, num_edges: int, where: str) -> list[Tensor]:
+    """The values of all messages in ApplyEdge's output, in the accumulators' order; another form is refused."""
+    if not isinstance(accumulator, Mapping):
+        return _values_of_message(accumulator, output, num_edges, where)
+    if not isinstance(output, Mapping) or set(output) != set(accumulator):
+        found = ", ".join(map(repr, output)) if isinstance(output, Mapping) else _form(output)
+        raise LayerError(
+            f"apply_edge must return a message for each accumulator: {found}, expected a dict with "
+            f"{', '.join(map(repr, accumulator))} (in {where})",
+            hint="Return a dict that has the names of the layer's accumulators.",
+        )
+    return [
+        value
+        for name, names in accumulator.items()
+        for value in _values_of_message(names, output[name], num_edges, f"{where}, message '{name}'")
+    ]
+
+
+def accum_of(accumulator: Accumulators, form: Gathering, accum: Tensor, values: Sequence[Tensor]) -> Any:
+    """What ApplyVertex gets of the gathered rows: by name where there are several messages, of whose values the shapes are read."""
+    if not isinstance(accumulator, Mapping):
+        return accum
+    return dict(
+        zip(accumulator, form.split(accum, form.shapes([value.shape[1:] for value in values])), strict=True)
+    )
+
+
+def _values_of_message(accumulator: Names, output: object, num_edges: int, where: str) -> list[Tensor]:
+    form = gathering(accumulator)
+    if form.num_values == 2:
+        return list(_score_and_value(output, num_edges, where))
+    rows = _edge_rows(output, num_edges, where)
+    if not form.is_one and rows.ndim < 2:
+        raise LayerError(
+            f"several accumulators need rows of features: {_form(rows)}, expected [{num_edges}, ..., F] (in {where})",
+            hint="Return a tensor with a dimension of features, along which the results are concatenated.",
+        )
+    return [rows]
+
+
+def _edge_rows(output: object, num_edges: int, where: str) -> Tensor:
+    if isinstance(output, Tensor) and output.ndim >= 1 and output.shape[0] == num_edges:
+        return output
+    raise LayerError(
+        f"apply_edge must return one row per edge: {_form(output)}, expected a tensor [{num_edges}, ...] (in {where})",
+        hint="Return a tensor whose dimension 0 is the edges; (score, value) pairs need accumulator = 'softmax'.",
+    )
+
+
+def _score_and_value(output: object, num_edges: int, where: str) -> tuple[Tensor, Tensor]:
+    if isinstance(output, tuple) and len(output) == 2:
+        score, value = output
+        if isinstance(score, Tensor) and isinstance(value, Tensor) and score.ndim >= 1:
+            begins_alike = score.ndim < value.ndim and score.shape == value.shape[: score.ndim]
+            if begins_alike and score.shape[0] == num_edges:
+                return score, value
+        output = f"({_form(score)}, {_form(value)})"
+    raise LayerError(
+        f"apply_edge must return (score, value) for the softmax accumulator: {_form(output)}, expected score "
+        f"[{num_edges}] with value [{num_edges}, F], or score [{num_edges}, H] with value [{num_edges}, H, D] (in {where})",
+        hint="Return a tuple of two tensors of these shapes.",
+    )
+
+
+def _form(value: object) -> str:
+    if isinstance(value, Tensor):
+        return f"a tensor {list(value.shape)}"
+    return value if isinstance(value, str) else f"a {type(value).__name__}"

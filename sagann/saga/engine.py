@@ -21,8 +21,7 @@ from sagann.graph.topology import Topology
 from sagann.kernels import naive
 from sagann.kernels.feature_rows import FeatureRows
 from sagann.registry import default
-from sagann.saga.accumulator import accumulate
-from sagann.saga.edge import Edge, unnamed
+from sagann.saga.edge import Edge, accumulate, unnamed
 
 if TYPE_CHECKING:
     from sagann.saga.layer import SagaLayer

@@ -23,8 +23,7 @@ from sagann.graph.rows import csr_tensor
 from sagann.graph.topology import Topology
 from sagann.kernels.feature_rows import FeatureRows
 from sagann.processes import require_own_threads
-from sagann.saga.accumulator import Accumulators, check_accumulator
-from sagann.saga.edge import Edge, named
+from sagann.saga.edge import Accumulators, Edge, check_accumulator, named
 from sagann.saga.engine import EdgeData, VertexRows, current_engine
 from sagann.saga.independence import IndependenceCheck, check_signatures
 from sagann.saga.row_runs import sampled_rows

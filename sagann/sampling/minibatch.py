@@ -10,7 +10,7 @@ from torch import Tensor
 
 from sagann.graph.rows import mapped_rows, row_arrays
 from sagann.graph.topology import Topology
-from sagann.kernels.edge.cpu.run import walk_of
+from sagann.kernels.edge.cpu.run import work_of
 from sagann.sampling.links import Links
 
 
@@ -88,8 +88,8 @@ class MiniBatch:
         """
         for block in self.blocks:
             block.csr(parallel=False)
-            for at in ("dst", "src"):
-                walk_of(block, at)
+            work_of(block, "dst")
+            work_of(block, "src")
         return self
 
 

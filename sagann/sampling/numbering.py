@@ -15,7 +15,7 @@ import numpy as np
 
 from sagann.graph.random_numbers import GOLDEN
 from sagann.jit import compiled
-from sagann.kernels.edge.cpu.access import prefetcher
+from sagann.kernels.edge.cpu.block import prefetcher
 
 Array: TypeAlias = np.ndarray[Any, Any]
 

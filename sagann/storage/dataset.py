@@ -18,8 +18,8 @@ from sagann.errors import DatasetError, InputError, require_type
 from sagann.graph import SPLIT_NAMES, Graph, Topology, validate_graph
 from sagann.graph.feature_store import tensor_of
 from sagann.graph.graph import named_arrays
+from sagann.graph.renumber import require_no_links
 from sagann.graph.rows import csr_tensor
-from sagann.graph.subgraph import require_no_links
 from sagann.storage.folder import new_folder, recover
 from sagann.storage.manifest import SAFE_NAME, STATED, Manifest, read_manifest, write_manifest
 from sagann.storage.npy import DTYPE_NAMES, ArraySpec, dtype_name, map_npy, write_npy

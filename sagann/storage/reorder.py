@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from sagann.graph import Graph
+from sagann.graph.renumber import check_order, edges_among, fields_of_graphs, new_ids
 from sagann.graph.rows import gather_ranges, take_rows
-from sagann.graph.subgraph import check_order, edges_among, fields_of_graphs, new_ids
 from sagann.storage.dataset import manifest_of, tensors_of
 from sagann.storage.folder import new_folder
 from sagann.storage.manifest import Manifest, write_manifest

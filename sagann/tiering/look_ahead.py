@@ -29,7 +29,7 @@ import torch
 
 from sagann.graph.rows import id_dtype
 from sagann.jit import compiled
-from sagann.kernels.edge.cpu.access import prefetcher
+from sagann.kernels.edge.cpu.block import prefetcher
 
 Array: TypeAlias = np.ndarray[Any, Any]
 

@@ -22,7 +22,7 @@ from sagann.graph.checks import slices
 from sagann.graph.feature_store import Features, feature_store, read_slice
 from sagann.graph.large_arrays import empty_array, made_by
 from sagann.graph.rows import csr_tensor, is_sparse, made_dense
-from sagann.kernels.row_dropout import rows_with
+from sagann.kernels.row_dropout import rows_of
 from sagann.nn.model_call import class_of
 from sagann.runtime.team import SOLO, Team
 from sagann.saga.batch_norms import naming_few_rows
@@ -342,7 +342,7 @@ def rows_of_batch(model: nn.Module, head: Head, batch: Batch) -> Tensor:
 
 def _on_batch(model: nn.Module, head: Head, batch: Batch) -> Tensor:
     call = head.call(batch)
-    with rows_with(call.ids), unchanged(head.model, batch.features):
+    with rows_of(call.ids), unchanged(head.model, batch.features):
         return model(*call.arguments)
 
 

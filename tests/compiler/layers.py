@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from sagann.compiler.classify import classify, place_of
+from sagann.compiler.nodes import classify, place_of
 from sagann.compiler.operators import GATHER
 from sagann.compiler.trace import trace_layer
 from sagann.graph import Topology

@@ -12,8 +12,8 @@ from hypothesis import given, strategies as st
 
 from sagann.compiler.commute import commute, scale_last, split_concat
 from sagann.compiler.hoist import hoist, min_cut
+from sagann.compiler.nodes import gather_of, linear_parts
 from sagann.compiler.operators import GATHER
-from sagann.compiler.rewrite import gather_of, linear_parts
 from sagann.nn import GAT, GCN, GIN, CommNet, GatedGCN
 from sagann.runtime.in_memory.engine import CompiledEngine
 from sagann.saga import using_engine

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from sagann.errors import InputError
 from sagann.graph import Graph, Topology
-from sagann.graph.subgraph import original_order, relabel, subgraph
+from sagann.graph.renumber import original_order, relabel, subgraph
 from sagann.graph.transform import (
     add_inverse_edges,
     add_self_loops,

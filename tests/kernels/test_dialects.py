@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from sagann.errors import InputError
-from sagann.kernels import dialects
+from sagann.kernels import edge
 from sagann.kernels.edge import cpu, naive
 from sagann.kernels.packed import Layout, packed_bytes
 from sagann.kernels.seeds import NUM_SEEDS, drawn_seed, seeded
@@ -16,20 +16,20 @@ from sagann.kernels.seeds import NUM_SEEDS, drawn_seed, seeded
     ("device", "name", "module"), [("cpu", "auto", cpu), ("cpu", "naive", naive), ("mps", "auto", naive)]
 )
 def test_auto_takes_the_fastest(device: str, name: str, module: object) -> None:
-    assert dialects.dialect_for(device, name) is module
+    assert edge.dialect_for(device, name) is module
 
 
 @pytest.mark.parametrize(("device", "name"), [("cuda", "cpu"), ("mps", "gpu")])
 def test_a_dialect_of_another_device_is_refused(device: str, name: str) -> None:
     with pytest.raises(InputError, match=rf"dialect '{name}' read .* device of type '{device}' \(in dialect\)"):
-        dialects.dialect_for(device, name)
+        edge.dialect_for(device, name)
 
 
 def test_an_unknown_dialect_is_refused() -> None:
     with pytest.raises(
         InputError, match=r"no such dialect of kernels: 'fast', expected one of auto, naive, cpu, gpu"
     ):
-        dialects.check_dialect("fast")
+        edge.check_dialect("fast")
 
 
 def test_views_are_apart_aligned_and_of_their_form() -> None:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from sagann.kernels.edge.random import random_rows
 from sagann.kernels.feature_rows import FeatureRows
-from sagann.kernels.row_dropout import Mask, drop, dropout, dropped, rows_of, rows_with
+from sagann.kernels.row_dropout import Mask, drop, dropout, dropped, rows_of
 
 MASKS = [
     None,
@@ -119,12 +119,12 @@ def test_vertices_keep_their_masks_in_any_mini_batch() -> None:
         whole = dropout(x, 0.5)
     ids = torch.randperm(60, generator=torch.Generator().manual_seed(1))[:40]
     for num_rows in (40, 25):
-        with rows_with(ids):
+        with rows_of(ids):
             torch.manual_seed(3)
             found = dropout(x[ids[:num_rows]], 0.5)
         assert torch.equal(found, whole[ids[:num_rows]])
     # Rows that are of no vertex go by position.
-    with rows_with(ids):
+    with rows_of(ids):
         torch.manual_seed(3)
         assert torch.equal(dropout(x, 0.5), whole)
 
@@ -132,10 +132,10 @@ def test_vertices_keep_their_masks_in_any_mini_batch() -> None:
 def test_vertices_keep_their_masks_in_slabs_of_a_linear_map() -> None:
     x, weight, ids = torch.randn(5000, 33), torch.randn(7, 33), torch.randperm(9000)[:5000]
     torch.manual_seed(3)
-    with rows_with(ids):
+    with rows_of(ids):
         found = FeatureRows(x).dropped(0.5).linear(weight)
     torch.manual_seed(3)
-    with rows_with(ids):
+    with rows_of(ids):
         torch.testing.assert_close(found, dropout(x, 0.5) @ weight.T)
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from sagann.compiler.program import EdgeWork
-from sagann.kernels.dialects import dialect_for
+from sagann.kernels.edge import dialect_for
 from sagann.nn import GNN, SAGE
 from sagann.plan import equal_vertices
 from sagann.plan.steps import Move

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sagann.jit import compiled
-from sagann.kernels.edge.work import FIELDS, Grain, Work, item_size, most_items, run_size
+from sagann.kernels.edge.work import FIELDS, Grain, Work, item_size, run_size
 
 
 def divide(indptr: NDArray[np.integer], grain: Grain) -> Work:
@@ -23,13 +23,16 @@ def divide(indptr: NDArray[np.integer], grain: Grain) -> Work:
         >>> work.items.tolist()
         [[2, 3, 2, 5, 0], [2, 3, 5, 8, 1], [2, 3, 8, 9, 2], [0, 2, 0, 2, -1]]
     """
-    num_rows, num_edges = len(indptr) - 1, int(indptr[-1])
-    size = item_size(num_rows + num_edges, grain)
+    cost = len(indptr) - 1 + int(indptr[-1])
+    size = item_size(cost, grain)
     num_splits, num_slots = _count_cut(indptr, size)
-    items = np.empty((num_slots + most_items(num_rows, num_edges, grain), FIELDS), np.int64)
+    # Besides the items of cut rows: one ends where a share is full, and one before each cut row.
+    items = np.empty((num_slots + cost // size + num_splits + 2, FIELDS), np.int64)
     split_rows, split_indptr = np.empty(num_splits, np.int64), np.zeros(num_splits + 1, np.int64)
     num_items = _cut(indptr, size, num_slots, items, split_rows, split_indptr)
-    runs = np.append(np.arange(0, num_items, run_size(num_rows + num_edges, grain) // size), num_items)
+    step = run_size(cost, grain) // size
+    runs = np.arange(0, num_items + step, step)
+    runs[-1] = num_items
     return Work(items=items[:num_items], split_rows=split_rows, split_indptr=split_indptr, runs=runs)
 
 

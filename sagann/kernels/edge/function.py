@@ -4,6 +4,9 @@ A pass goes over the edges grouped by destination (``at="dst"``, CSC) or by sour
 loads rows of its inputs, computes ops on them, and reduces the outputs to one row per group. Rows have a feature shape, without
 the dimension of the edges; ``()`` is a scalar per edge. Values broadcast as in PyTorch, from the right.
 
+A row's features are lanes. Where no op moves values between lanes, a kernel does a wide row tile by tile, so that accumulators and
+operands stay in registers (:attr:`EdgeFunction.feature_width`). Otherwise rows are resident: all lanes at once.
+
 Invariants (:func:`verify`): names are unique; an op reads only earlier values; shapes follow from the op's arguments; every
 reduction gets the number of values that it takes.
 
@@ -15,8 +18,9 @@ References:
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -30,7 +34,7 @@ Side = Literal["src", "dst", "edge", "param"]
 Arg = str | float | int | bool
 
 _FUNCTIONS = ["exp", "expm1", "log", "log1p", "sqrt", "rsqrt", "tanh", "sigmoid", "erf", "sin", "cos"]
-UNARY = frozenset(["neg", "abs", "reciprocal", "relu", "sign", "floor", "detach", "not", *_FUNCTIONS])
+UNARY = frozenset(["neg", "abs", "reciprocal", "sign", "floor", "detach", "not", *_FUNCTIONS])
 BINARY = frozenset(
     ["add", "sub", "mul", "div", "pow", "maximum", "minimum", "lt", "le", "gt", "ge", "eq", "ne", "and", "or"]
 )
@@ -38,6 +42,17 @@ COMPARISONS = frozenset(["lt", "le", "gt", "ge", "eq", "ne", "and", "or", "not"]
 STRUCTURAL = frozenset(["reshape", "broadcast", "permute", "slice", "cat"])
 REDUCTIONS = frozenset(["sum", "amax", "amin"])
 OPS = UNARY | BINARY | STRUCTURAL | REDUCTIONS | {"where", "cast", "full", "random", "edge_id"}
+
+KINDS = {
+    torch.float32: "f4",
+    torch.float64: "f8",
+    torch.float16: "f2",
+    torch.bfloat16: "bf",
+    torch.int32: "i4",
+    torch.int64: "i8",
+    torch.bool: "b1",
+}
+"Kind of lanes in memory by dtype."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -98,9 +113,27 @@ class Output:
         return reduction(self.reduce)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, weakref_slot=True, eq=False)
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Result:
+    """A tensor that a pass writes."""
+
+    rows: str
+    'The tensor\'s rows: "row" for one per group, "edge" for one per edge, "item" for one per work item, then summed.'
+    shape: Shape
+    "Feature shape."
+    dtype: torch.dtype | None
+    "float32 or float64; None for ids of edges."
+    neutral: float
+    "Number in every entry before the first edge."
+
+    def full_shape(self, num_rows: int) -> tuple[int, ...]:
+        """Shape of a tensor that edges are reduced to, over so many groups."""
+        return self.shape if self.rows == "item" else (num_rows, *self.shape)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
 class EdgeFunction:
-    """A pass over the edges. Functions are compared by identity, so that kernels can be kept by function."""
+    """A pass over the edges. Functions are compared by identity; what follows from one is found once, and kept with it."""
 
     inputs: tuple[Input, ...]
     "Arrays that the pass loads."
@@ -110,22 +143,29 @@ class EdgeFunction:
     "Values that the pass reduces."
     at: Literal["dst", "src"]
     "The end of the edges by which the pass groups them."
+    _derived: dict[object, Any] = field(default_factory=dict, init=False, repr=False)
+
+    def derived(self, key: object, build: Callable[[], Any]) -> Any:
+        """The result of ``build``, which runs at the first call; kept with this function."""
+        if key not in self._derived:
+            self._derived[key] = build()
+        return self._derived[key]
 
     def value(self, name: str) -> Input | Op:
         """The input or op of that name."""
         return next(value for value in self.values if value.name == name)
 
-    @property
+    @cached_property
     def values(self) -> tuple[Input | Op, ...]:
         """Inputs and ops, in order."""
         return (*self.inputs, *self.ops)
 
-    @property
+    @cached_property
     def random(self) -> bool:
         """Whether the pass needs a seed."""
         return any(op.op == "random" for op in self.ops)
 
-    @property
+    @cached_property
     def numbers_edges(self) -> bool:
         """Whether the results depend on the edges' ids."""
         return any(op.op in ("random", "edge_id") for op in self.ops) or any(
@@ -136,6 +176,83 @@ class EdgeFunction:
     def asks_for_ids(self) -> bool:
         """Whether a pass that does not go in CSC order needs the edges' ids."""
         return self.numbers_edges or any(output.reduction.rows == "edge" for output in self.outputs)
+
+    @cached_property
+    def is_empty(self) -> bool:
+        """Whether a value has no features, so that there is nothing to compute."""
+        return any(0 in value.shape for value in self.values)
+
+    @cached_property
+    def results(self) -> tuple[Result, ...]:
+        """The tensors that a pass writes, in order."""
+        results: list[Result] = []
+        for output in self.outputs:
+            value, reduction = self.value(output.values[-1]), output.reduction
+            # A total has a term for every edge of the graph.
+            is_wide = kind_of(value) == "f8" or reduction.rows == "item"
+            dtype = torch.float64 if is_wide else torch.float32
+            shapes = {"value": value.shape, "score": self.value(output.values[0]).shape, "row": ()}
+            results += [
+                Result(
+                    rows=reduction.rows,
+                    shape=shapes[part.of],
+                    dtype=None if part.is_edge else dtype,
+                    neutral=part.neutral,
+                )
+                for part in reduction.state
+            ]
+        return tuple(results)
+
+    @cached_property
+    def reduced_results(self) -> tuple[Result, ...]:
+        """The tensors that edges are reduced to: the state of a gather."""
+        return tuple(result for result in self.results if result.rows != "edge")
+
+    @cached_property
+    def feature_width(self) -> int | None:
+        """Number of lanes of every value with more than one lane, where lane i depends on lanes i alone; else None."""
+        widths = {lanes(value) for value in self.values} - {1}
+        if len(widths) != 1 or any(map(self._moves_lanes, self.ops)):
+            return None
+        return widths.pop()
+
+    def _moves_lanes(self, op: Op) -> bool:
+        if op.op in REDUCTIONS or op.op == "slice":
+            return lanes(op) != lanes(self.value(str(op.args[0])))
+        if op.op == "permute":
+            shape = self.value(str(op.args[0])).shape
+            # Lanes stay where only dimensions of size 1 change their place.
+            order = [dim for dim in op.attrs["dims"] if shape[dim] != 1]
+            return order != sorted(order)
+        # With a single width, the other structural ops copy all lanes or spread one lane.
+        return op.op == "cat" and len(op.args) > 1
+
+
+def lanes(value: Input | Op) -> int:
+    """Number of features of a row."""
+    return math.prod(value.shape)
+
+
+def kind_of(value: Input | Op) -> str:
+    """Kind of a value's lanes in registers. Half precision is widened when a kernel loads the value."""
+    kind = KINDS[value.dtype]
+    return "f4" if kind in ("f2", "bf") else kind
+
+
+def placed(outputs: Iterable[Output]) -> Iterator[tuple[Output, slice]]:
+    """Each output, and the places of its tensors among the tensors of all these outputs."""
+    first = 0
+    for output in outputs:
+        last = first + len(output.reduction.state)
+        yield output, slice(first, last)
+        first = last
+
+
+def merged_results(function: EdgeFunction) -> Iterator[tuple[Reduction, slice]]:
+    """The reduction of each output with a row per group, and the places of its tensors among all results."""
+    for output, here in placed(function.outputs):
+        if output.reduction.rows == "row":
+            yield output.reduction, here
 
 
 def read_names(function: EdgeFunction) -> list[list[str]]:

@@ -1,8 +1,8 @@
 """GatherState: the results of a range of rows, over the chunks of edges so far: one chunk in memory, many streamed.
 
 A chunk is a topology over the same rows, with edges and other ends of its own: a chunk of a grid, say. A state accumulates
-chunks one after the other, in place, by any dialect. States that several workers have accumulated are merged. The rows are
-destinations in a forward pass, and sources in a backward pass over CSR.
+chunks one after the other, in place, by any dialect. The rows are destinations in a forward pass, and sources in a backward pass
+over CSR.
 
 Invariants: a state without chunks holds no tensor. The first chunk is an ordinary pass, so a single chunk has the cost and the
 bits of a pass in memory. An edge's id is its position in the chunk plus the chunk's offset, and is below ``num_edges``. Where
@@ -22,9 +22,7 @@ from torch import Tensor
 from sagann.graph.rows import id_dtype
 from sagann.graph.topology import Topology
 from sagann.kernels.edge.function import EdgeFunction
-from sagann.kernels.edge.kinds import placed, reduced_outputs, reduced_results, results_of
-from sagann.kernels.edge.pass_edges import Edges
-from sagann.kernels.edge.walk import num_groups, used_rows
+from sagann.kernels.edge.pass_edges import Edges, grouped, num_groups, used_rows
 
 Run = Callable[..., tuple[Tensor, ...]]
 "The ``run`` of a dialect, with the arguments of :func:`sagann.kernels.edge.naive.run`."
@@ -78,48 +76,33 @@ class GatherState:
         self, run: Run, edges: Edges, arrays: Mapping[str, Tensor], *, seed: int = 0, edge_offset: int = 0
     ) -> tuple[Tensor, ...]:
         """Add the edges of a chunk, of which the first one has the id ``edge_offset``, by a dialect's ``run``; returns the chunk's "edge" outputs."""
-        groups = num_groups(edges, self.function.at)
+        function, groups = self.function, num_groups(edges, self.function.at)
         # Kernels write rows by address.
-        assert groups == self.num_rows or used_rows(edges, self.function.at) <= self.num_rows < groups
+        assert groups == self.num_rows or used_rows(grouped(edges, function.at)) <= self.num_rows < groups
         # PassEdges are chunks. To start anew for the first chunk would take another kernel and save a part of one chunk.
-        as_in_memory = (
-            isinstance(edges, Topology)
-            and groups == self.num_rows
-            and (edge_offset == 0 or not self.function.numbers_edges)
-        )
-        starts = self._results is None and as_in_memory
-        assert starts or 0 <= edge_offset <= self.num_edges - edges.num_edges
-        into = None if starts else self._begun()
-        results = run(self.function, edges, arrays, seed=seed, into=into, edge_offset=0 if starts else edge_offset)
-        of_edges: list[Tensor] = []
-        reduced: list[Tensor] = []
-        for result, form in zip(results, results_of(self.function), strict=True):
-            if form.rows == "edge":
-                of_edges.append(result)
-            elif starts:
-                reduced.append(_owned(result, form.dtype or id_dtype(self.num_edges)))
+        is_whole = isinstance(edges, Topology) and groups == self.num_rows
+        starts = self._results is None and is_whole and (edge_offset == 0 or not function.numbers_edges)
         if starts:
-            self._results = tuple(reduced)
-        return tuple(of_edges)
-
-    def merge(self, other: GatherState) -> None:
-        """Add the edges of another state of the same function and rows. The other state stays as it is."""
-        assert (other.function, other._forms()) == (self.function, self._forms())
-        if other._results is None:
-            return
-        if self._results is None:
-            self._results = tuple(result.clone() for result in other._results)
-            return
-        for output, here in placed(reduced_outputs(self.function)):
-            output.reduction.merge(self._results[here], other._results[here])
+            results = run(function, edges, arrays, seed=seed)
+            pairs = zip(results, function.results, strict=True)
+            self._results = tuple(self._owned(result, form.dtype) for result, form in pairs if form.rows != "edge")
+        else:
+            assert 0 <= edge_offset <= self.num_edges - edges.num_edges
+            results = run(function, edges, arrays, seed=seed, into=self.finish(), edge_offset=edge_offset)
+        return tuple(result for result, form in zip(results, function.results, strict=True) if form.rows == "edge")
 
     def finish(self) -> tuple[Tensor, ...]:
         """The results of all chunks so far, without "edge" outputs: the state's own tensors, which later chunks change."""
-        return self._begun()
+        if self._results is None:
+            self._results = tuple(
+                torch.full(shape, result.neutral, dtype=dtype, device=self.device)
+                for result, (shape, dtype) in zip(self.function.reduced_results, self._forms(), strict=True)
+            )
+        return self._results
 
     def part(self, rows: slice) -> GatherState:
         """The state of a run of the rows. It shares their results: what is added to it is added here."""
-        shared = {str(number): result[rows] for number, result in enumerate(self._begun())}
+        shared = {str(number): result[rows] for number, result in enumerate(self.finish())}
         num_rows = rows.stop - rows.start
         return GatherState(
             self.function, num_rows=num_rows, num_edges=self.num_edges, device=self.device, tensors=shared
@@ -129,26 +112,17 @@ class GatherState:
         """The results so far, for another state to go on from: the state's own tensors, or none before the first chunk."""
         return {str(number): result for number, result in enumerate(self._results or ())}
 
-    def _begun(self) -> tuple[Tensor, ...]:
-        """The results, neutral where there are none."""
-        if self._results is None:
-            self._results = tuple(
-                torch.full(shape, result.neutral, dtype=dtype, device=self.device)
-                for result, (shape, dtype) in zip(reduced_results(self.function), self._forms(), strict=True)
-            )
-        return self._results
-
     def _forms(self) -> list[tuple[tuple[int, ...], torch.dtype]]:
         """Shape and dtype of each result."""
         return [
             (result.full_shape(self.num_rows), result.dtype or id_dtype(self.num_edges))
-            for result in reduced_results(self.function)
+            for result in self.function.reduced_results
         ]
 
-
-def _owned(result: Tensor, dtype: torch.dtype) -> Tensor:
-    """A result of a pass as a state holds it."""
-    # Every gather in memory asks, and operators that change nothing take time.
-    if result.dtype == dtype and result.is_contiguous() and not result.requires_grad:
-        return result
-    return result.detach().to(dtype).contiguous()
+    def _owned(self, result: Tensor, dtype: torch.dtype | None) -> Tensor:
+        """A result of a pass as a state holds it."""
+        dtype = dtype or id_dtype(self.num_edges)
+        # Every gather in memory asks, and operators that change nothing take time.
+        if result.dtype == dtype and result.is_contiguous() and not result.requires_grad:
+            return result
+        return result.detach().to(dtype).contiguous()

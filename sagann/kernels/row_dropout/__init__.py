@@ -6,7 +6,7 @@ drops the same values as the whole graph.
 
 In memory each call draws its seed from PyTorch's generator. A streamed model draws the seeds of an epoch beforehand, in the
 order of the model in memory, and states rows and seeds with :func:`rows_of`. A worker draws seeds as in memory, and states the rows
-that are its own. The rows of a mini-batch have the ids of their vertices (:func:`rows_with`), so that trainers who share its seeds, with the same
+that are its own. The rows of a mini-batch have the ids of their vertices (:func:`rows_of`), so that trainers who share its seeds, with the same
 state of PyTorch's generator, drop the same values of a vertex that several of them reach.
 """
 
@@ -19,7 +19,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from importlib import import_module
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 import torch
 import torch.nn.functional as F
@@ -59,15 +59,14 @@ class Mask:
         return self.ids[: len(rows)].to(rows.device)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Part:
+class _Part(NamedTuple):
     """The rows that dropouts drop."""
 
     vertices: slice | Tensor
     "Vertices whose rows they are: an interval, or ids, of which each tensor has rows of the first ones."
-    seeds: Sequence[int] | None
+    seeds: Sequence[int] | None = None
     "Seeds of the model's dropouts, in order; None where each dropout draws its seed."
-    first_value: int
+    first_value: int = 0
 
 
 _PART: ContextVar[_Part | None] = ContextVar("part", default=None)
@@ -75,26 +74,16 @@ _PART: ContextVar[_Part | None] = ContextVar("part", default=None)
 
 
 @contextmanager
-def rows_of(vertices: slice, seeds: Sequence[int] | None = None, *, first_value: int = 0) -> Iterator[None]:
-    """Inside the ``with`` block, dropouts drop rows of these vertices.
+def rows_of(
+    vertices: slice | Tensor, seeds: Sequence[int] | None = None, *, first_value: int = 0
+) -> Iterator[None]:
+    """Inside the ``with`` block, dropouts drop rows of these vertices: an interval, or ids, int64.
 
-    ``seeds`` are the seeds of the model's dropouts in order; None has each dropout draw its seed, as in memory. ``first_value`` is the
-    id of the first non-zero where the features of these vertices are sparse.
+    With ids, as in a mini-batch, a dropout of n rows drops rows of the first n of these vertices. Dropouts of more rows than there are ids, and of
+    sparse features, go by position. ``seeds`` are the seeds of the model's dropouts in order; None has each dropout draw its seed, as in memory.
+    ``first_value`` is the id of the first non-zero where the features of these vertices are sparse.
     """
-    token = _PART.set(_Part(vertices=vertices, seeds=seeds, first_value=first_value))
-    try:
-        yield
-    finally:
-        _PART.reset(token)
-
-
-@contextmanager
-def rows_with(ids: Tensor) -> Iterator[None]:
-    """Inside the ``with`` block, a dropout of n rows drops rows of the first n of these vertices, int64, as in a mini-batch.
-
-    Dropouts of more rows than there are ids, and of sparse features, go by position.
-    """
-    token = _PART.set(_Part(vertices=ids, seeds=None, first_value=0))
+    token = _PART.set(_Part(vertices, seeds, first_value))
     try:
         yield
     finally:

@@ -15,8 +15,19 @@ from torch import Tensor
 
 from sagann.jit import compiled_callback
 from sagann.kernels.edge import random
-from sagann.kernels.edge.cpu.access import argument, claim, draws, indexer, row_key
-from sagann.kernels.edge.cpu.block import I32, constant, emitted, masked_load, masked_store, splat
+from sagann.kernels.edge.cpu.block import (
+    I32,
+    argument,
+    claim,
+    constant,
+    draws,
+    emitted,
+    indexer,
+    masked_load,
+    masked_store,
+    row_key,
+    splat,
+)
 from sagann.kernels.edge.cpu.launch import launch
 
 if TYPE_CHECKING:

@@ -19,8 +19,8 @@ from torch import nn
 from sagann.free_space import memory
 from sagann.graph.feature_store import Features
 from sagann.graph.graph import Graph
+from sagann.graph.renumber import subgraph
 from sagann.graph.rows import is_sparse
-from sagann.graph.subgraph import subgraph
 from sagann.plan.epoch import Planned
 from sagann.plan.intervals import PartIntervals
 from sagann.plan.machine import Machine

@@ -18,7 +18,7 @@ from torch.nn.parameter import is_lazy
 from sagann.compiler import CallForm, CompilerOptions, LayerProgram, TraceError, compile_layer
 from sagann.compiler.trace import tensors_of
 from sagann.graph.topology import Topology
-from sagann.kernels.dialects import Dialect, check_dialect, dialect_for
+from sagann.kernels.edge import Dialect, check_dialect, dialect_for
 from sagann.kernels.feature_rows import FeatureRows
 from sagann.kernels.naive import scatter_dst, scatter_src
 from sagann.runtime.allocator import give_back_freed_memory

@@ -20,7 +20,7 @@ from sagann.graph.counting_sort import group_by_key
 from sagann.graph.rows import id_dtype
 from sagann.graph.topology import Topology, for_training_as_well
 from sagann.kernels import typed_linear
-from sagann.kernels.dialects import Dialect
+from sagann.kernels.edge import Dialect
 from sagann.kernels.edge.function import EdgeFunction, Input, Output
 from sagann.kernels.first_order import Saved, first_order_only
 from sagann.runtime.gather import counts_of

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from sagann.graph.large_arrays import made_by
-from sagann.kernels.dialects import Dialect, dialect_for
+from sagann.kernels.edge import Dialect, dialect_for
 from sagann.kernels.packed import Layout, Region, side_by_side
 from sagann.runtime.device.streams import Mark, PinnedPool, Streams
 from sagann.runtime.tiered.device_features import DeviceFeatures, FarRows

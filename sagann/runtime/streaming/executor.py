@@ -17,7 +17,7 @@ from torch import Tensor
 from sagann.compiler.model_program import Gather
 from sagann.errors import InputError, LayerError
 from sagann.kernels.accumulators import Counts
-from sagann.kernels.dialects import dialect_for
+from sagann.kernels.edge import dialect_for
 from sagann.kernels.edge.pass_edges import Edges
 from sagann.kernels.edge.state import GatherState
 from sagann.kernels.memory import POOL

@@ -24,7 +24,7 @@ from sagann.compiler.trace import tensors_of
 from sagann.errors import InputError, LayerError, require_choice
 from sagann.graph.feature_store import Features, FeatureStore, TensorRows, feature_store
 from sagann.graph.topology import Topology, for_training_as_well
-from sagann.kernels.dialects import check_dialect
+from sagann.kernels.edge import check_dialect
 from sagann.kernels.seeds import drawn_seed
 from sagann.plan.epoch import MEMORY_POLICIES, MemoryPolicy, Planned, plan_constants, plan_epoch
 from sagann.plan.fit import fitted_intervals

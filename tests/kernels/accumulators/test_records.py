@@ -6,8 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from sagann.kernels.accumulators import gathering
-from sagann.kernels.accumulators.records import RECORDS
+from sagann.kernels.accumulators import RECORDS, gathering
 from tests.graphs import odd_topologies
 from tests.tolerances import assert_close
 

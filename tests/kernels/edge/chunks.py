@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from sagann.graph import Topology
-from sagann.kernels.edge.function import EdgeFunction
-from sagann.kernels.edge.kinds import results_of
+from sagann.kernels.edge.function import EdgeFunction, placed
 from sagann.kernels.edge.state import GatherState, Run
 
 
@@ -100,9 +99,15 @@ def gather(
         given = {name: array.to(device) for name, array in _arrays_of(function, chunk, arrays)}
         of_edges.append(state.accumulate(run, chunk.topology.to(device), given, seed=7, edge_offset=chunk.offset))
         if apart:
-            state.merge(known)
+            _merge(function, state.finish(), known.finish())
             states[rows.start, rows.stop] = state
     return _whole(function, whole, order, states, of_edges)
+
+
+def _merge(function: EdgeFunction, state: tuple[Tensor, ...], other: tuple[Tensor, ...]) -> None:
+    """Merge another state into a state, in place, by the records of the reductions."""
+    for output, here in placed(each for each in function.outputs if each.reduction.rows != "edge"):
+        output.reduction.merge(state[here], other[here])
 
 
 def _whole(
@@ -115,7 +120,7 @@ def _whole(
     """Put together rows, add up totals, name edges as the whole does."""
     parts = [[result.cpu() for result in states[rows].finish()] for rows in sorted(states)]
     reduced, edges, results = 0, 0, []
-    for result in results_of(function):
+    for result in function.results:
         if result.rows == "edge":
             rows = torch.cat([chunk[edges].cpu() for chunk in of_edges])
             results.append(rows[torch.argsort(order)])

@@ -22,7 +22,6 @@ SMOOTH_UNARY = [
     "log1p",
     "tanh",
     "sigmoid",
-    "relu",
     "erf",
     "sign",
     "detach",

@@ -18,8 +18,8 @@ from sagann.kernels.accumulators import gathering
 from sagann.kernels.edge import cpu, naive
 from sagann.kernels.edge.divide import divide
 from sagann.kernels.edge.function import EdgeFunction
+from sagann.kernels.edge.pass_edges import grouped
 from sagann.kernels.edge.state import GatherState, Run
-from sagann.kernels.edge.walk import offsets_of
 from sagann.kernels.edge.work import DEVICE_GRAIN, HOST_GRAIN
 from tests.graphs import random_topology, topology_of
 from tests.kernels.edge import cases
@@ -150,7 +150,7 @@ def test_rows_cut_into_several_items(at: str, cut: str) -> None:
     # As few edges as leave rows of some chunk to be cut.
     topology = by_source(cases.hub(12_000))
     chunks = CUTS[cut](topology)
-    assert any(len(divide(offsets_of(chunk.topology, at).numpy(), HOST_GRAIN).split_rows) for chunk in chunks)
+    assert any(len(divide(grouped(chunk.topology, at).indptr.numpy(), HOST_GRAIN).split_rows) for chunk in chunks)
     assert_equals_whole("cpu", cases.all_reductions(at), topology, cut, rtol=1e-10)
     assert_equals_whole("cpu", narrow_beside_wide(300, at), topology, cut, rtol=1e-10)
 
@@ -163,7 +163,7 @@ def test_rows_cut_into_several_items_on_a_device(at: str, monkeypatch: pytest.Mo
     monkeypatch.setattr("sagann.kernels.edge.gpu.cut.DEVICE_GRAIN", grain)
     topology = by_source(cases.hub(40, vertex=25))
     for run in runs(topology, 2):
-        assert divide(offsets_of(run.topology, at).numpy(), grain).split_rows.tolist() == [25]
+        assert divide(grouped(run.topology, at).indptr.numpy(), grain).split_rows.tolist() == [25]
     assert_equals_whole("gpu", cases.all_reductions(at), topology, "2 runs", rtol=1e-10)
 
 
@@ -299,9 +299,7 @@ def test_ids_beyond_32_bits(dialect: str, at: str) -> None:
 
 def test_a_state_without_chunks_is_what_a_graph_without_edges_gives() -> None:
     function, topology = cases.all_reductions("dst"), TOPOLOGIES["no edges"]
-    begin = lambda: GatherState(function, num_rows=4, num_edges=0, device="cpu")  # noqa: E731 - used twice.
-    state = begin()
-    state.merge(begin())
+    state = GatherState(function, num_rows=4, num_edges=0, device="cpu")
     expected = [
         result for at, result in enumerate(naive.run(function, topology, arrays_of(function, topology))) if at != 2
     ]

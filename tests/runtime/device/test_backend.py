@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from sagann.graph import Graph, Topology, declare_constant
-from sagann.kernels.dialects import dialect_for
+from sagann.kernels.edge import dialect_for
 from sagann.nn import ModelConfig, build_model
 from sagann.plan import equal_vertices
 from sagann.plan.selection import ALWAYS, Selection
@@ -168,9 +168,7 @@ def test_edges_come_with_their_cut_and_passes_do_not_look_for_it(monkeypatch: py
     x, hops = graph.features, graph.hops(model.num_hops)
     streamed, streams = streamed_late(model, hops, x, monkeypatch, count=2, dialect="gpu", budget_bytes=1 << 20)
     run = importlib.import_module("sagann.kernels.edge.gpu.run")
-    monkeypatch.setattr(
-        run, "_walk_and_cut", lambda edges, at: pytest.fail("cut where it would wait for the device")
-    )
+    monkeypatch.setattr(run, "cut_of", lambda edges, at: pytest.fail("cut where it would wait for the device"))
     found = torch.autograd.grad(streamed(x).square().sum(), list(model.parameters()))
     with using_engine(NaiveEngine()):
         wanted = torch.autograd.grad(model(hops, x).square().sum(), list(model.parameters()))

@@ -17,8 +17,8 @@ from torch import nn
 
 from sagann.free_space import Memory
 from sagann.graph import Graph, Topology, sbm_graph
+from sagann.graph.renumber import subgraph
 from sagann.graph.rows import csr_tensor
-from sagann.graph.subgraph import subgraph
 from sagann.plan.steps import Step
 from sagann.plan.timeline import Span, Timeline
 from sagann.report.plan_text import forecast_text

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from sagann.errors import LayerError
-from sagann.kernels.dialects import dialect_for
+from sagann.kernels.edge import dialect_for
 from sagann.nn import ModelConfig, build_model
 from sagann.runtime.loading import MiniBatch, MiniBatches
 from sagann.runtime.loading.device_copies import DeviceCopies
@@ -131,7 +131,7 @@ def test_cuts_of_the_passes_travel_with_a_batch() -> None:
     found = copies.receive(copies.send(copies.pack(batch)))
     for ours, theirs in zip(found.blocks, batch.blocks, strict=True):
         for at in ("dst", "src"):
-            _, cut = ours.derived(("edge pass", "gpu", at), lambda: pytest.fail("the block has no cut"))
+            cut = ours.derived(("cut", at), lambda: pytest.fail("the block has no cut"))
             expected = dialect.cut_of(theirs, at)
             assert torch.equal(cut.items, expected.items)
             assert cut.used_rows == expected.used_rows

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from sagann.kernels.dialects import dialect_for
+from sagann.kernels.edge import dialect_for
 from sagann.plan.steps import Step
 from sagann.runtime.backend import DeviceBackend
 from sagann.runtime.blocks.residents import Residents

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from sagann.graph.topology import Topology
 from sagann.kernels.edge.cpu.launch import compile_source, launch
-from sagann.kernels.edge.kinds import KINDS
+from sagann.kernels.edge.function import KINDS
 from sagann.kernels.memory import empty
 from sagann.kernels.naive import has_hubs
 
@@ -24,13 +24,13 @@ AHEAD = 8
 
 _SOURCE = '''"""The gradient of an extremum of source rows; generated, and free to be read."""
 
-from sagann.kernels.edge.cpu import access, block, elementwise
+from sagann.kernels.edge.cpu import block, elementwise
 from sagann.jit import compiled_callback
 
-other_end = access.indexer("{index_kind}")
-id_at = access.indexer("{id_kind}")
-prefetch_ids = access.prefetcher("{id_kind}", {step})
-prefetch_grad = access.prefetcher("{kind}", {step})
+other_end = block.indexer("{index_kind}")
+id_at = block.indexer("{id_kind}")
+prefetch_ids = block.prefetcher("{id_kind}", {step})
+prefetch_grad = block.prefetcher("{kind}", {step})
 load = block.loader("{kind}", 1, 1)
 load_out = block.loader("{out_kind}", 1, 1)
 to_out = elementwise.caster("{out_kind}")
@@ -39,21 +39,21 @@ add = elementwise.OPERATIONS["add"]
 
 @compiled_callback
 def kernel(p_args):
-    p_counter = access.argument(p_args, 0)
-    num_items = access.argument(p_args, 1)
-    num_rows = access.argument(p_args, 2)
-    num_features = access.argument(p_args, 3)
-    p_indices = access.argument(p_args, 4)
-    p_edge = access.argument(p_args, 5)
-    p_grad = access.argument(p_args, 6)
-    p_out = access.argument(p_args, 7)
+    p_counter = block.argument(p_args, 0)
+    num_items = block.argument(p_args, 1)
+    num_rows = block.argument(p_args, 2)
+    num_features = block.argument(p_args, 3)
+    p_indices = block.argument(p_args, 4)
+    p_edge = block.argument(p_args, 5)
+    p_grad = block.argument(p_args, 6)
+    p_out = block.argument(p_args, 7)
     while True:
-        item = access.claim(p_counter)
+        item = block.claim(p_counter)
         if item >= num_items:
             break
-        last = access.smaller((item + 1) * {step}, num_features)
+        last = block.smaller((item + 1) * {step}, num_features)
         for row in range(num_rows):
-            ahead = access.smaller(row + {ahead}, num_rows - 1) * num_features + item * {step}
+            ahead = block.smaller(row + {ahead}, num_rows - 1) * num_features + item * {step}
             prefetch_ids(p_edge, ahead)
             prefetch_grad(p_grad, ahead)
             for at in range(row * num_features + item * {step}, row * num_features + last):

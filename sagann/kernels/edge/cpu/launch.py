@@ -25,7 +25,7 @@ from sagann.processes import require_own_threads
 
 _SHARED = Path(__file__).parents[1]
 LIBRARY = (
-    *(Path(__file__).with_name(f"{name}.py") for name in ("access", "block", "elementwise", "maths", "shuffle")),
+    *(Path(__file__).with_name(f"{name}.py") for name in ("block", "elementwise", "shuffle")),
     *(_SHARED / f"{name}.py" for name in ("function", "random", "reductions")),
     Path(jit.__file__),
 )

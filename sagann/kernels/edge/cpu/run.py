@@ -7,7 +7,6 @@ rows, and the merges of the records, a dozen of PyTorch's operators for every ro
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -18,16 +17,13 @@ from torch import Tensor
 
 from sagann.jit import compiled
 from sagann.kernels.edge import naive
-from sagann.kernels.edge.cpu.emit import emit
-from sagann.kernels.edge.cpu.expressions import Form
+from sagann.kernels.edge.cpu.emit import Form, emit
 from sagann.kernels.edge.cpu.launch import compile_source, launch
 from sagann.kernels.edge.cpu.writers import WRITERS
 from sagann.kernels.edge.divide import divide
-from sagann.kernels.edge.function import EdgeFunction
-from sagann.kernels.edge.kinds import KINDS, is_empty, merged_results, once, reduced_results, results_of
-from sagann.kernels.edge.pass_edges import Edges
+from sagann.kernels.edge.function import KINDS, EdgeFunction, merged_results
+from sagann.kernels.edge.pass_edges import Edges, End, fill_neutral, finished, grouped, prepared, targets
 from sagann.kernels.edge.source import canonical_source
-from sagann.kernels.edge.walk import Walk, fill_neutral, finished, offsets_of, prepared, targets, walk_over
 from sagann.kernels.edge.work import HOST_GRAIN, Work
 from sagann.kernels.memory import empty
 
@@ -49,10 +45,10 @@ def run(
     A function without a kernel runs in plain PyTorch. Not differentiable.
     """
     has_writers = all(output.reduce in WRITERS for output in function.outputs)
-    if edges.num_edges == 0 or is_empty(function) or not has_writers:
+    if edges.num_edges == 0 or function.is_empty or not has_writers:
         return naive.run(function, edges, arrays, seed=seed, into=into, edge_offset=edge_offset)
-    walk = walk_of(edges, function.at)
-    inputs, in_order = prepared(function, arrays, walk, edges)
+    walk, work = grouped(edges, function.at), work_of(edges, function.at)
+    inputs, in_order = prepared(function, arrays, edges)
     form = Form(
         index_kind=_INDEX_KINDS[walk.indices.dtype],
         id_kind=KINDS[walk.id_dtype],
@@ -61,20 +57,19 @@ def run(
         into_id_kind=None if into is None else _id_kind(function, into),
         offset_kind=_INDEX_KINDS[walk.indptr.dtype],
     )
-    results = results_of(function)
-    runs, num_slots = walk.work.runs, walk.work.num_slots
+    results, runs, num_slots = function.results, work.runs, work.num_slots
     outs = targets(results, walk, into, num_totals=len(runs) - 1)
-    for result, out in zip(results, outs, strict=True):
-        if result.rows == "item":
-            out.zero_()
-    # Only rows are cut into pieces.
-    slots = [
-        empty((num_slots if result.rows == "row" else 0, *out.shape[1:]), out.dtype)
-        for result, out in zip(results, outs, strict=True)
-    ]
-    if into is not None:
-        fill_neutral(results, slots)
-    args = [runs.ctypes.data, len(runs) - 1, walk.work.items.ctypes.data]
+    totals = [number for number, result in enumerate(results) if result.rows == "item"]
+    for number in totals:
+        outs[number].zero_()
+    slots = outs
+    if num_slots:
+        # Only rows are cut into pieces.
+        rows = [num_slots if result.rows == "row" else 0 for result in results]
+        slots = [empty((n, *out.shape[1:]), out.dtype) for n, out in zip(rows, outs, strict=True)]
+        if into is not None:
+            fill_neutral(results, slots)
+    args = [runs.ctypes.data, len(runs) - 1, work.items.ctypes.data]
     args += [walk.indptr.data_ptr(), walk.indices.data_ptr()]
     args += [0 if walk.edge_ids is None else walk.edge_ids.data_ptr(), seed]
     for given, array in zip(function.inputs, inputs, strict=True):
@@ -84,30 +79,25 @@ def run(
     args += [] if into is None else [edge_offset]
     launch(_kernel_of(function, form), args, num_items=len(runs) - 1)
     if num_slots:
-        merge_slots(function, outs, slots, walk.work, continued=into is not None)
-    # One thread sums, in the runs' order. PyTorch's order would depend on the number of threads.
-    outs = [
-        torch.from_numpy(np.asarray(out.numpy().sum(0))) if result.rows == "item" else out
-        for result, out in zip(results, outs, strict=True)
-    ]
+        merge_slots(function, outs, slots, work, continued=into is not None)
+    for number in totals:
+        # One thread sums, in the runs' order. PyTorch's order would depend on the number of threads.
+        outs[number] = torch.from_numpy(np.asarray(outs[number].numpy().sum(0)))
     return finished(results, outs, walk, into)
-
-
-@once
-def _kernels(function: EdgeFunction) -> dict[Form, int]:
-    """Addresses of a function's kernels, by form of the arrays."""
-    return {}
 
 
 def _kernel_of(function: EdgeFunction, form: Form) -> int:
     """Address of a function's kernel, which is emitted and compiled, or loaded from the cache folder, at the first call."""
-    kernels = _kernels(function)
-    if form not in kernels:
-        source = canonical_source(
-            function, form.in_order, lambda named, in_order: emit(named, replace(form, in_order=in_order))
+
+    def compiled_kernel() -> int:
+        return compile_source(
+            canonical_source(
+                function, form.in_order, lambda named, in_order: emit(named, form._replace(in_order=in_order))
+            )
         )
-        kernels[form] = compile_source(source)
-    return kernels[form]
+
+    address: int = function.derived(form, compiled_kernel)
+    return address
 
 
 def source_of(function: EdgeFunction, *, continued: bool = False) -> str:
@@ -122,18 +112,15 @@ def source_of(function: EdgeFunction, *, continued: bool = False) -> str:
 
 def _id_kind(function: EdgeFunction, into: Sequence[Tensor]) -> str:
     """Kind of the ids of edges in earlier results; any kind where they hold no ids."""
-    pairs = zip(reduced_results(function), into, strict=True)
+    pairs = zip(function.reduced_results, into, strict=True)
     return next((KINDS[given.dtype] for result, given in pairs if result.dtype is None), "i4")
 
 
-def walk_of(edges: Edges, at: str) -> Walk:
-    """The walk over edges grouped at "dst" or "src", divided into work items; made at the first call, then kept."""
-    walk: Walk = edges.derived(("edge pass", "cpu", at), lambda: _walk(edges, at))
-    return walk
-
-
-def _walk(edges: Edges, at: str) -> Walk:
-    return walk_over(edges, at, divide(offsets_of(edges, at).cpu().numpy(), HOST_GRAIN))
+def work_of(edges: Edges, at: End) -> Work:
+    """The work items of a pass over edges grouped at "dst" or "src"; divided at the first call, then kept."""
+    walk = grouped(edges, at)
+    work: Work = walk.derived("work", lambda: divide(walk.indptr.cpu().numpy(), HOST_GRAIN))
+    return work
 
 
 Array = NDArray[Any]

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import torch
 
-from sagann.kernels.edge.cpu.expressions import Expressions
-from sagann.kernels.edge.function import Output
-from sagann.kernels.edge.kinds import lanes
-from sagann.kernels.edge.lines import OutputWriter
+from sagann.kernels.edge.function import Output, lanes
+from sagann.kernels.edge.source import OutputWriter
+
+if TYPE_CHECKING:
+    from sagann.kernels.edge.cpu.emit import Rows
 
 
 class Writer(OutputWriter):
     """Writes the lines of one output. Where a pass continues, ``resume`` takes the place of ``start``."""
 
-    def __init__(self, rows: Expressions, output: Output, number: int, result: int) -> None:
+    def __init__(self, rows: Rows, output: Output, number: int, result: int) -> None:
         super().__init__(rows.function, output, number, result)
         self.rows = rows
         self.count, self.first = rows.lanes(self.value), rows.offset(self.value)

@@ -18,9 +18,8 @@ from torch import Tensor
 
 from sagann.jit import compiled
 from sagann.kernels.edge.divide import divide
-from sagann.kernels.edge.pass_edges import Edges
-from sagann.kernels.edge.walk import offsets_of, used_rows
-from sagann.kernels.edge.work import DEVICE_GRAIN, Work
+from sagann.kernels.edge.pass_edges import Edges, End, grouped, used_rows
+from sagann.kernels.edge.work import DEVICE_GRAIN
 
 FAN_IN = 64
 "Most slots that one program merges."
@@ -41,12 +40,10 @@ class Tree:
 class Cut:
     """The items of a pass and its merges."""
 
-    work: Work
-    "The items, on the host."
     used_rows: int
     "One more than the last row that has an edge."
     items: Tensor
-    "The same items, int64 [num_items, 5]."
+    "Work items, int64 [num_items, 5]."
     split_rows: Tensor
     "Rows that were cut, int64."
     rows: Tree
@@ -65,12 +62,12 @@ class Cut:
         )
 
 
-def cut_of(edges: Edges, at: str) -> Cut:
+def cut_of(edges: Edges, at: End) -> Cut:
     """Cut the rows of edges at "dst" or "src"; the arrays lie on the host."""
-    work = divide(offsets_of(edges, at).cpu().numpy(), DEVICE_GRAIN)
+    walk = grouped(edges, at)
+    work = divide(walk.indptr.cpu().numpy(), DEVICE_GRAIN)
     return Cut(
-        work=work,
-        used_rows=used_rows(edges, at),
+        used_rows=used_rows(walk),
         items=torch.from_numpy(work.items),
         split_rows=torch.from_numpy(work.split_rows),
         rows=merge_tree(work.split_rows, work.split_indptr),

@@ -123,12 +123,6 @@ def power(a, b):
 
 
 @triton.jit
-def relu(x):
-    """x where it is not negative; NaN stays."""
-    return tl.where(x <= 0, 0, x)
-
-
-@triton.jit
 def sign(x):
     """-1, 0 or 1; 0 for NaN, as in PyTorch."""
     return (x > 0).to(x.dtype) - (x < 0).to(x.dtype)

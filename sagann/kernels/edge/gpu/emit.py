@@ -5,12 +5,11 @@ A program takes one work item (axis 0) and one tile of features (axis 1).
 
 from __future__ import annotations
 
-from sagann.kernels.edge.function import EdgeFunction
+from sagann.kernels.edge.function import EdgeFunction, placed
 from sagann.kernels.edge.gpu.expressions import EDGE, PROGRAM, ROW, Expressions
 from sagann.kernels.edge.gpu.layout import choose_layout
 from sagann.kernels.edge.gpu.writers import WRITERS
-from sagann.kernels.edge.kinds import placed, results_of
-from sagann.kernels.edge.lines import ITEM, indented, mention
+from sagann.kernels.edge.source import ITEM, indented, mention
 
 
 def emit(function: EdgeFunction, in_order: frozenset[str] = frozenset(), *, continued: bool = False) -> str:
@@ -87,7 +86,7 @@ class _Kernel(Expressions):
         names.append("seed")
         for given in self.function.inputs:
             names += [f"p_{given.name}"] if given.side == "param" else [f"p_{given.name}", f"stride_{given.name}"]
-        for number, result in enumerate(results_of(self.function)):
+        for number, result in enumerate(self.function.results):
             names += [f"p_out_{number}", f"p_slots_{number}"] if result.rows == "row" else [f"p_out_{number}"]
         names += ["edge_offset"] if self.continued else []
         for number in self.shared:
@@ -104,7 +103,7 @@ class _Kernel(Expressions):
             lines.append(f"o_feature = (tl.program_id(1) * {tile} + tl.arange(0, {tile}))[None, :]")
             if self.layout.num_features % tile:
                 lines.append(f"m_feature = o_feature < {self.layout.num_features}")
-        rows = [number for number, result in enumerate(results_of(self.function)) if result.rows == "row"]
+        rows = [number for number, result in enumerate(self.function.results) if result.rows == "row"]
         if rows:
             lines += [f"p_row_{number} = p_out_{number}" for number in rows]
             lines += [f"p_was_{number} = p_known_{number}" for number in self.shared]

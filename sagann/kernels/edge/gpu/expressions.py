@@ -11,11 +11,10 @@ from collections.abc import Callable
 import torch
 
 from sagann.kernels.edge import random
-from sagann.kernels.edge.function import BINARY, COMPARISONS, UNARY, EdgeFunction, Input, Op, Shape
+from sagann.kernels.edge.function import BINARY, COMPARISONS, UNARY, EdgeFunction, Input, Op, Shape, kind_of, lanes
 from sagann.kernels.edge.gpu import layout as moves
 from sagann.kernels.edge.gpu.layout import Layout, padded, shared_results
-from sagann.kernels.edge.kinds import kind_of, lanes
-from sagann.kernels.edge.lines import edge_names, float_text, operand_kind
+from sagann.kernels.edge.source import edge_names, float_text, operand_kind
 
 TYPES = {"f4": "tl.float32", "f8": "tl.float64", "i4": "tl.int32", "i8": "tl.int64", "b1": "tl.int1"}
 # By op, the result from the operands, in order.
@@ -31,7 +30,6 @@ _FORMS = {
     "reciprocal": "1.0 / {0}",
     "tanh": "device.tanh({0})",
     "sigmoid": "device.sigmoid({0})",
-    "relu": "device.relu({0})",
     "erf": "tl.erf({0})",
     "sign": "device.sign({0})",
     "floor": "tl.floor({0})",

@@ -15,8 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sagann.kernels.edge.function import EdgeFunction, Shape
-from sagann.kernels.edge.kinds import KINDS, feature_width, kind_of, lanes, once, results_of
+from sagann.kernels.edge.function import KINDS, EdgeFunction, Shape, kind_of, lanes
 
 # Features of a tile: one warp loads 16 bytes of float32 for each thread and edge.
 TILE = 128
@@ -61,7 +60,7 @@ def power_of_two(size: int) -> int:
 
 def choose_layout(function: EdgeFunction) -> Layout:
     """The layout for a function."""
-    num_features = feature_width(function)
+    num_features = function.feature_width
     if num_features is not None:
         tile = min(TILE, power_of_two(num_features))
         return Layout(num_features=num_features, tile=tile, edges=_edges(function, tile), warps=1)
@@ -75,7 +74,7 @@ def shared_results(function: EdgeFunction, num_tiles: int) -> list[int]:
     """Positions of results with one lane per row, which the programs of all tiles write."""
     if num_tiles == 1:
         return []
-    results = enumerate(results_of(function))
+    results = enumerate(function.results)
     return [number for number, result in results if result.rows == "row" and math.prod(result.shape) == 1]
 
 
@@ -90,13 +89,17 @@ def _edges(function: EdgeFunction, num_lanes: int) -> int:
     return 1 << (max(1, edges).bit_length() - 1)
 
 
-@once
 def supports(function: EdgeFunction) -> str | None:
-    """The reason why a function cannot be a Triton kernel, or None. Half precision is computed in float32."""
+    """The reason why a function cannot be a Triton kernel, or None; found once. Half precision is computed in float32."""
+    reason: str | None = function.derived(supports, lambda: _why_not(function))
+    return reason
+
+
+def _why_not(function: EdgeFunction) -> str | None:
     for value in function.values:
         if value.dtype not in KINDS:
             return f"value '{value.name}' has the type {value.dtype}, which kernels have no lanes of"
-    if feature_width(function) is not None:
+    if function.feature_width is not None:
         return None
     for value in function.values:
         if lanes(value) and (count := math.prod(padded(value.shape))) > MOST_LANES:

@@ -19,10 +19,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from sagann.kernels.edge.function import EdgeFunction
+from sagann.kernels.edge.function import EdgeFunction, merged_results
 from sagann.kernels.edge.gpu import device
 from sagann.kernels.edge.gpu.layout import power_of_two
-from sagann.kernels.edge.kinds import merged_results
 
 # Lanes of a program.
 TILE = 128

@@ -18,10 +18,8 @@ from sagann.kernels.edge.gpu.emit import emit
 from sagann.kernels.edge.gpu.layout import shared_results, supports
 from sagann.kernels.edge.gpu.merge import MERGES, merge_rows
 from sagann.kernels.edge.gpu.writers import WRITERS
-from sagann.kernels.edge.kinds import is_empty, once, results_of
-from sagann.kernels.edge.pass_edges import Edges
+from sagann.kernels.edge.pass_edges import Edges, End, fill_neutral, finished, grouped, prepared, targets
 from sagann.kernels.edge.source import canonical_source, import_source, library_hash
-from sagann.kernels.edge.walk import Walk, fill_neutral, finished, prepared, targets, walk_over
 
 LIBRARY = Path(__file__).with_name("device.py"), Path(__file__).parents[1] / "random.py"
 "The modules that a generated source imports, and those of edge functions that these import."
@@ -43,13 +41,15 @@ def run(
     differentiable. Under TRITON_INTERPRET=1 the arrays lie on the CPU. A function without a kernel runs in plain PyTorch.
     """
     has_writers = all(output.reduce in WRITERS for output in function.outputs)
-    if edges.num_edges == 0 or is_empty(function) or not has_writers or supports(function) is not None:
+    if edges.num_edges == 0 or function.is_empty or not has_writers or supports(function) is not None:
         return naive.run(function, edges, arrays, seed=seed, into=into, edge_offset=edge_offset)
     # Made once, so that no later pass waits for the host.
-    known: tuple[Walk, Cut] = edges.derived(_key(function.at), lambda: _walk_and_cut(edges, function.at))
-    walk, cut = known
-    inputs, in_order = prepared(function, arrays, walk, edges)
-    kernel, results = kernel_of(function, in_order, continued=into is not None), results_of(function)
+    cut: Cut = edges.derived(
+        ("cut", function.at), lambda: cut_of(edges, function.at).mapped(lambda array: array.to(edges.device))
+    )
+    walk = grouped(edges, function.at)
+    inputs, in_order = prepared(function, arrays, edges)
+    kernel, results = kernel_of(function, in_order, continued=into is not None), function.results
     outs, slots = targets(results, walk, into, num_totals=1), []
     for result, out in zip(results, outs, strict=True):
         num_slots = (cut.totals if result.rows == "item" else cut.rows).num_slots
@@ -85,34 +85,20 @@ def run(
     return finished(results, outs, walk, into)
 
 
-@once
-def _kernels(function: EdgeFunction) -> dict[tuple[frozenset[str], bool], ModuleType]:
-    """Modules of a function's kernels, by the inputs in the order of the pass and whether the pass continues."""
-    return {}
-
-
 def kernel_of(
     function: EdgeFunction, in_order: frozenset[str] = frozenset(), *, continued: bool = False
 ) -> ModuleType:
     """The module of a function's kernel, emitted, stored and imported at the first call. Triton compiles it at the first launch."""
-    kernels = _kernels(function)
-    if (in_order, continued) not in kernels:
+
+    def imported() -> ModuleType:
         library = library_hash(f"triton {triton.__version__}", *LIBRARY)
-        source = canonical_source(function, in_order, partial(emit, continued=continued))
-        kernels[in_order, continued] = import_source(source, library)
-    return kernels[in_order, continued]
+        return import_source(canonical_source(function, in_order, partial(emit, continued=continued)), library)
+
+    kernel: ModuleType = function.derived(("triton", in_order, continued), imported)
+    return kernel
 
 
-def set_cut(edges: Edges, at: str, cut: Cut) -> None:
+def set_cut(edges: Edges, at: End, cut: Cut) -> None:
     """Give edges a cut that was made on the host and copied to their device, so that passes do not wait for the offsets."""
-    edges.derived(("used rows", at), lambda: cut.used_rows)
-    edges.derived(_key(at), lambda: (walk_over(edges, at, cut.work), cut))
-
-
-def _key(at: str) -> object:
-    return ("edge pass", "gpu", at)
-
-
-def _walk_and_cut(edges: Edges, at: str) -> tuple[Walk, Cut]:
-    cut = cut_of(edges, at).mapped(lambda array: array.to(edges.device))
-    return walk_over(edges, at, cut.work), cut
+    grouped(edges, at).derived("used rows", lambda: cut.used_rows)
+    edges.derived(("cut", at), lambda: cut)

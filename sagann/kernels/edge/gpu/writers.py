@@ -10,11 +10,10 @@ from collections.abc import Mapping
 
 import torch
 
-from sagann.kernels.edge.function import Output, Shape
+from sagann.kernels.edge.function import Output, Shape, lanes
 from sagann.kernels.edge.gpu import layout as moves
 from sagann.kernels.edge.gpu.expressions import EDGE, TYPES, Expressions
-from sagann.kernels.edge.kinds import lanes
-from sagann.kernels.edge.lines import OutputWriter, float_text
+from sagann.kernels.edge.source import OutputWriter, float_text
 
 
 class Writer(OutputWriter):
