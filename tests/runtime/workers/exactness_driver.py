@@ -230,8 +230,8 @@ def trained(predictor: Predictor, prepared: PreparedGraph) -> Numbers:
         (step,) = source.steps(epoch + 1)
         loss = step.loss()
         loss.backward()
-        step.complete_gradients()
-        found[f"loss {epoch}"] = loss.detach()
+        loss, _ = step.complete(loss.detach(), step.num_edges)
+        found[f"loss {epoch}"] = loss
         for name, parameter in model.named_parameters():
             if parameter.grad is not None:
                 found[f"{name} {epoch}"] = parameter.grad.clone()
@@ -312,7 +312,7 @@ def die(workers: Workers, folder: Path) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
     try:
         loss.backward()
-        step.complete_gradients()
+        step.complete(loss.detach(), step.num_edges)
     except SagannError as error:
         (folder / f"died-{workers.rank}.txt").write_text(str(error))
         raise
