@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -41,6 +41,9 @@ from sagann.train.tiers import (
     sampling_place,
     with_hot_tier,
 )
+
+if TYPE_CHECKING:
+    from sagann.runtime.workers import PartRows
 
 R = TypeVar("R")
 
@@ -101,8 +104,10 @@ class SampledEpochs(BatchEpochs):
             require_shareable(predictor.model, prepared, "workers")
         self.minibatches = minibatches or self._made(config, say)
         features = self.minibatches.graph.features
-        self._store = features if isinstance(features, TieredFeatures | DeviceFeatures) else None
-        if prepared.rows is not None and prepared.rows.num_hot_rows:
+        self._store: TieredFeatures | DeviceFeatures | PartRows | None = None
+        if isinstance(features, TieredFeatures | DeviceFeatures):
+            self._store = features
+        elif prepared.rows is not None and prepared.rows.num_hot_rows:
             self._store = prepared.rows
         self.counters: tuple[StageCounters, ...] = ()
         "The work of each stage for the steps that were taken last, and of the caller."
@@ -142,7 +147,7 @@ class SampledEpochs(BatchEpochs):
             ahead = plan.ahead
             if plan.hot is not None and parts is not None:
                 keep_hot(parts, plan.hot, self._hottest(graph, config), self._team, say=say)
-            elif plan.hot is not None:
+            elif plan.hot is not None and graph.features is not None:
                 # Features that lie on the device already have no need of a hot tier there.
                 is_copied = predictor.device.type == "cuda" and self._prepared.walked.topology.device.type == "cpu"
                 device = predictor.device if is_copied and is_in_memory(graph.features) else None
@@ -189,7 +194,7 @@ class SampledEpochs(BatchEpochs):
             self._predictor.forward_batch(next(batches))
 
     def _begun(self, epoch: int, first: int) -> AbstractContextManager[Pipeline[Any]]:
-        return self._counted(super()._begun(epoch, first))
+        return self._counted(self.minibatches.batches(epoch, first=first))
 
     @contextmanager
     def _counted(self, batches: Pipeline[R]) -> Iterator[Pipeline[R]]:

@@ -230,7 +230,7 @@ def trained(predictor: Predictor, prepared: PreparedGraph) -> Numbers:
         (step,) = source.steps(epoch + 1)
         loss = step.loss()
         loss.backward()
-        loss, _ = step.complete(loss.detach(), step.num_edges)
+        loss, num_edges = step.complete(loss.detach(), step.num_edges)
         found[f"loss {epoch}"] = loss
         for name, parameter in model.named_parameters():
             if parameter.grad is not None:
@@ -238,7 +238,7 @@ def trained(predictor: Predictor, prepared: PreparedGraph) -> Numbers:
                 parameter.data -= 0.01 * parameter.grad
         found |= {f"{name} {epoch}": buffer.to(loss.dtype) for name, buffer in model.named_buffers()}
     found["logits"] = source.logits()
-    found["edges"] = torch.tensor(step.num_edges, dtype=torch.float64)
+    found["edges"] = torch.tensor(num_edges, dtype=torch.float64)
     return found
 
 
