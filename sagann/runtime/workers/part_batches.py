@@ -48,24 +48,29 @@ class _Asked:
         self.wanted = workers.exchange(asked, doing)
         "The own vertices that each other worker asks for."
 
-    def swap(self, own: Tensor, answers: Mapping[int, Tensor], counts: Mapping[int, int]) -> list[Tensor]:
-        """Send each other worker an answer; the own rows and so many of each of the others, in the order of the ranks."""
-        workers = self._workers
-        received = {rank: own.new_empty(count, *own.shape[1:]) for rank, count in counts.items()}
-        workers.transfer({rank: rows.contiguous() for rank, rows in answers.items()}, received, self._doing)
-        return [own if rank == workers.rank else received[rank] for rank in range(workers.size)]
+    def swap(
+        self, own: Sequence[Tensor], answers: Mapping[int, Sequence[Tensor]], counts: Mapping[int, int]
+    ) -> list[Tensor]:
+        """Send each other worker some arrays; the own rows of each array and so many of each of the others, joined in the order of the ranks."""
+        workers, joined, finishes = self._workers, [], []
+        for at, mine in enumerate(own):
+            received = {rank: mine.new_empty(count, *mine.shape[1:]) for rank, count in counts.items()}
+            sends = {rank: each[at].contiguous() for rank, each in answers.items()}
+            finishes.append(workers.begin(sends, received, self._doing, tag=at))
+            joined.append([mine if rank == workers.rank else received[rank] for rank in range(workers.size)])
+        for finish in finishes:
+            finish()
+        return [torch.cat(parts) for parts in joined]
 
     def swap_ranges(
         self, own: tuple[Tensor, ...], answers: Mapping[int, tuple[Tensor, ...]]
     ) -> tuple[Tensor, list[Tensor]]:
         """As :meth:`swap`, for arrays with a range of rows for each vertex, whose offsets are the first array; all arrays are joined."""
-        counts = self.swap(own[0].diff(), {rank: each[0].diff() for rank, each in answers.items()}, self.counts)
-        sums = {rank: int(counts[rank].sum()) for rank in self.counts}
-        joined = [
-            torch.cat(self.swap(rows, {rank: each[at] for rank, each in answers.items()}, sums))
-            for at, rows in enumerate(own[1:], 1)
-        ]
-        return offsets_of(torch.cat(counts)), joined
+        mine, sent = own[0].diff(), {rank: [each[0].diff()] for rank, each in answers.items()}
+        (counts,) = self.swap([mine], sent, self.counts)
+        num_of_each = [self.counts.get(rank, len(mine)) for rank in range(self._workers.size)]
+        sums = {rank: int(part.sum()) for rank, part in enumerate(counts.split(num_of_each)) if rank in self.counts}
+        return offsets_of(counts), self.swap(own[1:], {rank: each[1:] for rank, each in answers.items()}, sums)
 
 
 class PartEdges:
@@ -181,7 +186,8 @@ class PartRows:
         )
         answers = dict(zip(asked.wanted, others, strict=True))
         if not is_sparse(own):
-            return torch.cat(asked.swap(own, answers, asked.counts)).index_select(0, asked.back)
+            (rows,) = asked.swap([own], {rank: [each] for rank, each in answers.items()}, asked.counts)
+            return rows.index_select(0, asked.back)
         arrays = {rank: (rows.crow_indices(), rows.col_indices(), rows.values()) for rank, rows in answers.items()}
         offsets, (columns, values) = asked.swap_ranges(
             (own.crow_indices(), own.col_indices(), own.values()), arrays
