@@ -154,18 +154,15 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def limited() -> Iterator[Callable[[int], Sequence[str]]]:
-    """Sets a hard limit of so many bytes; gives what stands before the commands of programs that have it together. Each call sets one more."""
+    """Sets a hard limit of so many bytes; gives what stands before the commands of programs that have it, all together."""
     if not os.access(_CGROUPS, os.W_OK) or not (_CGROUPS / "memory.limit_in_bytes").exists():
         pytest.skip(f"memory control groups are not writable ({_CGROUPS})")
-    groups: list[Path] = []
+    group = _CGROUPS / f"sagann-test-{uuid.uuid4().hex}"
+    group.mkdir()
 
     def limit(num_bytes: int) -> Sequence[str]:
-        group = _CGROUPS / f"sagann-test-{uuid.uuid4().hex}"
-        group.mkdir()
-        groups.append(group)
         (group / "memory.limit_in_bytes").write_text(str(num_bytes))
         return in_group(group / "cgroup.procs")
 
     yield limit
-    for group in groups:
-        group.rmdir()
+    group.rmdir()

@@ -8,24 +8,18 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-import torch
 
-from sagann.graph import random_split
-from sagann.storage import save_graph
 from tests.cli.conftest import Invoke
 from tests.cli.test_launch import OPTIONS, ended, history, start_by_hand, wait_for_epochs
 from tests.cli.test_process import DEADLINE_S, WITHIN_S
 from tests.cli.warm import Warm
 from tests.hosts import Host, hosts
-from tests.runtime.memory_driver import generated
 
 pytestmark = [
     pytest.mark.distributed,
@@ -79,46 +73,6 @@ def test_the_printed_command_trains_on_two_hosts_what_one_process_trains(
     assert alone.code == 0, alone.err
     together, expected = history(tmp_path / "run"), history(tmp_path / "alone")
     assert len(together) == len(expected)
-    for mine, theirs in zip(together, expected, strict=True):
-        assert mine == pytest.approx(theirs, rel=1e-5)
-
-
-def resident_bytes(pid: int, name: str) -> int:
-    """Bytes that a process has touched of files of a name that it has mapped."""
-    found, is_wanted = 0, False
-    for line in Path(f"/proc/{pid}/smaps").read_text().splitlines():
-        if re.match("[0-9a-f]+-[0-9a-f]+ ", line):
-            is_wanted = line.endswith(name)
-        elif is_wanted and line.startswith("Rss:"):
-            found += 1024 * int(line.split()[1])
-    return found
-
-
-@pytest.mark.thorough
-def test_two_hosts_train_on_mini_batches_of_a_graph_of_which_each_has_memory_for_half(
-    pair: list[Host], limited: Callable[[int], Sequence[str]], tmp_path: Path, invoke: Invoke
-) -> None:
-    graph = generated(50_000, 400_000, num_features=1)
-    features = torch.empty(50_000, 2048).uniform_(-1, 1, generator=torch.Generator().manual_seed(0))
-    save_graph(random_split(replace(graph, features=features), train=0.02, val=0.01, seed=0), tmp_path / "data")
-    sizes = ("--model", "sage", "--hidden", 16, "--sample", "10,5", "--batch-size", 64, "--device", "cpu")
-    words = ("train", "--data", tmp_path / "data", *sizes, "--eval-every", 2, "--no-verify", "--quiet", "--epochs")
-    alone = invoke(*words, 4, "--out", tmp_path / "alone")
-    assert alone.code == 0, alone.err
-    common = {"WORLD_SIZE": "2", "MASTER_ADDR": pair[0].name, "MASTER_PORT": "29500", "OMP_NUM_THREADS": "1"}
-    processes = []
-    for rank, host in enumerate(pair):
-        # What every process takes, and half of the features.
-        start = limited((600 << 20) + features.nbytes // 2)
-        command = (*start, sys.executable, "-m", "sagann", *words, 1000, "--out", tmp_path / "run")
-        processes.append(host.start(*command, env={"RANK": str(rank), **common}))
-    wait_for_epochs(tmp_path / "run", 4, processes[0])
-    touched = [resident_bytes(process.pid, "features.npy") / features.nbytes for process in processes]
-    processes[0].send_signal(signal.SIGINT)
-    said = [process.communicate(timeout=DEADLINE_S) for process in processes]
-    assert [process.returncode for process in processes] == [130, 130], said
-    assert all(0.3 < part < 0.6 for part in touched), touched
-    together, expected = history(tmp_path / "run")[:4], history(tmp_path / "alone")
     for mine, theirs in zip(together, expected, strict=True):
         assert mine == pytest.approx(theirs, rel=1e-5)
 
