@@ -48,8 +48,8 @@ class Training:
         self._model.train()
         self._optimizer.zero_grad()
         (step,) = self._source.steps(1)
-        step.loss().backward()
-        step.complete_gradients()
+        (loss := step.loss()).backward()
+        step.complete(loss.detach(), step.num_edges)
         self._optimizer.step()
         return time.perf_counter() - began_s
 

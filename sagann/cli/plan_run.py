@@ -220,10 +220,6 @@ class PlannedRun:
             say(
                 "What a worker streams is not planned: without --workers, a plan within --memory is of one process."
             )
-        if self.settings.train.sample is not None:
-            say(
-                "These are the parts of evaluations: mini-batches are sampled from the whole graph by every worker."
-            )
         costs = None if learned is None else learned_costs(learned)
         if costs is None and run_dir is not None and balance == "cost":
             try:

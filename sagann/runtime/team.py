@@ -47,16 +47,20 @@ class Team:
         """Whether ``flag`` is set at any process."""
         return flag
 
+    def rows_at(self, own: Tensor, bounds: Sequence[int], doing: str, *, first_only: bool) -> Tensor:
+        """The rows of all units [n, ...], from each process's own, which ``bounds`` divide; with ``first_only`` at the first one, elsewhere none."""
+        return own
+
     def forward(self) -> AbstractContextManager[None]:
         """Measures the forward pass of a step inside the ``with`` block, and its backward pass until the gradients are added."""
         return nullcontext()
 
-    def total(self, part: Tensor, doing: str) -> Tensor:
-        """The sum of one number of each process, with its gradient."""
-        return part
+    def add_gradients(self, parameters: Sequence[Parameter], numbers: Tensor) -> Tensor:
+        """Replace each parameter's gradient by the sum over all processes; where none has one, there is none. The sum of ``numbers`` [n].
 
-    def add_gradients(self, parameters: Sequence[Parameter]) -> None:
-        """Replace each parameter's gradient by the sum over all processes; where none has one, there is none."""
+        All processes have the random numbers of the first one afterwards.
+        """
+        return numbers
 
     def share(self, tensors: Iterable[Tensor], doing: str) -> None:
         """Give every process the values that tensors have at the first one."""

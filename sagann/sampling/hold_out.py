@@ -180,10 +180,11 @@ class LearnedLinks:
         src, dst = self._topology.indices[edges].long(), self._topology.edge_dst()[edges].long()
         return src, dst, None if self._types is None else self._types[edges]
 
-    def sample(self, edges: Tensor, *, epoch: int, batch: int) -> Links:
-        """Some of the edges as positive links, with their negative ones."""
+    def sample(self, edges: Tensor, own: slice, *, epoch: int, batch: int) -> Links:
+        """Some of the edges of a batch as positive links, with their negative ones."""
         src, dst, types = self.ends_of(edges)
-        return replace(self.sampler.sample(src, dst, epoch=epoch, batch=batch), types=types)
+        links = self.sampler.sample(src[own], dst[own], epoch=epoch, batch=batch, first=own.start)
+        return replace(links, batch_ends=(src, dst), types=None if types is None else types[own])
 
     def joined(self, batch: MiniBatch, links: Links) -> MiniBatch:
         """The mini-batch of links whose ends are its seeds."""

@@ -59,6 +59,8 @@ class Links:
     "Number of positive links."
     types: Tensor | None = None
     "int64 [num_positive]: types of the positive links, and of the negative ones drawn for them; None where links have none."
+    batch_ends: tuple[Tensor, Tensor] | None = None
+    "Ids in the graph of the sources and destinations of all positive links of a batch, int64, where these are a share of it; else None."
 
     def side_by_side(self) -> tuple[Tensor, Tensor]:
         """Positions of sources and destinations, [num_positive, 1 + negatives] each: a positive link, then the negative ones drawn for it."""
@@ -70,7 +72,7 @@ class Links:
         moved: dict[str, Any] = {
             name: move(getattr(self, name)) for name in names if getattr(self, name) is not None
         }
-        return replace(self, **moved)
+        return replace(self, batch_ends=None, **moved)
 
 
 def beside(ends: Tensor, num_positive: int) -> Tensor:
@@ -124,7 +126,7 @@ class LinkSampler:
         self.undirected = undirected
         self.seed = seed
 
-    def sample(self, src: Tensor, dst: Tensor, *, epoch: int = 0, batch: int = 0) -> Links:
+    def sample(self, src: Tensor, dst: Tensor, *, epoch: int = 0, batch: int = 0, first: int = 0) -> Links:
         """Draw the negative links of some positive ones.
 
         Args:
@@ -132,6 +134,7 @@ class LinkSampler:
             dst: int64 [num_positive], their destinations.
             epoch: number of the epoch.
             batch: number of the batch in its epoch.
+            first: number of the first of these links in its batch.
         Raises:
             InputError: an end is no vertex, or no negative link is found.
             LayerError: edges were overwritten.
@@ -145,7 +148,7 @@ class LinkSampler:
                 hint="Pass one source and one destination for each link.",
             )
         src, dst = src.cpu(), dst.cpu()
-        negative = self.negatives_of(src, epoch=epoch, batch=batch)
+        negative = self.negatives_of(src, epoch=epoch, batch=batch, first=first)
         seeds, positions = torch.cat([src, dst, *negative]).unique(return_inverse=True)
         num_positive, num_negative = len(src), len(negative[0])
         ends = positions.split([num_positive, num_positive, num_negative, num_negative])
@@ -157,7 +160,7 @@ class LinkSampler:
             num_positive=num_positive,
         )
 
-    def negatives_of(self, src: Tensor, *, epoch: int, batch: int) -> tuple[Tensor, Tensor]:
+    def negatives_of(self, src: Tensor, *, epoch: int, batch: int, first: int = 0) -> tuple[Tensor, Tensor]:
         """Sources and destinations of the negative links of positive ones, int64 [num_positive * negatives], by positive link.
 
         The arguments are as for :meth:`sample`, which checks them.
@@ -169,12 +172,13 @@ class LinkSampler:
             destinations,
             self.topology,
             key_of(self.seed, LINKS, epoch, batch),
+            first * self.negatives,
             draws_sources=self.how == "uniform",
             avoids=self.avoid_edges * (1 + self.undirected),
         )
         if failed >= 0:
             raise _not_found(
-                f"LinkSampler.sample, positive link {failed // self.negatives}",
+                f"LinkSampler.sample, positive link {first + failed // self.negatives}",
                 "The graph has nearly all edges there; pass avoid_edges=False."
                 if self.avoid_edges
                 else "Take a graph of two vertices or more.",

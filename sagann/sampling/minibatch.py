@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from sagann.graph.rows import mapped_rows, row_arrays
+from sagann.graph.rows import gather_ranges, mapped_rows, row_arrays
 from sagann.graph.topology import Topology
 from sagann.kernels.edge.cpu.run import work_of
 from sagann.sampling.links import Links
@@ -67,18 +67,25 @@ class MiniBatch:
         return self if is_there else self.mapped(lambda array: array.to(device))
 
     def with_links(self, links: Links, *, keep_positives: bool = False, undirected: bool = True) -> MiniBatch:
-        """The blocks for a batch of links whose ends are the seeds, without the edges that would give the positive ones away.
+        """The blocks for links whose ends are the seeds, without the edges that would give the positive ones of the batch away.
 
         These are all edges, of any type, that join the ends of a positive link; with ``undirected=False`` only those in its direction. Other edges stay
         as they were picked, so an end may have fewer than its fanout. With ``keep_positives`` all edges stay.
         """
-        blocks = self.blocks
-        if not keep_positives:
-            src, dst = links.src[: links.num_positive], links.dst[: links.num_positive]
-            pairs = torch.cat([dst, src]) * len(links.seeds) + torch.cat([src, dst])
-            pairs = pairs if undirected else pairs[: len(src)]
-            blocks = tuple(_without(block, pairs, len(links.seeds)) for block in blocks)
-        return replace(self, blocks=blocks, links=links)
+        if keep_positives:
+            return replace(self, links=links)
+        positive = slice(0, links.num_positive)
+        src, dst = links.batch_ends or (links.seeds[links.src[positive]], links.seeds[links.dst[positive]])
+        ends, numbers = torch.cat([src, dst]).to(self.src_ids.device).unique(return_inverse=True)
+        src, dst = numbers.chunk(2)
+        pairs = dst * len(ends) + src
+        pairs = torch.cat([pairs, src * len(ends) + dst]) if undirected else pairs
+        # The number of each vertex among the ends, or -1: others than seeds are ends, if another process has links of the batch.
+        found = torch.searchsorted(ends, self.src_ids).clamp_(max=len(ends) - 1)
+        number = torch.where(ends[found] == self.src_ids, found, -1)
+        return replace(
+            self, blocks=tuple(_without(block, pairs, number, len(ends)) for block in self.blocks), links=links
+        )
 
     def prepare(self) -> MiniBatch:
         """Make what a training step on the processor needs of the blocks; returns the same object.
@@ -93,26 +100,25 @@ class MiniBatch:
         return self
 
 
-def _without(block: Topology, pairs: Tensor, num_seeds: int) -> Topology:
-    """A block without the edges between pairs of seeds, ``destination * num_seeds + source``. Seeds are its first vertices, so no vertex goes."""
-    # Nearly all edges come from other vertices, and the last ones go to others: they are not looked at one by one.
-    of_seeds, others = block.indptr[: num_seeds + 1], block.indptr[num_seeds + 1 :]
-    num_edges = int(of_seeds[-1])
-    inner = (block.indices[:num_edges] < num_seeds).nonzero().squeeze(1)
-    ends = (torch.searchsorted(of_seeds, inner, right=True) - 1) * num_seeds + block.indices[inner]
-    keep = torch.ones(num_edges, dtype=torch.bool, device=inner.device)
-    keep[inner[torch.isin(ends, pairs.to(ends.device))]] = False
+def _without(block: Topology, pairs: Tensor, number: Tensor, num_ends: int) -> Topology:
+    """A block without the edges between some pairs of ends, ``destination * num_ends + source``. No vertex goes."""
+    # Few destinations are ends: the in-edges of others are not looked at.
+    rows = (number[: block.num_dst] >= 0).nonzero().squeeze(1)
+    offsets, edges = gather_ranges(block.indptr, rows)
+    src = number[block.indices[edges]]
+    inner = (src >= 0).nonzero().squeeze(1)
+    dst = number[rows[torch.searchsorted(offsets, inner, right=True) - 1]]
+    gone = edges[inner[torch.isin(dst * num_ends + src[inner], pairs)]]
+    if not len(gone):
+        return block
+    keep = torch.ones(block.num_edges, dtype=torch.bool, device=gone.device).index_fill_(0, gone, False)
     ids = keep.nonzero().squeeze(1)
-
-    def kept(rows: Tensor) -> Tensor:
-        return torch.cat([rows[ids], rows[num_edges:]])
-
     assert block.edge_ids is not None
     return Topology(
-        indptr=torch.cat([torch.searchsorted(ids, of_seeds), others - (num_edges - len(ids))]),
-        indices=kept(block.indices),
+        indptr=block.indptr - torch.searchsorted(gone, block.indptr),
+        indices=block.indices[ids],
         num_src=block.num_src,
-        edge_data={name: kept(rows) for name, rows in block.edge_data.items()},
-        edge_ids=kept(block.edge_ids),
+        edge_data={name: rows[ids] for name, rows in block.edge_data.items()},
+        edge_ids=block.edge_ids[ids],
         validate=False,
     )

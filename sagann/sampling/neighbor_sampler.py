@@ -12,8 +12,9 @@ References:
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -51,6 +52,84 @@ _OF_NUMPY = (
 )
 # Slots of a thread's first table.
 _FEWEST_SLOTS = 1 << 12
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Picked:
+    """The in-edges that a hop picks of some vertices; those of a vertex are in the order of the graph."""
+
+    indptr: Array
+    "Offsets of the edges of each vertex, int64."
+    indices: Array
+    "Holds the sources of the edges."
+    positions: Array
+    "Where the source of each edge stands in ``indices``."
+    edge_ids: Array
+    "Ids of the edges in the graph."
+    edge_data: Mapping[str, Tensor]
+    "Edge data of the edges."
+
+
+class Edges(Protocol):
+    """The in-edges of all vertices of a graph, wherever they lie."""
+
+    def pick(self, vertices: Array, fanout: int, key: np.uint64, *, replace: bool, hop: int) -> Picked:
+        """Pick ``fanout`` in-edges of each of some vertices, or all for -1; ``hop`` is its number, for errors."""
+
+
+class InEdges:
+    """The in-edges of the vertices from ``first_vertex`` on, which lie in memory or in mapped files; their ids begin with ``first_edge``.
+
+    The sources are ids in the graph, or their places in ``ids``. ``weights`` names edge data by which edges are picked.
+    """
+
+    def __init__(
+        self,
+        topology: Topology,
+        *,
+        weights: str | None = None,
+        first_vertex: int = 0,
+        first_edge: int = 0,
+        ids: Tensor | None = None,
+    ) -> None:
+        self._indptr, self._indices = (array.contiguous().numpy() for array in (topology.indptr, topology.indices))
+        self._first_vertex, self._first_edge = first_vertex, first_edge
+        self._ids = None if ids is None else ids.numpy()
+        self._edge_data, self._weights = topology.edge_data, weights
+        # Arguments of the picks besides those that all of them have.
+        self._given = () if weights is None else (_checked_weights(topology, weights).contiguous().numpy(),)
+
+    def pick(self, vertices: Array, fanout: int, key: np.uint64, *, replace: bool, hop: int) -> Picked:
+        """Pick in-edges of some of the vertices; see :class:`Edges`."""
+        num_edges = len(self._indices)
+        replace = replace and fanout != -1
+        fanout = num_edges if fanout == -1 else fanout
+        begins, ends = np.empty_like(vertices), np.empty_like(vertices)
+        rows = vertices - self._first_vertex if self._first_vertex else vertices
+        most = picks.find_rows(self._indptr, rows, fanout, replace, begins, ends)
+        if replace:
+            require_drawable(most, len(vertices), fanout, where=f"fanouts, hop {hop}")
+        indptr, positions = np.empty(len(vertices) + 1, dtype=np.int64), _empty(most, num_edges)
+        pick: Callable[..., int]
+        if self._weights is None:
+            pick = picks.pick_uniform_replacing if replace else picks.pick_uniform
+        else:
+            pick = picks.pick_weighted_replacing if replace else picks.pick_weighted
+        count = pick(begins, ends, vertices, fanout, key, indptr, positions, *self._given)
+        # Edges of weight 0 leave room.
+        positions = positions if count == most else positions[:count].copy()
+        edge_data = {name: _rows_at(positions, rows) for name, rows in self._edge_data.items()}
+        if self._ids is None:
+            return Picked(
+                indptr=indptr, indices=self._indices, positions=positions, edge_ids=positions, edge_data=edge_data
+            )
+        return Picked(
+            indptr=indptr,
+            indices=self._ids,
+            positions=self._indices[positions],
+            edge_ids=positions.astype(np.int64) + self._first_edge,
+            edge_data=edge_data,
+        )
 
 
 class NeighborSampler:
@@ -96,9 +175,8 @@ class NeighborSampler:
         self.replace = replace
         self.weights = weights
         self.seed = seed
-        self._indptr, self._indices = (array.contiguous().numpy() for array in (topology.indptr, topology.indices))
-        # Arguments of the picks besides those that all of them have.
-        self._given = () if weights is None else (_checked_weights(topology, weights).contiguous().numpy(),)
+        self.edges: Edges = InEdges(topology, weights=weights)
+        "Picks the edges; by default those of the topology."
         self._scratch = _Scratch()
 
     def sample(self, seeds: Tensor | Sequence[int], *, epoch: int = 0, batch: int = 0) -> MiniBatch:
@@ -123,7 +201,7 @@ class NeighborSampler:
         seeds = seeds.cpu()
         scratch, num_vertices = self._scratch, self.topology.num_src
         ids = scratch.ids_with_room(0, len(seeds))
-        table = scratch.table(self._indices.dtype)
+        table = scratch.table(np.dtype(np.int32 if id_dtype(num_vertices) == torch.int32 else np.int64))
         repeated, table = numbering.number_seeds(seeds.contiguous().numpy(), ids, table, num_vertices)
         if repeated >= 0:
             raise InputError(
@@ -133,44 +211,26 @@ class NeighborSampler:
         num_ids, blocks = len(seeds), []
         for hop, fanout in enumerate(self.fanouts):
             key = key_of(self.seed, NEIGHBOURS, epoch, batch, hop)
-            indptr, edge_ids = self._picked(scratch.ids[:num_ids], fanout, key, hop)
-            ids = scratch.ids_with_room(num_ids, min(len(edge_ids), num_vertices - num_ids))
-            local_ids = _empty(len(edge_ids), num_ids + len(edge_ids))
+            picked = self.edges.pick(scratch.ids[:num_ids], fanout, key, replace=self.replace, hop=hop)
+            num_edges = len(picked.positions)
+            ids = scratch.ids_with_room(num_ids, min(num_edges, num_vertices - num_ids))
+            local_ids = _empty(num_edges, num_ids + num_edges)
             num_ids, table = numbering.number_sources(
-                self._indices, edge_ids, ids, num_ids, table, num_vertices, local_ids
+                picked.indices, picked.positions, ids, num_ids, table, num_vertices, local_ids
             )
-            blocks.append(self._block(indptr, edge_ids, local_ids, num_ids))
+            blocks.append(
+                Topology(
+                    indptr=torch.from_numpy(picked.indptr),
+                    indices=torch.from_numpy(local_ids),
+                    num_src=num_ids,
+                    edge_data=picked.edge_data,
+                    edge_ids=torch.from_numpy(picked.edge_ids),
+                    validate=False,
+                )
+            )
         scratch.keep(table, num_ids)
         src_ids = torch.from_numpy(scratch.ids[:num_ids].copy())
         return MiniBatch(blocks=tuple(reversed(blocks)), src_ids=src_ids, seeds=seeds)
-
-    def _picked(self, vertices: Array, fanout: int, key: np.uint64, hop: int) -> tuple[Array, Array]:
-        """Offsets and ids of the edges that a hop picks of the in-edges of some vertices."""
-        replace = self.replace and fanout != -1
-        fanout = self.topology.num_edges if fanout == -1 else fanout
-        begins, ends = np.empty_like(vertices), np.empty_like(vertices)
-        most = picks.find_rows(self._indptr, vertices, fanout, replace, begins, ends)
-        if replace:
-            require_drawable(most, len(vertices), fanout, where=f"fanouts, hop {hop}")
-        indptr, edge_ids = np.empty(len(vertices) + 1, dtype=np.int64), _empty(most, self.topology.num_edges)
-        pick: Callable[..., int]
-        if self.weights is None:
-            pick = picks.pick_uniform_replacing if replace else picks.pick_uniform
-        else:
-            pick = picks.pick_weighted_replacing if replace else picks.pick_weighted
-        count = pick(begins, ends, vertices, fanout, key, indptr, edge_ids, *self._given)
-        # Edges of weight 0 leave room.
-        return indptr, edge_ids if count == most else edge_ids[:count].copy()
-
-    def _block(self, indptr: Array, edge_ids: Array, local_ids: Array, num_src: int) -> Topology:
-        return Topology(
-            indptr=torch.from_numpy(indptr),
-            indices=torch.from_numpy(local_ids),
-            num_src=num_src,
-            edge_data={name: _rows_at(edge_ids, rows) for name, rows in self.topology.edge_data.items()},
-            edge_ids=torch.from_numpy(edge_ids),
-            validate=False,
-        )
 
 
 class _Scratch(threading.local):

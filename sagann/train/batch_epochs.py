@@ -6,9 +6,9 @@ Evaluation walks all in-edges of the whole graph, in memory or streamed, and rea
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -24,7 +24,7 @@ from sagann.runtime.loading.batches import AHEAD, useful_ahead
 from sagann.runtime.loading.minibatches import SampleOn
 from sagann.runtime.tiered import DeviceFeatures, TieredFeatures
 from sagann.saga.batch_norms import batch_norms_over_rows, batch_size_without_rest
-from sagann.sampling import LearnedLinks, MiniBatch
+from sagann.sampling import LearnedLinks
 from sagann.sampling.batches import cut_seeds
 from sagann.sampling.links import beside
 from sagann.train.epoch_source import EpochSource, TrainStep
@@ -34,12 +34,16 @@ from sagann.train.runner import PreparedGraph
 from sagann.train.tiers import (
     hottest_rows,
     is_in_memory,
+    keep_hot,
     looks_ahead,
     measure_batches,
     plan_tiers,
     sampling_place,
     with_hot_tier,
 )
+
+if TYPE_CHECKING:
+    from sagann.runtime.workers import PartRows
 
 R = TypeVar("R")
 
@@ -54,15 +58,25 @@ class BatchEpochs(EpochSource):
         return len(self.minibatches)
 
     def steps(self, epoch: int, *, first: int = 0) -> Generator[TrainStep, None, None]:
-        with self.minibatches.batches(epoch, first=first) as batches:
-            for batch in batches:
-                yield self.step(batch)
+        with self._begun(epoch, first) as batches:
+            for number, batch in enumerate(batches, first):
+                yield self.step(batch, number)
 
-    def step(self, batch: Any) -> TrainStep:
-        """The training step of a batch."""
-        predictor, head = self._predictor, self._predictor.head
-        loss = partial(predictor.loss_of_batch, batch)
-        return TrainStep(loss=loss, num_labelled=head.num_answers(batch), num_edges=head.num_edges(batch))
+    def _begun(self, epoch: int, first: int) -> AbstractContextManager[Pipeline[Any]]:
+        return self.minibatches.batches(epoch, first=first)
+
+    def step(self, batch: Any, number: int) -> TrainStep:
+        """The training step of this process's share of a batch."""
+        share = self.minibatches.share(number)
+        return TrainStep(
+            loss=partial(self._own_loss, batch, share),
+            num_labelled=self.minibatches.num_items(number),
+            num_edges=self._predictor.head.num_edges(batch) if share else 0,
+            complete=self._runner.complete,
+        )
+
+    def _own_loss(self, batch: Any, share: float) -> Tensor:
+        return self._predictor.loss_of_batch(batch) * share
 
 
 class SampledEpochs(BatchEpochs):
@@ -90,13 +104,19 @@ class SampledEpochs(BatchEpochs):
             require_shareable(predictor.model, prepared, "workers")
         self.minibatches = minibatches or self._made(config, say)
         features = self.minibatches.graph.features
-        self._store = features if isinstance(features, TieredFeatures | DeviceFeatures) else None
+        self._store: TieredFeatures | DeviceFeatures | PartRows | None = None
+        if isinstance(features, TieredFeatures | DeviceFeatures):
+            self._store = features
+        elif prepared.rows is not None and prepared.rows.num_hot_rows:
+            self._store = prepared.rows
         self.counters: tuple[StageCounters, ...] = ()
         "The work of each stage for the steps that were taken last, and of the caller."
 
     def _made(self, config: TrainConfig, say: Callable[[str], None]) -> MiniBatches:
         # Samplers read the host's memory, where a graph of a streamed evaluation lies already.
         graph, ahead = self._tiered(self._prepared.sampled, config, say)
+        # Workers finish batches that all have begun.
+        ahead = min(map(int, self._team.texts(str(ahead), "agreeing on mini-batches ahead")))
         # After the hot tier, whose size may be stated.
         sample_on = sampling_place(graph, config, self._predictor.device, say=say)
         return self._batches_of(graph, config, ahead=ahead, sample_on=sample_on)
@@ -104,25 +124,30 @@ class SampledEpochs(BatchEpochs):
     def _tiered(self, graph: Graph, config: TrainConfig, say: Callable[[str], None]) -> tuple[Graph, int]:
         """The graph on the processor with its features in tiers, and the number of mini-batches that are made ahead."""
         predictor = self._predictor
-        ahead = _stated_ahead(graph, config, predictor)
-        if config.has_tiers and graph.features is not None:
-            has_window, budget_bytes = looks_ahead(graph.features, config), None
+        ahead, parts = _stated_ahead(graph, config, predictor), self._prepared.rows
+        # Sparse ones have no tiers.
+        features = self._prepared.walked.features if parts is not None and parts.is_sparse else graph.features
+        if config.has_tiers and features is not None:
+            has_window, budget_bytes = parts is None and looks_ahead(features, config), None
             # On a CUDA device, the budget is for the device's memory.
             if config.memory is not None and predictor.device.type == "cpu":
                 budget_bytes = parse_bytes(config.memory, where="TrainConfig.memory")
-            plan = plan_tiers(
-                graph.features,
-                config,
-                ahead=ahead,
-                budget_bytes=budget_bytes,
-                measure=lambda: measure_batches(
-                    predictor, self._batches_of(graph, config, ahead=0), has_window=has_window
-                ),
-            )
+            with self._team.together("planning the hot tier"):
+                plan = plan_tiers(
+                    features,
+                    config,
+                    ahead=ahead,
+                    budget_bytes=budget_bytes,
+                    measure=lambda: measure_batches(
+                        predictor, self._batches_of(graph, config, ahead=0), has_window=has_window
+                    ),
+                )
             if plan.ahead < ahead:
                 say(f"The memory budget has room for a queue of {plan.ahead} mini-batches ahead, not of {ahead}.")
             ahead = plan.ahead
-            if plan.hot is not None:
+            if plan.hot is not None and parts is not None:
+                keep_hot(parts, plan.hot, self._hottest(graph, config), self._team, say=say)
+            elif plan.hot is not None and graph.features is not None:
                 # Features that lie on the device already have no need of a hot tier there.
                 is_copied = predictor.device.type == "cuda" and self._prepared.walked.topology.device.type == "cpu"
                 device = predictor.device if is_copied and is_in_memory(graph.features) else None
@@ -151,6 +176,8 @@ class SampledEpochs(BatchEpochs):
             num_seeds, batch_size = len(batches.seeds), batches.batch_size
             batches.batch_size = batch_size_without_rest(self._predictor.model, num_seeds, batch_size)
         batches.team = self._team
+        if self._prepared.edges is not None:
+            batches.draw_from(self._prepared.edges)
         return batches
 
     def _seeds(self, config: TrainConfig) -> str | LearnedLinks:
@@ -166,22 +193,8 @@ class SampledEpochs(BatchEpochs):
         with self.minibatches.batches(0) as batches, torch.no_grad():
             self._predictor.forward_batch(next(batches))
 
-    def steps(self, epoch: int, *, first: int = 0) -> Generator[TrainStep, None, None]:
-        with self._counted(self.minibatches.batches(epoch, first=first)) as batches:
-            for number, batch in enumerate(batches, first):
-                yield self.step(batch) if self._team.size == 1 else self._share_of_step(batch, number)
-
-    def _share_of_step(self, batch: MiniBatch, number: int) -> TrainStep:
-        """The training step of a batch that workers have divided; ``batch`` is this one's share."""
-        runner, share = self._runner, self.minibatches.share(number)
-        own_edges = torch.tensor(float(batch.num_edges if share else 0), dtype=torch.float64)
-        num_edges = self._team.total(own_edges, "counting edges")
-        return TrainStep(
-            loss=partial(runner.total_loss, lambda: self._predictor.loss_of_batch(batch) * share),
-            num_labelled=self.minibatches.num_items(number),
-            num_edges=int(num_edges),
-            complete_gradients=runner.add_gradients,
-        )
+    def _begun(self, epoch: int, first: int) -> AbstractContextManager[Pipeline[Any]]:
+        return self._counted(self.minibatches.batches(epoch, first=first))
 
     @contextmanager
     def _counted(self, batches: Pipeline[R]) -> Iterator[Pipeline[R]]:
@@ -232,11 +245,23 @@ class GraphEpochs(BatchEpochs):
         ahead, size = config.batches_ahead, config.graphs_per_batch
         ahead = useful_ahead(prepared.graph, predictor.device) if ahead is None else ahead
         batches = GraphBatches(prepared.graph, batch_size=size, graphs="train", seed=config.seed, ahead=ahead)
-        self.minibatches = batches
+        self.minibatches, batches.team = batches, prepared.team
         batches.batch_size = batch_size_without_rest(predictor.model, len(batches.graphs), batches.batch_size)
 
-    def step(self, batch: GraphBatch) -> TrainStep:
-        return super().step(batch.to(self._predictor.device))
+    def step(self, batch: GraphBatch, number: int) -> TrainStep:
+        return super().step(batch.to(self._predictor.device), number)
+
+    def _own_loss(self, batch: GraphBatch, share: float) -> Tensor:
+        predictor, team = self._predictor, self._runner.team
+        if team.size == 1:
+            return super()._own_loss(batch, share)
+        from sagann.runtime.workers import Workers, batch_norms_over_all
+
+        assert isinstance(team, Workers)
+        # Graphs share no vertex, so all rows together are those of the whole batch.
+        with batch_norms_over_all(predictor.model, team):
+            rows = predictor.forward_batch(batch)
+        return predictor.head.loss(rows, batch) * share if share else rows.sum()
 
 
 _LINK_BYTES = 40
@@ -267,8 +292,8 @@ class LinkEpochs(EpochSource):
             yield TrainStep(
                 loss=partial(self._loss, edges, epoch, number),
                 num_labelled=len(edges),
-                num_edges=self._prepared.num_edges * self._predictor.num_hops,
-                complete_gradients=self._runner.add_gradients,
+                num_edges=self._prepared.walked.topology.num_edges * self._predictor.num_hops,
+                complete=self._runner.complete,
             )
 
     def _loss(self, edges: Tensor, epoch: int, number: int) -> Tensor:
@@ -312,12 +337,6 @@ class SampledLinkEpochs(SampledEpochs):
     """The epoch source of links on mini-batches: the in-edges of their ends are sampled."""
 
     def _seeds(self, config: TrainConfig) -> LearnedLinks:
-        if self._team.size > 1:
-            raise InputError(
-                f"mini-batches of links are not divided: {self._team.size} workers, and the edges of a batch's links are left out "
-                "of all its blocks (in TrainConfig.sample)",
-                hint="Leave sample out (--sample), or train with one worker.",
-            )
         return _learned(self._prepared, config, config.seeds_per_batch)
 
     def _hottest(self, graph: Graph, config: TrainConfig) -> Tensor:

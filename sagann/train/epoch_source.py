@@ -35,13 +35,13 @@ class TrainStep:
     """The work of one optimizer step."""
 
     loss: Callable[[], Tensor]
-    "Computes the mean loss of the step's labelled vertices, with its gradient; LBFGS calls it several times."
+    "Computes this process's part of the mean loss of the step's labelled vertices, with its gradient; LBFGS calls it several times."
     num_labelled: int
     "Number of labelled vertices: the weight of this step in the loss of the epoch."
     num_edges: int
-    "Number of edges that a forward pass of the step walks, of all hops together."
-    complete_gradients: Callable[[], None] = lambda: None
-    "Called after the backward pass of the loss: adds the gradients that other workers have found."
+    "Number of edges that a forward pass of this process walks, of all hops together."
+    complete: Callable[[Tensor, int], tuple[Tensor, int]] = lambda loss, num_edges: (loss, num_edges)
+    "Called after the backward pass: adds gradients, loss and number of edges of other workers to those of this process."
     note: str = ""
     "What a progress bar says beside the numbers; empty for nothing."
 
@@ -145,8 +145,8 @@ class WholeGraph(EpochSource):
             yield TrainStep(
                 loss=self._loss,
                 num_labelled=len(self._rows),
-                num_edges=self._prepared.num_edges * self._predictor.num_hops,
-                complete_gradients=self._runner.add_gradients,
+                num_edges=self._prepared.walked.topology.num_edges * self._predictor.num_hops,
+                complete=self._runner.complete,
             )
 
     def _loss(self) -> Tensor:

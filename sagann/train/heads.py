@@ -91,10 +91,6 @@ class Head:
         """The mean loss of a batch's rows."""
         return self.mean_loss(rows, answers_in(batch.labels, batch.targets))
 
-    def num_answers(self, batch: Any) -> int:
-        """Number of units that the loss of a batch is a mean over."""
-        return self.call(batch).num_rows
-
     def num_edges(self, batch: Any) -> int:
         """Number of edges that a forward pass of a batch walks."""
         return batch.num_edges
@@ -212,9 +208,6 @@ class LinkHead(Head):
     def loss(self, rows: Tensor, batch: Any) -> Tensor:
         src, dst = batch.links.side_by_side()
         return self.loss_of_links(rows, src, dst, batch.links.types)
-
-    def num_answers(self, batch: Any) -> int:
-        return batch.links.num_positive
 
     def outputs(self, rows: Tensor, graph: Graph, splits: Collection[str]) -> Tensor:
         """The scores of the links to measure, each before those of its negative links: [num_links, 1 + num_negatives]; 0 for links of other splits."""

@@ -68,7 +68,7 @@ class Predictor:
 
     Raises:
         InputError: the model cannot be called so; a graph does not keep the contract, or its values are bad (ids, NaN, labels, splits); a model of
-            whole graphs is to be streamed or divided among workers.
+            whole graphs is to be streamed.
     """
 
     def __init__(
@@ -99,15 +99,10 @@ class Predictor:
         self._kept: Runner | None = None
         "The runner of the last graph; all threads share it."
         self._lock = threading.Lock()
-        if contract.unit == "graph" and (streaming is not None or self.team.size > 1):
-            budget, count = (
-                ("memory (--memory)", "a memory budget"),
-                ("workers (--workers)", f"{self.team.size} workers"),
-            )
-            option, found = budget if self.team.size == 1 else count
+        if contract.unit == "graph" and streaming is not None:
             raise InputError(
-                f"a model of whole graphs is neither streamed nor divided among workers: {found} (in model {self.head.name})",
-                hint=f"Leave {option} out: the graphs are computed in batches, of which one is in memory at a time.",
+                f"a model of whole graphs is not streamed: a memory budget (in model {self.head.name})",
+                hint="Leave memory (--memory) out: the graphs are computed in batches, of which one is in memory at a time.",
             )
 
     def stream_within(self, streaming: Streaming | None) -> None:
@@ -138,7 +133,7 @@ class Predictor:
                 self._kept = kind(self.model, prepared, self.head, device=self.device, **given)
             return self._kept
 
-    def prepare(self, graph: Graph, *, validate: bool = True, keeps_whole: bool = False) -> PreparedGraph:
+    def prepare(self, graph: Graph, *, validate: bool = True, samples: bool = False) -> PreparedGraph:
         """Check ``graph``, let the model prepare it (self-loops, normalisation), and move it to the device.
 
         Features of any floating-point dtype become the dtype of the model's parameters. Where the model is streamed, new
@@ -148,7 +143,7 @@ class Predictor:
             graph: the training graph or a new one.
             validate: check every value, and the checksums of the files that the graph was opened from; turn it off only for a
                 graph already checked.
-            keeps_whole: keep the whole prepared graph beside the part of a worker, for mini-batches.
+            samples: where workers divide the graph, have them exchange edges and features for mini-batches.
         """
         _require_graph(graph)
         # A graph may have answers for another task than the model's.
@@ -170,11 +165,13 @@ class Predictor:
             # Batches of graphs, and blocks of a model that is streamed, are cut on the host and copied to the device when they are needed.
             stays = self.streaming is not None or self.contract.unit == "graph"
             device = torch.device("cpu") if stays else self.device
-            if self.team.size > 1:
+            if self.team.size > 1 and self.contract.unit != "graph":
                 divided = _divided(prepared, graph, self.team, device, self.learned)  # type: ignore[arg-type]
-                return replace(divided, whole=prepared.to("cpu")) if keeps_whole else divided
+                return _sampled(divided) if samples else divided
         return PreparedGraph(
-            graph=prepared.to("cpu") if stays else prepared.in_memory().to(device), opened=graph.topology
+            graph=prepared.to("cpu") if stays else prepared.in_memory().to(device),
+            opened=graph.topology,
+            team=self.team,
         )
 
     def try_out(self, prepared: PreparedGraph) -> None:
@@ -196,7 +193,7 @@ class Predictor:
             return self.head.outputs(rows, prepared.graph, splits) if self._gets_results else rows
 
     def _gathered(self, runner: Runner) -> Tensor:
-        return runner.gathered(runner.rows(), "gathering the model's output")
+        return runner.all_outputs()
 
     @property
     def _gets_results(self) -> bool:
@@ -259,7 +256,7 @@ class Predictor:
         _require_graph(graph)
         runner = self.runner(self._prepared(graph))
         with evaluating(self.model):
-            return runner.gathered(runner.rows_of(self.head.embedder), "gathering embeddings")
+            return runner.embedding(self.head.embedder)
 
     def _prepared(self, graph: Graph | PreparedGraph) -> PreparedGraph:
         prepared = graph if isinstance(graph, PreparedGraph) else self.prepare(graph)
@@ -284,7 +281,18 @@ def _divided(
     bounds = None if learned is None else learned.cut(prepared.topology, workers)
     part = worker_part(prepared, workers, opened=opened, device=device, bounds=bounds)
     known = replace(prepared, topology=opened.topology, features=opened.features)
-    return PreparedGraph(graph=known, opened=opened.topology, part=part)
+    return PreparedGraph(graph=known, opened=opened.topology, part=part, team=workers)
+
+
+def _sampled(divided: PreparedGraph) -> PreparedGraph:
+    """The same part, with what mini-batches exchange."""
+    from sagann.runtime.workers import PartEdges, PartRows
+
+    part = divided.part
+    assert part is not None
+    # Two threads exchange them.
+    edges, rows = (part.workers.aside() for _ in range(2))
+    return replace(divided, edges=PartEdges(part, edges), rows=PartRows(part, rows))
 
 
 def _require_graph(graph: object) -> None:

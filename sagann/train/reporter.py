@@ -211,15 +211,15 @@ class EpochProgress:
         """Whether all batches are trained."""
         return self.batch == self.num_batches
 
-    def after(self, step: TrainStep, *, loss: float, train_s: float) -> EpochProgress:
-        """The progress after one step more, with the step's ``loss`` and all seconds so far."""
+    def after(self, step: TrainStep, *, loss: float, num_edges: int, train_s: float) -> EpochProgress:
+        """The progress after one step more, with the ``loss`` and the edges of all workers in it, and all seconds so far."""
         num_labelled = self.num_labelled + step.num_labelled
         return replace(
             self,
             batch=self.batch + 1,
             loss=self.loss + (loss - self.loss) * (step.num_labelled / num_labelled),
             num_labelled=num_labelled,
-            num_edges=self.num_edges + step.num_edges,
+            num_edges=self.num_edges + num_edges,
             train_s=train_s,
             note=step.note,
         )

@@ -6,7 +6,7 @@ Whoever trains or evaluates asks a runner for rows and losses, and never how it 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from sagann.runtime.loading import GraphBatch
     from sagann.runtime.recorder import Recorder
     from sagann.runtime.streaming.epoch import LossOf
-    from sagann.runtime.workers import WorkerPart
+    from sagann.runtime.workers import PartEdges, PartRows, WorkerPart
     from sagann.train.streamed import Streaming
 
 
@@ -50,8 +50,12 @@ class PreparedGraph:
     "The edges before the model has prepared them, such as without loops that it has added."
     part: WorkerPart | None = None
     "The worker's part of the prepared graph, which the layers walk instead; None for the whole graph."
-    whole: Graph | None = None
-    "The whole prepared graph on the processor, where workers divide it and mini-batches are made of it."
+    edges: PartEdges | None = None
+    "The in-edges of all vertices for mini-batches, where workers divide the graph."
+    rows: PartRows | None = None
+    "The features of all vertices for mini-batches, where workers divide the graph."
+    team: Team = SOLO
+    "The workers that divide the graph, or its graphs."
 
     @property
     def walked(self) -> Graph | WorkerPart:
@@ -60,8 +64,8 @@ class PreparedGraph:
 
     @property
     def sampled(self) -> Graph:
-        """The graph that mini-batches are made of, on the processor: samplers read the host's memory."""
-        return self.graph.to("cpu") if self.whole is None else self.whole
+        """The graph that mini-batches are made of, on the processor; samplers take its edges from ``edges`` where workers divide it."""
+        return self.graph.to("cpu") if self.rows is None else replace(self.graph, features=self.rows)
 
     @property
     def num_edges(self) -> int:
@@ -72,11 +76,6 @@ class PreparedGraph:
     def vertices(self) -> slice:
         """Ids of the vertices whose rows this process computes."""
         return slice(0, self.graph.num_vertices) if self.part is None else self.part.vertices
-
-    @property
-    def team(self) -> Team:
-        """The workers that divide the graph."""
-        return SOLO if self.part is None else self.part.workers
 
 
 def prepared_by(model: nn.Module, graph: Graph) -> Graph:
@@ -201,43 +200,60 @@ class Runner:
         """Own rows of another model, without a gradient, on the CPU."""
         return self._run(model).to("cpu", copy=True)
 
-    def gathered(self, own: Tensor, doing: str) -> Tensor:
-        """The rows of all vertices, from each worker's own: at the workers that get results, else without rows."""
-        part = self.prepared.part
-        if part is None:
+    def all_outputs(self) -> Tensor:
+        """The rows of all vertices (or graphs), without a gradient: at the workers that get results, else without rows."""
+        return self._gathered(self.rows(), self.bounds, "gathering the model's output")
+
+    def embedding(self, model: nn.Module) -> Tensor:
+        """The rows of all vertices that another model gives, as :meth:`all_outputs`."""
+        return self._gathered(self.rows_of(model), self.vertex_bounds, "gathering embeddings")
+
+    def _gathered(self, own: Tensor, bounds: Sequence[int], doing: str) -> Tensor:
+        if self.team.size == 1:
             return own
         # A device may be too small for the rows of all vertices.
         own = own.cpu()
         with large_arrays(self.streaming):
-            return part.gather_at_first(own, doing) if self._for_first else part.gather(own, doing)
+            return self.team.rows_at(own, bounds, doing, first_only=self._for_first)
+
+    @property
+    def bounds(self) -> Sequence[int]:
+        """Bounds of the rows of :meth:`rows` that are each worker's."""
+        return self.vertex_bounds
+
+    @property
+    def vertex_bounds(self) -> Sequence[int]:
+        """Bounds of the vertices of each worker."""
+        part = self.prepared.part
+        return (0, self.prepared.graph.num_vertices) if part is None else part.bounds
 
     def loss(self, loss_of: LossOf, *, timeline: Recorder | None = None) -> Tensor:
-        """A loss with its gradient: the sum of what ``loss_of`` gives for ranges of vertices. ``timeline`` records a streamed epoch."""
+        """This process's part of a loss, with its gradient: the sum of what ``loss_of`` gives for ranges of its vertices.
+
+        ``timeline`` records a streamed epoch.
+        """
         first = self.prepared.vertices.start
-        return self.total_loss(
-            lambda: self._own_loss(
+        with self.team.forward():
+            return self._own_loss(
                 lambda rows, at: loss_of(rows, slice(first + at.start, first + at.stop)), timeline
             )
-        )
 
     def loss_of_all(self, loss_of: Callable[[Tensor, slice], Tensor], num_units: int) -> Tensor:
-        """A loss with its gradient: the sum of what ``loss_of`` gives for the rows of all vertices and each worker's share of units."""
-        return self.total_loss(lambda: loss_of(self.all_rows(), self.team.share_of(num_units)))
-
-    def total_loss(self, own_loss: Callable[[], Tensor]) -> Tensor:
-        """The sum of what ``own_loss`` gives at each worker, which it computes with the same random numbers; a worker's gradient is of its own."""
-        self.team.share_random_numbers(self.device)
+        """This process's part of a loss, with its gradient: what ``loss_of`` gives for the rows of all vertices and its share of units."""
         with self.team.forward():
-            own = own_loss()
-        return self.team.total(own, "adding the loss")
+            return loss_of(self.all_rows(), self.team.share_of(num_units))
 
     def _own_loss(self, loss_of: LossOf, timeline: Recorder | None) -> Tensor:
         rows = self.rows()
         return loss_of(rows, slice(0, len(rows)))
 
-    def add_gradients(self) -> None:
-        """Add the gradients that other workers have found for the model's parameters."""
-        self.team.add_gradients(list(self.model.parameters()))
+    def complete(self, loss: Tensor, num_edges: int) -> tuple[Tensor, int]:
+        """Add what other workers have found: gradients of the parameters, loss and number of edges. All have the same random numbers then."""
+        if self.team.size == 1:
+            return loss, num_edges
+        numbers = torch.tensor([float(loss), num_edges], dtype=torch.float64)
+        total_loss, total_edges = self.team.add_gradients(list(self.model.parameters()), numbers).tolist()
+        return loss.new_tensor(total_loss), int(total_edges)
 
     def try_out(self) -> None:
         """Make lazy parameters, and find errors of the model, the budget and the disk before anything is trained."""
@@ -310,6 +326,18 @@ class OnPart(Runner):
 class ByGraphs(Runner):
     """A model of whole graphs, in batches, each of which is cut from memory, or from mapped files, when its turn comes."""
 
+    @property
+    def bounds(self) -> Sequence[int]:
+        count, size = self.prepared.graph.num_graphs, self.team.size
+        return [count * rank // size for rank in range(size + 1)]
+
+    @property
+    def vertex_bounds(self) -> Sequence[int]:
+        graph_ptr = self.prepared.graph.graph_ptr
+        assert graph_ptr is not None
+        bounds: list[int] = graph_ptr[list(self.bounds)].tolist()
+        return bounds
+
     def rows(self) -> Tensor:
         return torch.cat([rows_of_batch(self.model, self._head, batch) for batch in self._batches()])
 
@@ -324,14 +352,16 @@ class ByGraphs(Runner):
         ).cpu()
 
     def _batches(self) -> Iterator[GraphBatch]:
-        """All graphs in order, in batches on the device."""
+        """This process's graphs in order, in batches on the device; one batch where it has none."""
         from sagann.runtime.loading import GraphBatches
 
         graph = self.prepared.graph
+        own = torch.arange(graph.num_graphs)[self.team.share_of(graph.num_graphs)]
         mean_vertices = graph.num_vertices / max(1, graph.num_graphs)
         batch_size = max(1, int(_VERTICES_AT_ONCE / max(1.0, mean_vertices)))
-        for batch in GraphBatches(graph, batch_size=batch_size, graphs=None, shuffle=False, ahead=0):
-            yield batch.to(self.device)
+        batches = GraphBatches(graph, batch_size=batch_size, graphs=None, shuffle=False, ahead=0)
+        for graphs in own.split(batch_size):
+            yield batches.load(graphs).to(self.device)
 
 
 def rows_of_batch(model: nn.Module, head: Head, batch: Batch) -> Tensor:

@@ -117,10 +117,13 @@ class TrainSession:
         self.model.train()
         progress = self.progress or EpochProgress(epoch=epoch, num_batches=self.source.num_batches)
         since_s = self._now_s() - progress.train_s
+        # A run that resumes has the state of the first worker alone.
+        self.team.share_random_numbers(self.device)
         with closing(self.source.steps(epoch, first=progress.batch)) as steps:
             for step in steps:
-                loss = self._step(step, epoch)
-                progress = progress.after(step, loss=loss, train_s=time.perf_counter() - since_s)
+                loss, num_edges = self._step(step, epoch)
+                train_s = time.perf_counter() - since_s
+                progress = progress.after(step, loss=loss, num_edges=num_edges, train_s=train_s)
                 if progress.is_whole:
                     continue
                 self.progress = progress
@@ -130,16 +133,16 @@ class TrainSession:
                 since_s += time.perf_counter() - paused_s
         return replace(progress, train_s=self._now_s() - since_s)
 
-    def _step(self, step: TrainStep, epoch: int) -> float:
-        """Take one optimizer step. Every torch optimizer takes a closure; LBFGS calls the closure several times."""
-        losses: list[float] = []
+    def _step(self, step: TrainStep, epoch: int) -> tuple[float, int]:
+        """Take one optimizer step; its loss and number of edges. Every torch optimizer takes a closure; LBFGS calls the closure several times."""
+        found: list[tuple[float, int]] = []
         in_model = False
 
         def closure() -> Tensor:
             nonlocal in_model
             in_model = True
-            loss, value = self._loss_and_gradients(step, epoch)
-            losses.append(value)
+            loss, num_edges = self._loss_and_gradients(step, epoch)
+            found.append((loss.item(), num_edges))
             in_model = False
             return loss
 
@@ -147,10 +150,10 @@ class TrainSession:
             self.optimizer.step(closure)  # type: ignore[arg-type]
         if type(self.optimizer) not in ELEMENTWISE:
             self.team.share(self._trained(), "sharing the weights")
-        return losses[0]
+        return found[0]
 
-    def _loss_and_gradients(self, step: TrainStep, epoch: int) -> tuple[Tensor, float]:
-        """The loss of a step, whose gradients are now those of the parameters, and its value."""
+    def _loss_and_gradients(self, step: TrainStep, epoch: int) -> tuple[Tensor, int]:
+        """The loss of a step, whose gradients are now those of the parameters, and its number of edges."""
         self.optimizer.zero_grad()
         # Also gradients of parameters that the optimizer does not step: they would add up.
         self.model.zero_grad()
@@ -164,10 +167,9 @@ class TrainSession:
                     hint="Leave out detach(), torch.no_grad() and whatever else cuts the gradient between parameters and output.",
                 )
             loss.backward()
-            step.complete_gradients()
+            loss, num_edges = step.complete(loss.detach(), step.num_edges)
             # Read where all work of the step is queued: a CUDA device does not wait for the host.
-            value = loss.item()
-            self._check_finite(value, f"training loss of epoch {epoch}")
+            self._check_finite(loss.item(), f"training loss of epoch {epoch}")
         except RuntimeError as error:
             if "deterministic" in str(error):
                 found = str(error).split("\n")[0]
@@ -188,7 +190,7 @@ class TrainSession:
             if self.team.size > 1:
                 norm = norm.new_tensor(self._of_first(float(norm)))
             nn.utils.clip_grads_with_norm_(trained, self.config.clip_norm, norm)
-        return loss.detach(), value
+        return loss, num_edges
 
     def _trained(self) -> list[nn.Parameter]:
         return [parameter for group in self.optimizer.param_groups for parameter in group["params"]]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
@@ -29,11 +29,15 @@ from sagann.runtime.loading import MiniBatch, MiniBatches
 from sagann.runtime.loading.minibatches import SampleOn
 from sagann.runtime.tiered import DeviceFeatures, DeviceTopology, TieredFeatures
 from sagann.runtime.tiered.features import hot_tier_bytes
-from sagann.runtime.tiered.hot_size import HotSize, parse_hot
+from sagann.runtime.tiered.hot_size import HotSize, hot_rows, parse_hot
 from sagann.storage.mapped import MappedRows, positioned
 from sagann.tiering import hottest, score_vertices
 from sagann.train.predictor import Predictor
 from sagann.train.resources import seeded
+
+if TYPE_CHECKING:
+    from sagann.runtime.team import Team
+    from sagann.runtime.workers import PartRows
 
 
 class TierPlan(NamedTuple):
@@ -138,6 +142,19 @@ def with_hot_tier(
     elif hot != config.hot:
         say(f"The memory budget has room for a hot tier of {size}: {part}.")
     return replace(graph, features=store)
+
+
+def keep_hot(rows: PartRows, hot: HotSize, hottest: Tensor, team: Team, *, say: Callable[[str], None]) -> None:
+    """Keep rows of other workers in memory, as many at each worker. All workers call this at the same time."""
+    with team.together("finding room for the hot tier"):
+        found = hot_rows(
+            hot, num_rows=rows.num_rows, row_bytes=rows.row_bytes + rows.id_bytes, state_bytes=lambda _: 0
+        )
+    rows.keep(min(map(int, team.texts(str(found), "agreeing on the hot tier"))), hottest)
+    part = f"{rows.num_hot_rows / max(1, rows.num_rows):.1%} of the rows"
+    say(
+        f"The hot tier of each worker takes {format_bytes(rows.hot_bytes)}: {part}, rows of others with the highest score."
+    )
 
 
 def sampling_place(

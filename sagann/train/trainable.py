@@ -30,6 +30,7 @@ from sagann.train.resources import seeded
 if TYPE_CHECKING:
     from sagann.runtime.team import Team
     from sagann.train.predictor import Predictor
+    from sagann.train.runner import PreparedGraph
 
 _TRIED_SEEDS = 8
 "Seeds on which it is tried whether the row of one depends on the others."
@@ -56,7 +57,7 @@ def learned_graph(
     return learned
 
 
-def require_divisible(config: TrainConfig, *, balance: str) -> None:
+def require_divisible(config: TrainConfig, *, balance: str, of_graphs: bool = False) -> None:
     """Refuse what several workers, whose parts are balanced by a policy, cannot train yet."""
     if balance == "cost" and config.memory is not None:
         raise InputError(
@@ -64,11 +65,14 @@ def require_divisible(config: TrainConfig, *, balance: str) -> None:
             "(in TrainConfig.memory)",
             hint="Balance by edges or vertices (--balance edges), or leave memory out.",
         )
-    if balance == "cost" and config.sample is not None:
+    if balance == "cost" and (config.sample is not None or of_graphs):
+        found = f"sample is {list(config.sample)}" if config.sample is not None else "whole graphs are learned"
         raise InputError(
-            f"mini-batches are divided equally among workers: balance is 'cost', sample is {list(config.sample)} (in TrainConfig.sample)",
-            hint="Balance by edges or vertices (--balance edges), or leave sample out.",
+            f"{'batches of graphs' if of_graphs else 'mini-batches'} are divided equally among workers: balance is 'cost', {found} (in TrainConfig.sample)",
+            hint="Balance by edges or vertices (--balance edges).",
         )
+    why = "several workers sample, and a device reads no edges of another machine"
+    refuse(config, ["sample_on"], why, "train with one worker")
     why = "several workers train, which have a device each and write no profile"
     refuse(config, ["devices", "profile"], why, "train with one worker")
 
@@ -115,15 +119,18 @@ def check_sampled(model: nn.Module, graph: Graph, fanouts: Sequence[int]) -> Non
         )
 
 
-def require_seeds_apart(predictor: Predictor, graph: Graph, fanouts: Sequence[int]) -> None:
+def require_seeds_apart(predictor: Predictor, prepared: PreparedGraph, fanouts: Sequence[int]) -> None:
     """Refuse a model that gives a seed of a mini-batch another row alone than beside others."""
     from sagann.interop.pyg_example import undisturbed
     from sagann.runtime.loading import MiniBatches
 
     def row_of_last(seeds: Tensor) -> Tensor:
         batches = MiniBatches(graph, fanouts=fanouts, seeds=seeds, shuffle=False, ahead=0, device=predictor.device)
+        if prepared.edges is not None:
+            batches.draw_from(prepared.edges)
         return predictor.forward_batch(next(iter(batches)))[-1]
 
+    graph = prepared.sampled
     seeds = torch.arange(min(_TRIED_SEEDS, graph.num_vertices))
     # Other parameters than those that begin as zeros, which would hide what they are multiplied with.
     with undisturbed(predictor.model):

@@ -167,7 +167,7 @@ class Trainer:
             self.device: torch.device = self.predictor.device
             "The device that computes."
             if self.team.size > 1:
-                require_divisible(self.config, balance=self.team.balance)
+                require_divisible(self.config, balance=self.team.balance, of_graphs=contract.unit == "graph")
                 require_agreement(self.team, self.config, self.graph, self.predictor, self.model_config)
             # Large arrays of the prepared graph lie in files where memory may be too small for both the arrays and the run.
             self._in_files_bytes = bytes_in_files(self.predictor, self.graph, self.config)
@@ -212,7 +212,7 @@ class Trainer:
             )
         files = Streaming.of(self.config, self._spill_dir, device=self.device, automatic_bytes=1)
         with large_arrays(files if self._in_files_bytes else None):
-            return self.predictor.prepare(self.graph, validate=False, keeps_whole=self.config.sample is not None)
+            return self.predictor.prepare(self.graph, validate=False, samples=self.config.sample is not None)
 
     def _stream_where_needed(self, folder: RunFolder | None, *, resume: bool) -> None:
         """Stream the model where a budget is stated, or where memory is too small for the run."""
@@ -299,7 +299,7 @@ class Trainer:
         """A session that trains the model from the weights it has now."""
         self.predictor.try_out(self.prepared)
         if self.config.sample is not None:
-            require_seeds_apart(self.predictor, self.prepared.sampled, self.config.sample)
+            require_seeds_apart(self.predictor, self.prepared, self.config.sample)
         source = source_of(
             self.predictor, self.prepared, self.config, model_config=self.model_config, say=self._say
         )

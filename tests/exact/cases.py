@@ -17,8 +17,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import sagann
+from sagann.graph import for_task
 from sagann.nn import ModelConfig
+from sagann.sampling import hold_out_links
 from tests.graphs import odd_topologies
+from tests.train.graphs_of import graph_model, rings_and_stars
 from tests.zoo import DISTINCT
 
 WIDTH, HIDDEN, CLASSES, TYPES = 5, 4, 3, 3
@@ -225,6 +228,42 @@ def numbers_of(model: str, graph: str, mode: str, *, dtype: torch.dtype = torch.
         losses=torch.tensor([record.loss for record in result.history], dtype=torch.float64),
         changes=changes,
         probabilities=trainer.predict(probabilities=True),
+        embedding=trainer.embed(),
+    )
+
+
+BATCHES: dict[str, dict[str, Any]] = {
+    "vertices": {"sample": (3, 2), "batch_size": 7},
+    "vertices, hot tier": {"sample": (3, 2), "batch_size": 7, "hot": "20%"},
+    "vertices, made one by one": {"sample": (3, 2), "batch_size": 7, "batches_ahead": 0},
+    "links": {"sample": (3, 2), "batch_size": 9, "task": "link-prediction", "negatives": 2},
+    "graphs": {"batch_size": 7},
+}
+"Options of runs in batches, which divide unevenly among workers, and the last of which has fewer seeds than workers."
+
+
+def numbers_of_batches(name: str, workers: Any = None) -> Numbers:
+    """Train on batches, in float64; a run of links scores links, and gives vertices no probabilities."""
+    graph = rings_and_stars(17) if name == "graphs" else replace(graph_of("skewed"), name=name)
+    if name == "links":
+        graph = for_task(hold_out_links(graph, seed=0, negatives=5), "link-prediction")
+    assert isinstance(graph.features, Tensor)
+    graph = replace(graph, features=graph.features.double())
+    torch.manual_seed(5)
+    module = graph_model(dropout=0.0) if name == "graphs" else _zoo("sage")(graph, 0.5)
+    module = module.double()
+    before = {key: weight.detach().clone() for key, weight in module.state_dict().items()}
+    config = config_of(**{**BATCHES[name], "lr": 0.1})
+    trainer = sagann.Trainer(module, graph, config, progress=False, workers=workers)
+    result = trainer.fit()
+    ids = torch.arange(graph.num_vertices)
+    links = (ids, ids.flip(0), ids % TYPES) if name == "links" else None
+    return Numbers(
+        losses=torch.tensor([record.loss for record in result.history], dtype=torch.float64),
+        changes={
+            key: weight - before[key] for key, weight in module.state_dict().items() if weight.is_floating_point()
+        },
+        probabilities=trainer.predict(probabilities=True, links=links),
         embedding=trainer.embed(),
     )
 

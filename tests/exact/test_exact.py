@@ -16,6 +16,7 @@ from torch.nn import functional as F
 from sagann.runtime.in_memory.engine import CompiledEngine
 from sagann.saga import NaiveEngine, using_engine
 from tests.exact.cases import (
+    BATCHES,
     CLASSES,
     GRAPHS,
     MODELS,
@@ -26,6 +27,7 @@ from tests.exact.cases import (
     config_of,
     graph_of,
     numbers_of,
+    numbers_of_batches,
     why_not,
 )
 from tests.exact.worker_driver import SIZES, cases
@@ -83,6 +85,20 @@ def test_workers_give_the_numbers_of_the_naive_engine(tmp_path: Path, way: str, 
     assert list(found) == cases(way, every)
     for case, numbers in found.items():
         assert_equal(numbers, expected(case.model, case.graph, case.mode))
+
+
+@pytest.mark.distributed
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("size", [2, 3, pytest.param(4, marks=pytest.mark.thorough)])
+def test_workers_give_the_numbers_of_one_process_in_batches(tmp_path: Path, size: int) -> None:
+    run_driver("worker_driver", tmp_path, "batches", str(size), package="tests.exact")
+    found = torch.load(tmp_path / "batches.pt", weights_only=False)
+    assert list(found) == list(BATCHES)
+    for name, (numbers, again) in found.items():
+        assert_equal(numbers, numbers_of_batches(name))
+        for (_, mine, _), (_, theirs, _) in zip(numbers.named(), again.named(), strict=True):
+            assert torch.equal(mine, theirs), name
 
 
 @pytest.mark.parametrize("model", MODELS)

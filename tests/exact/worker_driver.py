@@ -1,6 +1,7 @@
 """The numbers of several workers, for test_exact.py: a program of its own, which forks them once it has imported everything.
 
 python -m tests.exact.worker_driver FOLDER WAY EVERY
+python -m tests.exact.worker_driver FOLDER batches SIZE
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any
 import torch
 
 from sagann.runtime.workers import Workers
-from tests.exact.cases import GRAPHS, MODELS, MODES, Case, numbers_of, why_not
+from tests.exact.cases import BATCHES, GRAPHS, MODELS, MODES, Case, numbers_of, numbers_of_batches, why_not
 from tests.runtime.workers.processes import run_workers
 
 SIZES = {"2 workers": 2, "3 workers": 3, "2 streamed workers": 2, "3 sampled workers": 3}
@@ -33,8 +34,22 @@ def cases(way: str, every: int) -> list[Case]:
     return found
 
 
+def of_batches(folder: Path, size: int) -> None:
+    """Runs in batches by so many workers, each twice."""
+
+    def work(workers: Workers) -> None:
+        found = {name: [numbers_of_batches(name, workers) for _ in range(2)] for name in BATCHES}
+        if workers.is_first:
+            torch.save(found, folder / "batches.pt")
+
+    run_workers(work, size)
+
+
 def main(folder: Path, way: str, every: int) -> None:
     torch.set_num_threads(1)
+    if way == "batches":
+        of_batches(folder, every)
+        return
 
     def work(workers: Workers) -> None:
         given: dict[str, Any] = {"memory": _BUDGET, "spill": str(folder)} if "streamed" in way else {}

@@ -72,6 +72,10 @@ SOURCES = {
     "sampled by workers": Source(
         labelled_graph, {"sample": (3, 2), "batch_size": 3}, _BATCHES, workers=2, has_long_epochs=True
     ),
+    "sampled links by workers": Source(
+        _links, {"task": "link-prediction", "sample": (3, 2), "batch_size": 64}, _BATCHES, workers=2
+    ),
+    "graphs by workers": Source(rings_and_stars, {"batch_size": 4}, workers=2, has_long_epochs=True),
     "streamed workers": Source(labelled_graph, {"memory": "64KiB"}, workers=2),
     "links by workers": Source(_links, {"task": "link-prediction", "batch_size": 64}, workers=2),
 }

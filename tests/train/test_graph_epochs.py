@@ -274,7 +274,7 @@ def test_a_run_is_reopened(tmp_path: Path) -> None:
         assert torch.equal(reopened.predict(graph), trainer.predict())
     with pytest.raises(
         InputError,
-        match=r"neither streamed nor divided among workers: a memory budget .*Leave memory \(--memory\) out",
+        match=r"a model of whole graphs is not streamed: a memory budget .*Leave memory \(--memory\) out",
     ):
         load_run(tmp_path / "classes", memory="1GiB")
 

@@ -160,8 +160,8 @@ def epoch_of(predictor: Predictor, graph: Graph) -> list[Tensor]:
         model.zero_grad()
         loss = step.loss()
         loss.backward()
-        step.complete_gradients()
-        found += [loss.detach(), *(each.grad.clone() for each in model.parameters())]  # type: ignore[union-attr]
+        loss, _ = step.complete(loss.detach(), step.num_edges)
+        found += [loss, *(each.grad.clone() for each in model.parameters())]  # type: ignore[union-attr]
     links = (torch.arange(9), torch.arange(9) + 7)
     found += [predictor.logits(prepared), predictor.embed(prepared)]
     found.append(predictor.predict(prepared, probabilities=True, links=links))

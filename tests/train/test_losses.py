@@ -121,8 +121,8 @@ def numbers_of(
     for step in source.steps(1):
         value = step.loss()
         (value * step.num_labelled).backward()
-        step.complete_gradients()
-        total = total + value.detach() * step.num_labelled
+        value, _ = step.complete(value.detach(), step.num_edges)
+        total = total + value * step.num_labelled
         num_labelled, num_steps = num_labelled + step.num_labelled, num_steps + 1
     assert num_labelled == int(graph.splits["train"].sum())
     assert num_steps == source.num_batches

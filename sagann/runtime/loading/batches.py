@@ -73,7 +73,9 @@ class Batches(ABC, Generic[B]):
         learns = any(rows.requires_grad for rows in graph.topology.edge_data.values())
         self.ahead = 0 if learns else ahead
         self.team: Team = SOLO
-        "The processes that divide every batch among them; this one makes its share, which may be empty."
+        "The processes that divide every batch among them; this one makes its share."
+        self.is_exchanged = False
+        "Whether the processes make a batch together: then all have the same ``ahead``, and finish batches that they have begun."
         self._features = None if graph.features is None else feature_store(graph.features)
         self._items = items
         self._next_epoch = 0
@@ -124,7 +126,8 @@ class Batches(ABC, Generic[B]):
             )
         stages, receive = self.stages(epoch)
         numbers, item = range(first, len(self)), f"epoch {epoch}, batch"
-        return Pipeline(numbers, stages, ahead=self.ahead + self.window, item=item, receive=receive)
+        ahead = self.ahead + self.window
+        return Pipeline(numbers, stages, ahead=ahead, item=item, receive=receive, drains=self.is_exchanged)
 
     @property
     def window(self) -> int:
@@ -132,8 +135,8 @@ class Batches(ABC, Generic[B]):
         return 0
 
     def items_of(self, epoch: int) -> Sequence[Tensor]:
-        """This process's share of the items of each batch of an epoch, int64. An empty share has one item, which counts for another process."""
-        batches = cut_seeds(
+        """The items of each batch of an epoch, of all processes together, int64."""
+        return cut_seeds(
             self._items,
             self.batch_size,
             shuffle=self.shuffle,
@@ -141,10 +144,6 @@ class Batches(ABC, Generic[B]):
             epoch=epoch,
             drop_last=self.drop_last,
         )
-        return [
-            items[self.team.share_of(len(items))] if self.share(number) else items[:1]
-            for number, items in enumerate(batches)
-        ]
 
     def num_items(self, number: int) -> int:
         """Number of items of a batch of an epoch, of all processes together."""

@@ -179,7 +179,7 @@ class GraphBatches(Batches[GraphBatch]):
         graphs = self.items_of(epoch)
         stage = Stage(
             name="load",
-            work=lambda number: self.load(graphs[number]),
+            work=lambda number: self.load(graphs[number][self.team.share_of(len(graphs[number]))]),
             size_of=lambda batch: size_of_rows(batch.features, batch.num_vertices),
         )
         return (stage,), lambda batch: batch

@@ -23,6 +23,7 @@ from sagann.runtime.places import device_named
 from sagann.runtime.tiered import DeviceSampler, DeviceTopology
 from sagann.runtime.tiered.device_features import DeviceFeatures, require_same_device
 from sagann.sampling import LearnedLinks, MiniBatch, NeighborSampler
+from sagann.sampling.neighbor_sampler import Edges
 
 SampleOn: TypeAlias = str | DeviceTopology
 """Who samples: "cpu", "device", or the device of a :class:`sagann.runtime.tiered.DeviceTopology`, which states where its edges lie."""
@@ -190,6 +191,11 @@ class MiniBatches(Batches[MiniBatch]):
         """Number of batches that are sampled and announced ahead of those that are loaded; 0 where nothing is announced."""
         return self.ahead if self.announces else 0
 
+    def draw_from(self, edges: Edges) -> None:
+        """Have workers that hold parts of the graph make the batches together: all read ``edges``, and a store of features, at the same time."""
+        # One thread of each stage, so that the workers exchange in the order of the batches.
+        self.neighbor_sampler.edges, self.is_exchanged, self.threads = edges, True, 1
+
     def stages(self, epoch: int) -> tuple[tuple[Stage, ...], Callable[[Any], MiniBatch]]:
         ids, features = self.items_of(epoch), self._features
 
@@ -230,9 +236,14 @@ class MiniBatches(Batches[MiniBatch]):
         return (*stages, loading, copying), copies.receive
 
     def sample(self, seeds: Tensor, *, epoch: int, batch: int) -> MiniBatch:
-        """A batch without rows, for some of ``self.seeds``. Its blocks lie on the device where it samples; ids lie on the processor in any case."""
-        links = None if self._links is None else self._links.sample(seeds, epoch=epoch, batch=batch)
-        seeds = seeds if links is None else links.seeds
+        """This process's share of a batch of some of ``self.seeds``, without rows; an empty share has one seed, which counts for another process.
+
+        Blocks lie on the device where it samples; ids lie on the processor in any case.
+        """
+        own = self.team.share_of(len(seeds))
+        own = own if own.start < own.stop else slice(0, 1)
+        links = None if self._links is None else self._links.sample(seeds, own, epoch=epoch, batch=batch)
+        seeds = seeds[own] if links is None else links.seeds
 
         def joined(sampled: MiniBatch) -> MiniBatch:
             return sampled if self._links is None or links is None else self._links.joined(sampled, links)

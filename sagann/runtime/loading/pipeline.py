@@ -209,6 +209,7 @@ class Pipeline(Generic[R]):
         receive: called on the calling thread with the last stage's result; gives the caller's.
         most_wait_s: seconds after which an item that is not ready is an error.
         room: most items on their way now, at least 1, where that changes: asked whenever items may enter. None for ``ahead``.
+        drains: whether items that have entered are finished where the pipeline is closed before, since other processes wait for them.
         holds: whether an item that was taken keeps its place until :meth:`go_on`, or until the next one is asked for: then no work on a further
             item begins before the caller has done what is urgent.
     Raises:
@@ -230,10 +231,11 @@ class Pipeline(Generic[R]):
         receive: Callable[[Any], R] = lambda result: result,
         most_wait_s: float = MOST_WAIT_S,
         room: Callable[[], int] | None = None,
+        drains: bool = False,
         holds: bool = False,
     ) -> None:
         self._numbers, self._ahead, self._receive, self._most_wait_s = numbers, ahead, receive, most_wait_s
-        self._room, self._holds = room or (lambda: ahead), holds
+        self._room, self._drains, self._holds = room or (lambda: ahead), drains, holds
         self._name_of: Callable[[int], str] = lambda position: f"{item} {numbers[position]}"
         self._lines = [_Line(stage, self._name_of) for stage in stages]
         self._entered: list[dict[int, Future[Any]]] = [{} for _ in stages]
@@ -294,6 +296,8 @@ class Pipeline(Generic[R]):
         Raises:
             StalledError: a thread does not end in time.
         """
+        if self._drains and not self._is_stalled:
+            wait([result for results in self._entered for result in results.values()], self._most_wait_s)
         self._is_closed = True
         _signal(self._lines)
         deadline_s = time.monotonic() + (0.0 if self._is_stalled else self._most_wait_s)

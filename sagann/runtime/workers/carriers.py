@@ -31,7 +31,10 @@ Operation = tuple[Sequence[int], Callable[[], Sequence[Any]]]
 
 
 class HostCarrier:
-    """Brings tensors from host to host, by the process group of all workers."""
+    """Brings tensors from host to host, by a process group of all workers."""
+
+    def __init__(self, group: Any = None) -> None:
+        self._group = group
 
     def operations(
         self, sends: Mapping[int, Tensor], receives: Mapping[int, Tensor], tag: int
@@ -42,7 +45,7 @@ class HostCarrier:
         """
 
         def operation(start: Callable[..., Any], tensor: Tensor, rank: int) -> Operation:
-            return (rank,), lambda: (start(tensor, rank, tag=tag),)
+            return (rank,), lambda: (start(tensor, rank, group=self._group, tag=tag),)
 
         return [
             *(operation(dist.irecv, tensor, rank) for rank, tensor in receives.items()),
@@ -57,7 +60,8 @@ class DeviceCarrier(HostCarrier):
     """Brings tensors from device to device, by a process group of all workers that carries tensors on their devices."""
 
     def __init__(self, group: Any) -> None:
-        self._group = group
+        super().__init__()
+        self._devices = group
 
     def operations(
         self, sends: Mapping[int, Tensor], receives: Mapping[int, Tensor], tag: int
@@ -69,7 +73,7 @@ class DeviceCarrier(HostCarrier):
         )
         # As bytes: NCCL does not know every type.
         together = [
-            dist.P2POp(operation, as_byte_tensor(tensor), rank, group=self._group)
+            dist.P2POp(operation, as_byte_tensor(tensor), rank, group=self._devices)
             for operation, tensors in ((dist.irecv, receives), (dist.isend, sends))
             for rank, tensor in tensors.items()
         ]
@@ -77,7 +81,7 @@ class DeviceCarrier(HostCarrier):
 
     def abort(self) -> None:
         # Ending them regularly would wait for all workers of the machine.
-        dist.distributed_c10d._abort_process_group(self._group)
+        dist.distributed_c10d._abort_process_group(self._devices)
 
 
 class _Started:

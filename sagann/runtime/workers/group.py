@@ -17,6 +17,7 @@ from itertools import pairwise
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 from torch.nn import Parameter
 
@@ -160,6 +161,12 @@ class Workers(Team):
         self.transfer({}, {rank: rows[slices[rank]] for rank in self.others}, doing)
         return rows
 
+    def rows_at(self, own: Tensor, bounds: Sequence[int], doing: str, *, first_only: bool) -> Tensor:
+        if not first_only:
+            return self.gather_rows(own, bounds, doing)
+        rows = self.rows_at_first(own, bounds, doing)
+        return own[:0] if rows is None else rows
+
     def _with_own(self, own: Tensor, bounds: Sequence[int]) -> tuple[Tensor, list[slice]]:
         """An array of the rows of all vertices, with this worker's, and the rows of each worker."""
         rows = empty_array((bounds[-1], *own.shape[1:]), own.dtype, own.device)
@@ -218,7 +225,8 @@ class Workers(Team):
                 )
 
     def any(self, flag: bool, doing: str, *, timeout_s: float | None = None) -> bool:
-        flags = self.exchange(dict.fromkeys(self.others, torch.tensor([flag])), doing, timeout_s=timeout_s)
+        flags = {rank: torch.empty(1, dtype=torch.bool) for rank in self.others}
+        self.transfer(dict.fromkeys(self.others, torch.tensor([flag])), flags, doing, timeout_s=timeout_s)
         return flag or any(map(bool, flags.values()))
 
     @contextmanager
@@ -227,12 +235,13 @@ class Workers(Team):
         yield
         self.stopwatch.turn()
 
-    def total(self, part: Tensor, doing: str) -> Tensor:
-        total: Tensor = _Total.apply(part, self, doing)  # type: ignore[no-untyped-call]
-        return total
-
-    def add_gradients(self, parameters: Sequence[Parameter]) -> None:
+    def add_gradients(self, parameters: Sequence[Parameter], numbers: Tensor) -> Tensor:
         self.stopwatch.stop()
+        # They travel beside the gradients.
+        parts = {rank: numbers if rank == self.rank else torch.empty_like(numbers) for rank in range(self.size)}
+        receives = {rank: parts[rank] for rank in self.others}
+        finish = self.begin(dict.fromkeys(self.others, numbers), receives, "adding losses", tag=1)
+        set_random_numbers = self._begin_random_numbers(parameters[0].device)
         trained = [parameter for parameter in parameters if parameter.requires_grad]
         for dtype in dict.fromkeys(parameter.dtype for parameter in trained):
             of_dtype = [parameter for parameter in trained if parameter.dtype == dtype]
@@ -245,13 +254,32 @@ class Workers(Team):
             # As a list: each number of a device that is read alone would wait for the device.
             for parameter, count, gradient in zip(of_dtype, num_workers.tolist(), summed, strict=True):
                 parameter.grad = gradient.reshape(parameter.shape).clone() if count else None
+        finish()
+        set_random_numbers()
+        first, *others = parts.values()
+        return sum(others, first)
 
     def share_random_numbers(self, device: torch.device) -> None:
+        self._begin_random_numbers(device)()
+
+    def _begin_random_numbers(self, device: torch.device) -> Callable[[], None]:
+        """Begin to send the states of the first worker's generators; returns what waits for them, and sets them."""
         states = [torch.get_rng_state(), *([torch.cuda.get_rng_state(device)] if device.type == "cuda" else [])]
-        self.share(states, "sharing the state of the random numbers")
-        torch.set_rng_state(states[0])
-        if device.type == "cuda":
-            torch.cuda.set_rng_state(states[1], device)
+        others = self.others if self.is_first else []
+        receives = [{} if self.is_first else {0: state} for state in states]
+        finishes = [
+            self.begin(dict.fromkeys(others, state), receives[at], "sharing random numbers", tag=2 + at)
+            for at, state in enumerate(states)
+        ]
+
+        def set_states() -> None:
+            for finish in finishes:
+                finish()
+            torch.set_rng_state(states[0])
+            if device.type == "cuda":
+                torch.cuda.set_rng_state(states[1], device)
+
+        return set_states
 
     def share(self, tensors: Iterable[Tensor], doing: str) -> None:
         for tensor in tensors:
@@ -274,6 +302,13 @@ class Workers(Team):
             return []
         (kind,) = kinds
         return self._carriers[kind].operations(sends, receives, tag)
+
+    def aside(self) -> Workers:
+        """The same workers with connections of their own, for what a thread beside the training step exchanges. All call this at the same time."""
+        found = Workers(rank=self.rank, size=self.size, timeout_s=self.timeout_s, balance=self.balance)
+        limit = timedelta(seconds=max(self.timeout_s, TIMEOUT_S))
+        found._carriers["cpu"] = HostCarrier(dist.new_group(backend="gloo", timeout=limit))
+        return found
 
     def compute_on(self, device: torch.device) -> None:
         """Compute on a device, and let tensors travel between it and the other workers' devices.
@@ -317,16 +352,6 @@ class _Gathered(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         return ctx.workers.sum_of_own(grad, ctx.bounds, f"{ctx.doing}, backward"), None, None, None
-
-
-class _Total(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, part: Tensor, workers: Workers, doing: str) -> Tensor:
-        return workers.add_up(part.reshape(1), doing).reshape(())
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        return grad, None, None
 
 
 def _reason(error: RuntimeError) -> str:

@@ -74,15 +74,6 @@ class WorkerPart:
         with rows_of(self.vertices, first_value=self.first_value):
             yield
 
-    def gather(self, own: Tensor, doing: str) -> Tensor:
-        """The rows of all vertices, from each worker's own."""
-        return self.workers.gather_rows(own, self.bounds, doing)
-
-    def gather_at_first(self, own: Tensor, doing: str) -> Tensor:
-        """The rows of all vertices at the first worker, from each worker's own; at the others a tensor without rows."""
-        rows = self.workers.rows_at_first(own, self.bounds, doing)
-        return own[:0] if rows is None else rows
-
     def move(self, bounds: Sequence[int]) -> None:
         """Give the part other vertices. All workers call this at the same time, with the same bounds.
 

@@ -164,6 +164,21 @@ def test_closing_waits_for_the_work_that_is_under_way_and_drops_the_rest() -> No
     results.close()
 
 
+@pytest.mark.parametrize("num_taken", [1, 4])
+def test_closing_finishes_what_has_begun_where_others_wait_for_it(num_taken: int) -> None:
+    begun: list[int] = []
+    ended: list[int] = []
+    stages = [
+        Stage(name="begin", work=lambda number: (late(number), begun.append(number), number)[2]),
+        Stage(name="end", work=lambda number: (late(number), ended.append(number))),
+    ]
+    with Pipeline(range(20), stages, ahead=3, drains=True) as results:
+        for _ in range(num_taken):
+            next(results)
+    assert begun == ended == list(range(num_taken + 3))
+    assert not threads()
+
+
 def test_a_loop_that_is_left_early_ends_the_threads() -> None:
     for number in Pipeline(range(10_000), [Stage(name="late", work=late, threads=2)], ahead=4):
         if number == 30:

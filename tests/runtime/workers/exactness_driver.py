@@ -230,15 +230,15 @@ def trained(predictor: Predictor, prepared: PreparedGraph) -> Numbers:
         (step,) = source.steps(epoch + 1)
         loss = step.loss()
         loss.backward()
-        step.complete_gradients()
-        found[f"loss {epoch}"] = loss.detach()
+        loss, num_edges = step.complete(loss.detach(), step.num_edges)
+        found[f"loss {epoch}"] = loss
         for name, parameter in model.named_parameters():
             if parameter.grad is not None:
                 found[f"{name} {epoch}"] = parameter.grad.clone()
                 parameter.data -= 0.01 * parameter.grad
         found |= {f"{name} {epoch}": buffer.to(loss.dtype) for name, buffer in model.named_buffers()}
     found["logits"] = source.logits()
-    found["edges"] = torch.tensor(step.num_edges, dtype=torch.float64)
+    found["edges"] = torch.tensor(num_edges, dtype=torch.float64)
     return found
 
 
@@ -312,7 +312,7 @@ def die(workers: Workers, folder: Path) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
     try:
         loss.backward()
-        step.complete_gradients()
+        step.complete(loss.detach(), step.num_edges)
     except SagannError as error:
         (folder / f"died-{workers.rank}.txt").write_text(str(error))
         raise

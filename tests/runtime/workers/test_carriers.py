@@ -20,7 +20,6 @@ RELATIVE = 1e-5
 ON_DEVICE = {
     "exchanging rows of the halo",
     "exchanging gradients of the halo",
-    "adding the loss",
     "adding gradients",
     "adding means of a BatchNorm",
     "adding gradients of a BatchNorm's means",

@@ -44,7 +44,7 @@ def test_workers_get_each_others_tensors_and_texts(folder: Path) -> None:
         assert mine["empty texts"] == [""] * SIZE
         assert mine["any"] == [False, True]
         assert mine["bytes"] == "abc"
-        assert mine["total"] == [6.0, 2.0], "a worker's gradient goes to its own number alone"
+        assert mine["total"] == [6.0]
         assert mine["gradients"] == [[3.0] * 4, None, [1.0]]
         assert mine["random"] == found[0]["random"], rank
         assert mine["sent bytes are counted"]
@@ -108,7 +108,7 @@ def test_sparse_gradients_are_added() -> None:
     def work(workers: Workers) -> list[float]:
         embedding = torch.nn.Embedding(3, 2, sparse=True)
         embedding(torch.tensor([workers.rank])).sum().backward()
-        workers.add_gradients([embedding.weight])
+        workers.add_gradients([embedding.weight], torch.zeros(1))
         return embedding.weight.grad.sum(1).tolist()
 
     assert in_threads(work, 2) == [[2.0, 2.0, 0.0]] * 2

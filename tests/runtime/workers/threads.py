@@ -13,6 +13,8 @@ from sagann.runtime.workers import Workers
 
 T = TypeVar("T")
 W = TypeVar("W", bound=Workers)
+_CHANNEL = 1 << 30
+"Tags of each channel."
 
 
 class Queues:
@@ -45,7 +47,13 @@ class ThreadedWorkers(Workers):
 
     def __init__(self, rank: int, size: int, queues: Queues) -> None:
         super().__init__(rank=rank, size=size)
-        self._queues = queues
+        self._queues, self._num_asides, self._channel = queues, 0, 0
+
+    def aside(self) -> ThreadedWorkers:
+        self._num_asides += 1
+        found = ThreadedWorkers(self.rank, self.size, self._queues)
+        found._channel = _CHANNEL * self._num_asides
+        return found
 
     def begin(
         self,
@@ -59,14 +67,14 @@ class ThreadedWorkers(Workers):
         for rank, tensor in sends.items():
             assert tensor.is_contiguous()
             if tensor.numel():
-                self._queues.put(self.rank, rank, tag, tensor.detach().clone())
+                self._queues.put(self.rank, rank, self._channel + tag, tensor.detach().clone())
         self.sent_bytes += sum(tensor.nbytes for tensor in sends.values())
 
         def finish(timeout_s: float = 0.0) -> None:
             for rank, tensor in receives.items():
                 assert tensor.is_contiguous()
                 if tensor.numel():
-                    tensor.copy_(self._queues.get(rank, self.rank, tag))
+                    tensor.copy_(self._queues.get(rank, self.rank, self._channel + tag))
 
         return finish
 
