@@ -105,7 +105,7 @@ class KernelDesign:
                     f"{name} of kernels is not {expected}: {shown(value, 60)} (in {where})",
                     hint=f"Write {expected}.",
                 )
-        return replace(self, **sizes)  # type: ignore[arg-type]
+        return replace(self, **sizes)
 
     @property
     def word_bits(self) -> int:

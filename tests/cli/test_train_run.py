@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from sagann.graph import rmat_graph
-from sagann.storage import load_graph, save_graph
+from sagann.storage import save_graph
 from tests.cli.conftest import Invoke, Outcome
 from tests.plan.machines import ROUND
 
