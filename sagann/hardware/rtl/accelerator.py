@@ -14,7 +14,7 @@ from amaranth.utils import exact_log2
 
 from sagann.hardware.design import KernelDesign
 from sagann.hardware.rtl.aggregate import STALLS, Aggregate
-from sagann.hardware.rtl.delay import delayed
+from sagann.hardware.rtl.netlist import delayed
 from sagann.hardware.rtl.streams import beat_layout, parameters_layout, pass_layout, results_stream, word_layout
 from sagann.hardware.rtl.update import GRADS_AHEAD, ColumnSums, Feeder, SystolicArray
 

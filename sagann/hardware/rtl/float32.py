@@ -8,8 +8,7 @@ from amaranth.hdl import Cat, Const, Module, Mux, Signal, Value
 from amaranth.lib.wiring import In, Out
 
 from sagann.hardware.design import ADD_STAGES, MUL_STAGES
-from sagann.hardware.rtl.delay import delayed
-from sagann.hardware.rtl.netlist import Part
+from sagann.hardware.rtl.netlist import Part, delayed
 
 _NAN = 0x7FC00000
 _BIAS = 127

@@ -1,13 +1,25 @@
-"""Netlists in which circuits that occur many times have one module. Amaranth itself writes a module for each occurrence."""
+"""Netlists in which circuits that occur many times have one module, where Amaranth itself writes one for each occurrence; delay lines."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from amaranth.back import rtlil
-from amaranth.hdl import ClockSignal, Instance, Module, ResetSignal, Shape, Signal, Value
+from amaranth.hdl import Cat, ClockSignal, Instance, Module, ResetSignal, Shape, Signal, Value
 from amaranth.lib import wiring
 from amaranth.lib.memory import Memory
+
+
+def delayed(m: Module, value: Value, cycles: int, *, resets: bool = False) -> Value:
+    """A value as it was some clock cycles ago. Only a line that ``resets`` is zero after a reset."""
+    if cycles == 0:
+        return value
+    width = len(value)
+    # One wide register: a register for each cycle makes ten times as many lines of Verilog.
+    line = Signal(width * cycles, reset_less=not resets)
+    m.d.sync += line.eq(Cat(value, line)[: len(line)])
+    oldest = line[-width:]
+    return oldest.as_signed() if value.shape().signed else oldest
 
 
 class Part(wiring.Component):

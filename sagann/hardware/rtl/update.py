@@ -14,9 +14,8 @@ from amaranth.lib.wiring import In, Out
 from amaranth.utils import ceil_log2, exact_log2
 
 from sagann.hardware.design import ADD_STAGES, HAZARD, MUL_STAGES, KernelDesign
-from sagann.hardware.rtl.delay import delayed
 from sagann.hardware.rtl.float32 import Add, Mul
-from sagann.hardware.rtl.netlist import Part
+from sagann.hardware.rtl.netlist import Part, delayed
 from sagann.hardware.rtl.streams import (
     chunk_layout,
     columns_layout,
