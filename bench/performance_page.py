@@ -12,7 +12,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import geometric_mean
 
-from bench.accuracy.report import values_of, verdicts
 from bench.contest import Record, key_of
 from bench.epochs.graphs import SHAPES
 from bench.epochs.report import LEAN, PEERS, Row, rows_of
@@ -46,10 +45,10 @@ On the CPU, against the faster of PyG and DGL, each with its best variant:
 Sections about a CUDA device name their machine. All other figures come from {processors}, {threads} threads, 24 GiB of memory and PyTorch on
 the CPU. `make performance` writes this page from `bench/results`, whose README names the command behind each file. Commands run from the root
 of a checkout, with the extra `bench`.
-{measured_on}"""
+"""
 FAST = """## How fast
 
-Speed-up over the faster of PyG and DGL, alternating in one run. The floor is the time of what an epoch cannot do without: its dense products by
+Speed-up over the faster of PyG and DGL, alternating in one run (`python -m bench.epochs`, with `--defaults` as `sagann train`). The floor is the time of what an epoch cannot do without: its dense products by
 PyTorch, and its bytes at the bandwidth of a C++ gather and of copies on the same graph. *Most to gain* is the speed-up that a program at the
 floor would reach. Graphs of a few thousand vertices are far from it, because calls from Python take most of their epoch
 (`python -m bench.small_topologies`).
@@ -57,11 +56,8 @@ floor would reach. Graphs of a few thousand vertices are far from it, because ca
 SMALL = """## How small
 
 Peak memory of a process beyond its loaded graph. In memory, sagann is compared with the leanest variant of PyG and DGL, however slow;
-ranges are over graphs and models. Within a budget, it is compared with its own streamed epoch at P = 1.
-"""
-SURE = """## How sure
-
-The command beside each row checks it; tests check the same statements on small graphs.
+ranges are over graphs and models. Within a budget, it is compared with its own streamed epoch at P = 1 (`make streaming`;
+the largest graph: `python -m bench.size`).
 """
 MINIBATCHES = """## Mini-batches
 
@@ -98,17 +94,18 @@ def render(results: Path) -> str:
     introduction = INTRODUCTION.format(
         fast="\n".join(_fast_sentence(name, found) for name, found in rows.items()),
         small=_small_sentence(streamed, size),
-        sure=_sure_sentence(contests),
+        sure=_sure_sentence(contests, streamed),
         processors=_processors(record for found in contests.values() for record in found),
-        measured_on=_measured_on(contests),
         device=device_sentence(results / "device.md"),
         threads=_threads(results, "epochs"),
     )
-    fast = [introduction, FAST, *_fast_table(rows), "", SMALL, *_small_table(rows, streamed, size), "", SURE]
-    sure = [*_sure_table(contests, _lines(results / "accuracy.jsonl"), streamed), *minibatch_section(results)]
-    return "\n".join(
-        [*fast, *sure, *page_section(results / PYG_MODELS), *device_section(results / "device.md"), ""]
-    )
+    tables = [introduction, FAST, *_fast_table(rows), "", SMALL, *_small_table(rows, streamed, size)]
+    others = [
+        *minibatch_section(results),
+        *page_section(results / PYG_MODELS),
+        *device_section(results / "device.md"),
+    ]
+    return "\n".join([*tables, *others, ""])
 
 
 def with_table(readme: str, results: Path) -> str:
@@ -148,69 +145,38 @@ def _threads(results: Path, name: str) -> int:
 
 
 def _fast_table(rows: dict[str, list[Row]]) -> list[str]:
-    columns = "measured | graph | cases | geometric mean | least | most | times the floor | most to gain | command"
-    lines = [head(columns, words=("graph", "command"))]
+    columns = "measured | graph | cases | geometric mean | least | most | times the floor | most to gain"
+    lines = [head(columns, words=("graph",))]
     for name, found in rows.items():
         for dataset in dict.fromkeys(row.dataset for row in found):
             mine = [row for row in found if row.dataset == dataset]
             speeds = [row.speedup for row in mine if row.speedup is not None]
             figures = [f"**{geometric_mean(speeds):.2f}**", f"{min(speeds):.2f}", f"{max(speeds):.2f}"]
             figures += [_mean(row.times_floor for row in mine), _mean(row.headroom for row in mine)]
-            lines.append(table_row([CONTESTS[name], dataset, len(speeds), *figures, _command(name)]))
+            lines.append(table_row([CONTESTS[name], dataset, len(speeds), *figures]))
     return lines
 
 
 def _small_table(
     rows: dict[str, list[Row]], streamed: Sequence[dict[str, str]], size: Sequence[dict[str, str]]
 ) -> list[str]:
-    lines = [
-        head("case | memory | compared with | share | times as long | command", words=("compared with", "command"))
-    ]
+    lines = [head("case | memory | compared with | share | times as long", words=("compared with",))]
     for name, found in rows.items():
         for contestant, engine in (("sagann", ""), (LEAN, ", `--engine lean`")):
             shares = [share for row in found if (share := row.memory_share(contestant)) is not None]
             share = f"{geometric_mean(shares):.2f} ({min(shares):.2f} to {max(shares):.2f})"
             cells = [f"{CONTESTS[name]}{engine}; {len(shares)} cases", "-", "the thriftiest of PyG and DGL", share]
-            lines.append(table_row([*cells, _mean(_slowdown(row, contestant) for row in found), _command(name)]))
+            lines.append(table_row([*cells, _mean(_slowdown(row, contestant) for row in found)]))
     for case, ways in _by_case(streamed):
         dense = ways[WHOLE]
         held, whole = float(ways[ON_DISK]["measured MiB"]), float(dense["measured MiB"])
         named = f"{case}, budget of {ways[ON_DISK]['budget MiB']} MiB, host on disk"
         cells = [named, f"{held:.0f} MiB", f"streamed with P = 1: {whole:.0f} MiB", f"{held / whole:.2f}"]
-        lines.append(table_row([*cells, ways[ON_DISK]["times P = 1 folded"], "`make streaming`"]))
+        lines.append(table_row([*cells, ways[ON_DISK]["times P = 1 folded"]]))
     for row in size:
         ended = f"{row['epoch s']} s an epoch" if row["epoch s"] != "-" else f"{row['outcome']}: {row['came to']}"
         named = f"9.4 M vertices, 231 M edges, 300 features, limit of 6 GiB: {row['who']}"
-        lines.append(table_row([named, f"{row['held MiB']} MiB", "-", "-", ended, "`python -m bench.size`"]))
-    return lines
-
-
-def _sure_table(
-    contests: dict[str, list[Record]], accuracies: Sequence[Record], streamed: Sequence[dict[str, str]]
-) -> list[str]:
-    lines = ["| statement | holds for | command |", "|---|---|---|"]
-    for name, records in contests.items():
-        sound, compared = _sound(records)
-        if compared:
-            said = "losses before the first and the third step are those of PyG and DGL"
-            lines.append(f"| {CONTESTS[name]}: {said} | {sound} of {compared} | {_command(name)} |")
-    published, equal = verdicts(values_of(accuracies))
-    lines += [
-        f"| accuracy is at most a point below the published mean, ten seeds ([accuracy](accuracy.md)) | {sum(published)} of "
-        f"{len(published)} | `make accuracy` |",
-        f"| accuracy equals PyG's with the same settings, five or ten seeds ([accuracy](accuracy.md)) | {sum(equal)} of {len(equal)} "
-        "| `make accuracy` |",
-    ]
-    limited = [row for row in streamed if row["budget MiB"] != "-"]
-    on_disk = [row for row in limited if row["epoch"] == ON_DISK]
-    differing = max(float(row["loss differs by"]) for row in limited)
-    beyond = max(round(float(row["measured MiB"]) - float(row["budget MiB"]), 1) for row in on_disk)
-    lines += [
-        f"| float32 losses inside a budget differ from those in memory by at most {differing:.1e} | all {len(limited)} "
-        "| `make streaming` |",
-        f"| a process with a budget holds at most {math.ceil(beyond)} MiB beyond it (weights, gradients, Adam's moments, the C "
-        f"library), host on disk | all {len(on_disk)} | `make streaming` |",
-    ]
+        lines.append(table_row([named, f"{row['held MiB']} MiB", "-", "-", ended]))
     return lines
 
 
@@ -292,30 +258,19 @@ def _small_sentence(streamed: Sequence[dict[str, str]], size: Sequence[dict[str,
     )
 
 
-def _sure_sentence(contests: Mapping[str, Sequence[Record]]) -> str:
+def _sure_sentence(contests: Mapping[str, Sequence[Record]], streamed: Sequence[dict[str, str]]) -> str:
     counts = [_sound(records) for records in contests.values()]
     sound, compared = (sum(column) for column in zip(*counts, strict=True))
-    return f"In {sound} of {compared} comparisons, its losses are those of PyG and DGL."
-
-
-def _measured_on(contests: Mapping[str, Sequence[Record]]) -> str:
-    tasks: dict[str, dict[tuple[str, str], dict[str, None]]] = {}
-    of_dataset: dict[tuple[str, str], set[str]] = {}
-    for name, records in contests.items():
-        for record in records:
-            found = tasks.setdefault(record["processor"], {}).setdefault((name, record["dataset"]), {})
-            found[record["task"]] = None
-            of_dataset.setdefault((name, record["dataset"]), set()).add(record["processor"])
-    lines = ["", "Rows come from several processors:", ""]
-    for processor, measured in tasks.items():
-        graphs: dict[str, list[str]] = {}
-        for (name, dataset), found in measured.items():
-            # Where another processor measured other tasks of the graph, the tasks are named.
-            which = f" ({', '.join(found)})" if len(of_dataset[name, dataset]) > 1 else ""
-            graphs.setdefault(name, []).append(dataset + which)
-        said = "; ".join(f"{CONTESTS[name]}: {', '.join(datasets)}" for name, datasets in graphs.items())
-        lines.append(f"- {processor}: {said}.")
-    return "\n".join([*lines, ""])
+    limited = [row for row in streamed if row["budget MiB"] != "-"]
+    differing = max(float(row["loss differs by"]) for row in limited)
+    beyond = max(
+        float(row["measured MiB"]) - float(row["budget MiB"]) for row in limited if row["epoch"] == ON_DISK
+    )
+    return (
+        f"In {sound} of {compared} comparisons, its losses are those of PyG and DGL; within a budget they differ from those in memory by at most\n"
+        f"{differing:.0e} (float32). A process holds at most {math.ceil(round(beyond, 1))} MiB beyond its budget: weights, gradients, moments of "
+        "Adam, the C library."
+    )
 
 
 def _sound(records: Sequence[Record]) -> tuple[int, int]:
