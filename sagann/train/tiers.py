@@ -144,13 +144,18 @@ def with_hot_tier(
     return replace(graph, features=store)
 
 
-def keep_hot(rows: PartRows, hot: HotSize, hottest: Tensor, team: Team, *, say: Callable[[str], None]) -> None:
-    """Keep rows of other workers in memory, as many at each worker. All workers call this at the same time."""
+def keep_hot(
+    rows: PartRows, hot: HotSize | None, hottest: Callable[[], Tensor], team: Team, *, say: Callable[[str], None]
+) -> None:
+    """Keep rows of other workers in memory, as many at each worker, of which one may have room for none. All workers call this at the same time."""
+    found, row_bytes = 0, rows.row_bytes + rows.id_bytes
     with team.together("finding room for the hot tier"):
-        found = hot_rows(
-            hot, num_rows=rows.num_rows, row_bytes=rows.row_bytes + rows.id_bytes, state_bytes=lambda _: 0
-        )
-    rows.keep(min(map(int, team.texts(str(found), "agreeing on the hot tier"))), hottest)
+        if hot is not None:
+            found = hot_rows(hot, num_rows=rows.num_rows, row_bytes=row_bytes, state_bytes=lambda _: 0)
+    count = min(map(int, team.texts(str(found), "agreeing on the hot tier")))
+    if not count:
+        return
+    rows.keep(count, hottest())
     part = f"{rows.num_hot_rows / max(1, rows.num_rows):.1%} of the rows"
     say(
         f"The hot tier of each worker takes {format_bytes(rows.hot_bytes)}: {part}, rows of others with the highest score."

@@ -306,8 +306,10 @@ class Workers(Team):
     def aside(self) -> Workers:
         """The same workers with connections of their own, for what a thread beside the training step exchanges. All call this at the same time."""
         found = Workers(rank=self.rank, size=self.size, timeout_s=self.timeout_s, balance=self.balance)
-        limit = timedelta(seconds=max(self.timeout_s, TIMEOUT_S))
-        found._carriers["cpu"] = HostCarrier(dist.new_group(backend="gloo", timeout=limit))
+        limit_s = max(self.timeout_s, TIMEOUT_S)
+        with self._blaming(self.others, "connecting once more", limit_s):
+            group = dist.new_group(backend="gloo", timeout=timedelta(seconds=limit_s))
+        found._carriers["cpu"] = HostCarrier(group)
         return found
 
     def compute_on(self, device: torch.device) -> None:

@@ -14,6 +14,7 @@ from sagann.graph.feature_store import feature_store
 from sagann.graph.rows import row_arrays
 from sagann.runtime.workers import PartEdges, PartRows, Workers, worker_part
 from sagann.sampling import MiniBatch, NeighborSampler
+from sagann.train.tiers import keep_hot
 from tests.graphs import labelled_graph
 from tests.runtime.workers.threads import in_threads
 from tests.train.runs import sparse_graph
@@ -110,3 +111,21 @@ def test_hot_rows_do_not_travel() -> None:
     assert [each[0] for each in (first, second)] == [5, 5]
     assert first[2] == (3, 1), "39, 36 and 37; 30"
     assert second[2] == (1, 2), "15; 1 and 0"
+
+
+@pytest.mark.parametrize("least", [None, 3])
+def test_all_workers_keep_as_many_hot_rows_as_the_one_with_the_least_room(least: int | None) -> None:
+    graph = labelled_graph(40)
+    features = torch.randn(40, 3, generator=torch.Generator().manual_seed(0))
+    graph = replace(graph, features=features)
+
+    def work(workers: Workers) -> tuple[int, Tensor]:
+        rows = PartRows(worker_part(graph, workers, opened=graph, bounds=(0, 20, 40)), workers.aside())
+        count = least if workers.rank else 9
+        hot = None if count is None else count * (rows.row_bytes + rows.id_bytes)
+        keep_hot(rows, hot, lambda: torch.arange(40), workers, say=lambda text: None)
+        return rows.num_hot_rows, rows.rows(torch.tensor([39, 1, 20]))
+
+    for count, found in in_threads(work, 2):
+        assert count == (least or 0)
+        assert torch.equal(found, features[[39, 1, 20]])
