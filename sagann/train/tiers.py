@@ -53,12 +53,17 @@ def stated_hot_bytes(features: Features | None, config: TrainConfig) -> int:
     """Bytes of the hot tier that ``TrainConfig.hot`` states; 0 where it is None."""
     if config.hot is None or features is None:
         return 0
-    if is_sparse(features):
+    _require_tiers(features, config)
+    return hot_tier_bytes(features, config.hot, cache=config.cache)
+
+
+def _require_tiers(features: Features, config: TrainConfig) -> None:
+    """Refuse a stated hot tier of sparse features."""
+    if config.hot is not None and is_sparse(features):
         raise InputError(
             f"sparse features have no tiers: hot is '{config.hot}', but rows differ in size (in TrainConfig.hot)",
             hint="Leave hot out: sparse features are used in memory.",
         )
-    return hot_tier_bytes(features, config.hot, cache=config.cache)
 
 
 def plan_tiers(
@@ -74,6 +79,7 @@ def plan_tiers(
     Without a budget both are as stated. Within a budget, features that are mapped from a file or come from a store get a hot tier by
     themselves, and "auto" asks for no more than that.
     """
+    _require_tiers(features, config)
     if budget_bytes is None:
         return TierPlan(config.hot, ahead)
     if config.hot is not None and parse_hot(config.hot) is None:
