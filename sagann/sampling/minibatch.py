@@ -115,14 +115,19 @@ def _without(block: Topology, pairs: Tensor, number: Tensor, num_ends: int) -> T
     gone = edges[inner[torch.isin(dst * num_ends + src[inner], pairs)]]
     if not len(gone):
         return block
-    keep = torch.ones(block.num_edges, dtype=torch.bool, device=gone.device).index_fill_(0, gone, False)
-    ids = keep.nonzero().squeeze(1)
+    # Nearly all edges come later: they are not looked at one by one.
+    stop = int(gone[-1]) + 1
+    ids = torch.ones(stop, dtype=torch.bool, device=gone.device).index_fill_(0, gone, False).nonzero().squeeze(1)
+
+    def kept(rows: Tensor) -> Tensor:
+        return torch.cat([rows[ids], rows[stop:]])
+
     assert block.edge_ids is not None
     return Topology(
         indptr=block.indptr - torch.searchsorted(gone, block.indptr),
-        indices=block.indices[ids],
+        indices=kept(block.indices),
         num_src=block.num_src,
-        edge_data={name: rows[ids] for name, rows in block.edge_data.items()},
-        edge_ids=block.edge_ids[ids],
+        edge_data={name: kept(rows) for name, rows in block.edge_data.items()},
+        edge_ids=kept(block.edge_ids),
         validate=False,
     )
