@@ -184,7 +184,8 @@ class LearnedLinks:
         """Some of the edges of a batch as positive links, with their negative ones."""
         src, dst, types = self.ends_of(edges)
         links = self.sampler.sample(src[own], dst[own], epoch=epoch, batch=batch, first=own.start)
-        return replace(links, batch_ends=(src, dst), types=None if types is None else types[own])
+        ends = None if own == slice(0, len(edges)) else (src, dst)
+        return replace(links, batch_ends=ends, types=None if types is None else types[own])
 
     def joined(self, batch: MiniBatch, links: Links) -> MiniBatch:
         """The mini-batch of links whose ends are its seeds."""

@@ -74,18 +74,22 @@ class MiniBatch:
         """
         if keep_positives:
             return replace(self, links=links)
-        positive = slice(0, links.num_positive)
-        src, dst = links.batch_ends or (links.seeds[links.src[positive]], links.seeds[links.dst[positive]])
-        ends, numbers = torch.cat([src, dst]).to(self.src_ids.device).unique(return_inverse=True)
-        src, dst = numbers.chunk(2)
-        pairs = dst * len(ends) + src
-        pairs = torch.cat([pairs, src * len(ends) + dst]) if undirected else pairs
-        # The number of each vertex among the ends, or -1: others than seeds are ends, if another process has links of the batch.
-        found = torch.searchsorted(ends, self.src_ids).clamp_(max=len(ends) - 1)
-        number = torch.where(ends[found] == self.src_ids, found, -1)
-        return replace(
-            self, blocks=tuple(_without(block, pairs, number, len(ends)) for block in self.blocks), links=links
-        )
+        # The number of each vertex among the ends, or -1.
+        if links.batch_ends is None:
+            # The ends are the seeds, which are the first vertices.
+            num_ends, count = len(links.seeds), links.num_positive
+            src, dst = links.src[:count], links.dst[:count]
+            number = torch.arange(len(self.src_ids), device=self.src_ids.device)
+            number[num_ends:] = -1
+        else:
+            ends, numbers = torch.cat(links.batch_ends).to(self.src_ids.device).unique(return_inverse=True)
+            num_ends, (src, dst) = len(ends), numbers.chunk(2)
+            found = torch.searchsorted(ends, self.src_ids).clamp_(max=num_ends - 1)
+            number = torch.where(ends[found] == self.src_ids, found, -1)
+        pairs = dst * num_ends + src
+        pairs = (torch.cat([pairs, src * num_ends + dst]) if undirected else pairs).to(number.device)
+        blocks = tuple(_without(block, pairs, number, num_ends) for block in self.blocks)
+        return replace(self, blocks=blocks, links=links)
 
     def prepare(self) -> MiniBatch:
         """Make what a training step on the processor needs of the blocks; returns the same object.
@@ -111,14 +115,19 @@ def _without(block: Topology, pairs: Tensor, number: Tensor, num_ends: int) -> T
     gone = edges[inner[torch.isin(dst * num_ends + src[inner], pairs)]]
     if not len(gone):
         return block
-    keep = torch.ones(block.num_edges, dtype=torch.bool, device=gone.device).index_fill_(0, gone, False)
-    ids = keep.nonzero().squeeze(1)
+    # Nearly all edges come later: they are not looked at one by one.
+    stop = int(gone[-1]) + 1
+    ids = torch.ones(stop, dtype=torch.bool, device=gone.device).index_fill_(0, gone, False).nonzero().squeeze(1)
+
+    def kept(rows: Tensor) -> Tensor:
+        return torch.cat([rows[ids], rows[stop:]])
+
     assert block.edge_ids is not None
     return Topology(
         indptr=block.indptr - torch.searchsorted(gone, block.indptr),
-        indices=block.indices[ids],
+        indices=kept(block.indices),
         num_src=block.num_src,
-        edge_data={name: rows[ids] for name, rows in block.edge_data.items()},
-        edge_ids=block.edge_ids[ids],
+        edge_data={name: kept(rows) for name, rows in block.edge_data.items()},
+        edge_ids=kept(block.edge_ids),
         validate=False,
     )

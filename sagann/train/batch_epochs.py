@@ -145,8 +145,8 @@ class SampledEpochs(BatchEpochs):
             if plan.ahead < ahead:
                 say(f"The memory budget has room for a queue of {plan.ahead} mini-batches ahead, not of {ahead}.")
             ahead = plan.ahead
-            if plan.hot is not None and parts is not None:
-                keep_hot(parts, plan.hot, self._hottest(graph, config), self._team, say=say)
+            if parts is not None:
+                keep_hot(parts, plan.hot, partial(self._hottest, graph, config), self._team, say=say)
             elif plan.hot is not None and graph.features is not None:
                 # Features that lie on the device already have no need of a hot tier there.
                 is_copied = predictor.device.type == "cuda" and self._prepared.walked.topology.device.type == "cpu"

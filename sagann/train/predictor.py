@@ -291,7 +291,7 @@ def _sampled(divided: PreparedGraph) -> PreparedGraph:
     part = divided.part
     assert part is not None
     # Two threads exchange them.
-    edges, rows = (part.workers.aside() for _ in range(2))
+    edges, rows = (part.workers.aside(doing) for doing in ("sampling", "loading"))
     return replace(divided, edges=PartEdges(part, edges), rows=PartRows(part, rows))
 
 

@@ -48,6 +48,12 @@ def foretell(trainer: Trainer) -> SampledForecast:
             f"{'links are learned' if are_links else 'sample is None'} (in Trainer.foretell)",
             hint="Set TrainConfig.sample. `sagann plan --memory` foretells epochs of the whole graph.",
         )
+    if trainer.team.size > 1:
+        # Each would measure as many batches as its own clock has room for.
+        raise InputError(
+            f"epochs of one process are foretold: {trainer.team.size} workers train (in Trainer.foretell)",
+            hint="Foretell them in a process of its own.",
+        )
     with _copied(trainer) as predictor:
         source = SampledEpochs(predictor, trainer.prepared, trainer.config)
         source.try_out()

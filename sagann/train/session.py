@@ -141,8 +141,8 @@ class TrainSession:
         def closure() -> Tensor:
             nonlocal in_model
             in_model = True
-            loss, num_edges = self._loss_and_gradients(step, epoch)
-            found.append((loss.item(), num_edges))
+            loss, value, num_edges = self._loss_and_gradients(step, epoch)
+            found.append((value, num_edges))
             in_model = False
             return loss
 
@@ -152,8 +152,8 @@ class TrainSession:
             self.team.share(self._trained(), "sharing the weights")
         return found[0]
 
-    def _loss_and_gradients(self, step: TrainStep, epoch: int) -> tuple[Tensor, int]:
-        """The loss of a step, whose gradients are now those of the parameters, and its number of edges."""
+    def _loss_and_gradients(self, step: TrainStep, epoch: int) -> tuple[Tensor, float, int]:
+        """The loss of a step, whose gradients are now those of the parameters, its value, and the step's number of edges."""
         self.optimizer.zero_grad()
         # Also gradients of parameters that the optimizer does not step: they would add up.
         self.model.zero_grad()
@@ -169,7 +169,8 @@ class TrainSession:
             loss.backward()
             loss, num_edges = step.complete(loss.detach(), step.num_edges)
             # Read where all work of the step is queued: a CUDA device does not wait for the host.
-            self._check_finite(loss.item(), f"training loss of epoch {epoch}")
+            value = loss.item()
+            self._check_finite(value, f"training loss of epoch {epoch}")
         except RuntimeError as error:
             if "deterministic" in str(error):
                 found = str(error).split("\n")[0]
@@ -190,7 +191,7 @@ class TrainSession:
             if self.team.size > 1:
                 norm = norm.new_tensor(self._of_first(float(norm)))
             nn.utils.clip_grads_with_norm_(trained, self.config.clip_norm, norm)
-        return loss, num_edges
+        return loss, value, num_edges
 
     def _trained(self) -> list[nn.Parameter]:
         return [parameter for group in self.optimizer.param_groups for parameter in group["params"]]

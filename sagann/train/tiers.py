@@ -53,12 +53,17 @@ def stated_hot_bytes(features: Features | None, config: TrainConfig) -> int:
     """Bytes of the hot tier that ``TrainConfig.hot`` states; 0 where it is None."""
     if config.hot is None or features is None:
         return 0
-    if is_sparse(features):
+    _require_tiers(features, config)
+    return hot_tier_bytes(features, config.hot, cache=config.cache)
+
+
+def _require_tiers(features: Features, config: TrainConfig) -> None:
+    """Refuse a stated hot tier of sparse features."""
+    if config.hot is not None and is_sparse(features):
         raise InputError(
             f"sparse features have no tiers: hot is '{config.hot}', but rows differ in size (in TrainConfig.hot)",
             hint="Leave hot out: sparse features are used in memory.",
         )
-    return hot_tier_bytes(features, config.hot, cache=config.cache)
 
 
 def plan_tiers(
@@ -74,6 +79,7 @@ def plan_tiers(
     Without a budget both are as stated. Within a budget, features that are mapped from a file or come from a store get a hot tier by
     themselves, and "auto" asks for no more than that.
     """
+    _require_tiers(features, config)
     if budget_bytes is None:
         return TierPlan(config.hot, ahead)
     if config.hot is not None and parse_hot(config.hot) is None:
@@ -144,13 +150,18 @@ def with_hot_tier(
     return replace(graph, features=store)
 
 
-def keep_hot(rows: PartRows, hot: HotSize, hottest: Tensor, team: Team, *, say: Callable[[str], None]) -> None:
-    """Keep rows of other workers in memory, as many at each worker. All workers call this at the same time."""
+def keep_hot(
+    rows: PartRows, hot: HotSize | None, hottest: Callable[[], Tensor], team: Team, *, say: Callable[[str], None]
+) -> None:
+    """Keep rows of other workers in memory, as many at each worker, of which one may have room for none. All workers call this at the same time."""
+    found, row_bytes = 0, rows.row_bytes + rows.id_bytes
     with team.together("finding room for the hot tier"):
-        found = hot_rows(
-            hot, num_rows=rows.num_rows, row_bytes=rows.row_bytes + rows.id_bytes, state_bytes=lambda _: 0
-        )
-    rows.keep(min(map(int, team.texts(str(found), "agreeing on the hot tier"))), hottest)
+        if hot is not None:
+            found = hot_rows(hot, num_rows=rows.num_rows, row_bytes=row_bytes, state_bytes=lambda _: 0)
+    count = min(map(int, team.texts(str(found), "agreeing on the hot tier")))
+    if not count:
+        return
+    rows.keep(count, hottest())
     part = f"{rows.num_hot_rows / max(1, rows.num_rows):.1%} of the rows"
     say(
         f"The hot tier of each worker takes {format_bytes(rows.hot_bytes)}: {part}, rows of others with the highest score."

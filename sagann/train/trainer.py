@@ -353,7 +353,7 @@ class Trainer:
         A copy of the model is trained. Model and random numbers stay as they are.
 
         Raises:
-            InputError: ``config.sample`` is not set, the model cannot be copied, or the loss of a rehearsed batch is NaN or infinite.
+            InputError: ``config.sample`` is not set, several workers train, the model cannot be copied, or the loss of a rehearsed batch is NaN or infinite.
         """
         from sagann.train.rehearsals import foretell
 

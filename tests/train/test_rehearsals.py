@@ -25,6 +25,7 @@ from sagann.hybrid.forecast import Prediction, predict
 from sagann.nn import ModelConfig, build_model
 from sagann.runtime.loading import MiniBatches
 from sagann.runtime.tiered import TieredFeatures
+from sagann.runtime.workers import Workers
 from sagann.storage import load_graph, save_graph
 from sagann.train import TrainConfig, Trainer, rehearsals
 from sagann.train.hybrid_epochs import HybridEpochs
@@ -32,6 +33,7 @@ from sagann.train.rehearsals import with_one_more
 from tests.hybrid.message_trainer import MessageTrainer
 from tests.hybrid.processes import spawned_by
 from tests.hybrid.settings import assignment, job
+from tests.runtime.workers.threads import in_threads
 from tests.stores import ComputedRows
 from tests.train.runs import (
     Mean,
@@ -249,3 +251,14 @@ def test_what_cannot_be_foretold_is_refused() -> None:
         trainer_of(model, **SAMPLED).foretell()
     with pytest.raises(InputError, match="training diverged"):
         trainer_of(seeded_model(), **SAMPLED, lr=1e30, optimizer="SGD").foretell()
+
+
+def test_workers_foretell_nothing() -> None:
+    def refused(workers: Workers) -> str:
+        trainer = Trainer(seeded_model(), community_graph(), TrainConfig(**SAMPLED, device="cpu"), workers=workers)
+        with pytest.raises(InputError) as caught:
+            trainer.foretell()
+        return str(caught.value)
+
+    for text in in_threads(refused, 2):
+        assert text.startswith("epochs of one process are foretold: 2 workers train")

@@ -102,6 +102,8 @@ class _Line:
         "Positions of items that are worked on, with the time of the clock when that began."
         self.active = 0
         "Number of threads that may take items now."
+        self.failed: tuple[int, BaseException] | None = None
+        "The position of an item that has failed, and its error. Nobody takes later items."
         self.is_closed = False
         self.changed = threading.Condition()
         "Guards everything above."
@@ -142,12 +144,18 @@ class _Line:
         if self.is_closed:
             result.cancel()
             return
+        failed = self.failed
+        if failed is not None and position > failed[0]:
+            # Other processes may still be at the item that has failed.
+            result.set_exception(failed[1])
+            return
         try:
             given = before.result()
             with self.changed:
                 self.counters.waited_s += time.perf_counter() - since_s
             result.set_result(self.work(position, given))
         except BaseException as error:  # noqa: BLE001 - whatever ends a stage is for the caller to see.
+            self.failed = (position, error)
             result.set_exception(error)
 
     def work(self, position: int, given: Any) -> Any:

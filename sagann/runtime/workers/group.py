@@ -50,6 +50,7 @@ class Workers(Team):
         "Measures this worker's own computing while it trains."
         self._carriers: dict[str, HostCarrier] = {"cpu": HostCarrier()}
         "What carries tensors, by the type of their device."
+        self._asides: dict[str, Workers] = {}
 
     @property
     def others(self) -> list[int]:
@@ -303,11 +304,18 @@ class Workers(Team):
         (kind,) = kinds
         return self._carriers[kind].operations(sends, receives, tag)
 
-    def aside(self) -> Workers:
-        """The same workers with connections of their own, for what a thread beside the training step exchanges. All call this at the same time."""
+    def aside(self, doing: str) -> Workers:
+        """The same workers with connections of their own, for what one thread exchanges beside the training step. All call this at the same time."""
+        if doing not in self._asides:
+            self._asides[doing] = self._connected()
+        return self._asides[doing]
+
+    def _connected(self) -> Workers:
         found = Workers(rank=self.rank, size=self.size, timeout_s=self.timeout_s, balance=self.balance)
-        limit = timedelta(seconds=max(self.timeout_s, TIMEOUT_S))
-        found._carriers["cpu"] = HostCarrier(dist.new_group(backend="gloo", timeout=limit))
+        limit_s = max(self.timeout_s, TIMEOUT_S)
+        with self._blaming(self.others, "connecting once more", limit_s):
+            group = dist.new_group(backend="gloo", timeout=timedelta(seconds=limit_s))
+        found._carriers["cpu"] = HostCarrier(group)
         return found
 
     def compute_on(self, device: torch.device) -> None:

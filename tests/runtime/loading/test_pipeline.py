@@ -179,6 +179,31 @@ def test_closing_finishes_what_has_begun_where_others_wait_for_it(num_taken: int
     assert not threads()
 
 
+@pytest.mark.parametrize("num_threads", [1, 3])
+def test_nobody_begins_what_comes_after_an_item_that_has_failed(num_threads: int) -> None:
+    begun: list[int] = []
+
+    def work(number: int) -> int:
+        begun.append(number)
+        if number == 2:
+            raise OSError("the disk is gone")
+        return number
+
+    stages = [
+        Stage(name="work", work=work, threads=num_threads),
+        Stage(name="end", work=late, threads=num_threads),
+    ]
+    taken: list[int] = []
+    with (
+        pytest.raises(OSError, match="the disk is gone"),
+        Pipeline(range(20), stages, ahead=9, drains=True) as results,
+    ):
+        taken += results
+    assert taken == [0, 10]
+    assert max(begun) < 2 + num_threads, "others may be at work by then"
+    assert not threads()
+
+
 def test_a_loop_that_is_left_early_ends_the_threads() -> None:
     for number in Pipeline(range(10_000), [Stage(name="late", work=late, threads=2)], ahead=4):
         if number == 30:

@@ -62,6 +62,8 @@ def talk(workers: Workers, folder: Path) -> None:
         "total": total.tolist(),
         "gradients": [None if each.grad is None else each.grad.flatten().tolist() for each in parameters],
         "random": torch.rand(()).item(),
+        "aside": [workers.aside("testing").any(flag, "asking") for flag in (False, rank == 1)],
+        "asides are kept": workers.aside("testing") is workers.aside("testing"),
         "begun": begun(workers),
         "sent bytes are counted": workers.sent_bytes > before,
     }

@@ -47,6 +47,8 @@ def test_workers_get_each_others_tensors_and_texts(folder: Path) -> None:
         assert mine["total"] == [6.0]
         assert mine["gradients"] == [[3.0] * 4, None, [1.0]]
         assert mine["random"] == found[0]["random"], rank
+        assert mine["aside"] == [False, True]
+        assert mine["asides are kept"]
         assert mine["sent bytes are counted"]
 
 

@@ -14,6 +14,7 @@ from sagann.graph.feature_store import feature_store
 from sagann.graph.rows import row_arrays
 from sagann.runtime.workers import PartEdges, PartRows, Workers, worker_part
 from sagann.sampling import MiniBatch, NeighborSampler
+from sagann.train.tiers import keep_hot
 from tests.graphs import labelled_graph
 from tests.runtime.workers.threads import in_threads
 from tests.train.runs import sparse_graph
@@ -45,7 +46,7 @@ def test_blocks_are_those_of_the_whole_graph(
     def work(workers: Workers) -> list[MiniBatch]:
         part = worker_part(graph, workers, opened=graph, bounds=bounds)
         sampler = NeighborSampler(graph.topology, fanouts, replace=with_replacement, seed=4)
-        sampler.edges = PartEdges(part, workers.aside())
+        sampler.edges = PartEdges(part, workers.aside("testing"))
         return sampled(sampler, SEEDS[workers.rank])
 
     for seeds, found in zip(SEEDS, in_threads(work, 3), strict=True):
@@ -72,7 +73,7 @@ def test_rows_are_those_of_the_whole_graph(bounds: Sequence[int], is_sparse: boo
 
     def work(workers: Workers) -> Tensor:
         part = worker_part(graph, workers, opened=graph, bounds=bounds)
-        return PartRows(part, workers.aside()).rows(SEEDS[workers.rank])
+        return PartRows(part, workers.aside("testing")).rows(SEEDS[workers.rank])
 
     assert graph.features is not None
     for seeds, found in zip(SEEDS, in_threads(work, 3), strict=True):
@@ -90,7 +91,7 @@ def test_hot_rows_do_not_travel() -> None:
 
     def work(workers: Workers) -> tuple[int, list[Tensor], tuple[int, int], int]:
         part = worker_part(graph, workers, opened=graph, bounds=(0, 20, 40))
-        aside = workers.aside()
+        aside = workers.aside("testing")
         rows = PartRows(part, aside)
         rows.keep(5, hottest)
         before = aside.sent_bytes
@@ -110,3 +111,21 @@ def test_hot_rows_do_not_travel() -> None:
     assert [each[0] for each in (first, second)] == [5, 5]
     assert first[2] == (3, 1), "39, 36 and 37; 30"
     assert second[2] == (1, 2), "15; 1 and 0"
+
+
+@pytest.mark.parametrize("least", [None, 3])
+def test_all_workers_keep_as_many_hot_rows_as_the_one_with_the_least_room(least: int | None) -> None:
+    graph = labelled_graph(40)
+    features = torch.randn(40, 3, generator=torch.Generator().manual_seed(0))
+    graph = replace(graph, features=features)
+
+    def work(workers: Workers) -> tuple[int, Tensor]:
+        rows = PartRows(worker_part(graph, workers, opened=graph, bounds=(0, 20, 40)), workers.aside("testing"))
+        count = least if workers.rank else 9
+        hot = None if count is None else count * (rows.row_bytes + rows.id_bytes)
+        keep_hot(rows, hot, lambda: torch.arange(40), workers, say=lambda text: None)
+        return rows.num_hot_rows, rows.rows(torch.tensor([39, 1, 20]))
+
+    for count, found in in_threads(work, 2):
+        assert count == (least or 0)
+        assert torch.equal(found, features[[39, 1, 20]])

@@ -47,12 +47,11 @@ class ThreadedWorkers(Workers):
 
     def __init__(self, rank: int, size: int, queues: Queues) -> None:
         super().__init__(rank=rank, size=size)
-        self._queues, self._num_asides, self._channel = queues, 0, 0
+        self._queues, self._channel = queues, 0
 
-    def aside(self) -> ThreadedWorkers:
-        self._num_asides += 1
+    def _connected(self) -> ThreadedWorkers:
         found = ThreadedWorkers(self.rank, self.size, self._queues)
-        found._channel = _CHANNEL * self._num_asides
+        found._channel = _CHANNEL * (1 + len(self._asides))
         return found
 
     def begin(
