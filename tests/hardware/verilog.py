@@ -10,8 +10,14 @@ from pathlib import Path
 import numpy as np
 
 from sagann.hardware import KernelDesign, Pass
-from sagann.hardware.rtl.accelerator import Accelerator
-from sagann.hardware.rtl.streams import encoded_pass, payloads_of
+from sagann.hardware.rtl.streams import (
+    beat_layout,
+    encoded_pass,
+    parameters_layout,
+    pass_layout,
+    payloads_of,
+    word_layout,
+)
 from sagann.hardware.yosys import verilog_of
 from tests.hardware.simulated import Array, PassRun
 
@@ -38,6 +44,7 @@ def verilator(folder: Path) -> list[str]:
     return ["obj_dir/Vbench", "+verilator+rand+reset+2"]
 
 
+_LAYOUTS = {"rows": beat_layout, "words": word_layout, "parameters": parameters_layout, "passes": pass_layout}
 SIMULATORS = {"iverilog": icarus, "verilator": verilator}
 
 
@@ -58,8 +65,8 @@ def run_verilog(
     (folder / "accelerator.v").write_text(verilog_of(design))
     payloads = payloads_of(passes, rows, design)
     payloads["passes"] = [(number, encoded_pass(each, design)) for number, each in enumerate(passes)]
-    kernel, sizes = Accelerator(design), {"BITS_RESULTS": 33 * design.array_columns}
-    layouts = {name: getattr(kernel, name).payload.shape() for name in payloads}
+    sizes = {"BITS_RESULTS": 33 * design.array_columns}
+    layouts = {name: layout(design) for name, layout in _LAYOUTS.items()}
     for name, layout in layouts.items():
         # One more, which is not given any more.
         values = [*(layout.const(payload).as_bits() for _, payload in payloads[name]), 0]
