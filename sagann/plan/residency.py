@@ -266,6 +266,8 @@ class Placement:
     def _take(self, block: Block) -> None:
         self.resident[block] = size = self.bytes_of(block)
         self.held_bytes += size
+        # A block that is loaded ahead may make another one leave before the step begins.
+        self.peak_bytes = max(self.peak_bytes, self.held_bytes)
 
     def _store(self, block: Block) -> None:
         self.operations.append(self.move("store", block, self.resident[block]))

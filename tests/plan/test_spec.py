@@ -85,6 +85,16 @@ def test_an_undivided_block_is_loaded_once_all_of_its_pieces_are_stored(policy: 
                 verify(replace(plan, waits=(*waits[:number], (), *waits[number + 1 :])), steps)
 
 
+def test_the_peak_counts_what_leaves_for_a_block_that_is_loaded_ahead() -> None:
+    often, *others = (Block("value", name, 0) for name in "wxyz")
+    sizes = dict(zip([often, *others], (45, 5, 45, 12), strict=True))
+    steps = [step((often,)), Step("return", 0, 0), *(step((block,)) for block in others), step((often,))]
+    plan = MEMORY_POLICIES["belady"](
+        steps, bytes_of=sizes.__getitem__, initial=list(sizes), bounds=(0, 1), budget_bytes=100, lookahead=2
+    )
+    assert verify(plan, steps) == {"device0": 95}
+
+
 @pytest.mark.parametrize("field", ["budget_bytes", "peak_bytes"])
 def test_a_plan_in_less_memory_is_refused(field: str) -> None:
     plan, _ = placed("belady")
