@@ -30,8 +30,8 @@ USEFUL_INTERVALS = 16
 """Largest number of intervals to which a budget leads that an error offers. Every pass reads the rows of all intervals once for each
 interval, so an epoch takes longer with more intervals."""
 
-# Bytes that are copied in the time that a step takes to begin, a third of a millisecond: at 1.5 GB/s by files, 3 GB/s in memory, 55 GB/s to a device.
-_OF_FILES, _OF_MEMORY, _OF_DEVICE = 1 << 19, 1 << 20, 16 << 20
+# Bytes that are copied in the time that a step takes to begin: a quarter of a millisecond at 1 GB/s, or a third at 55 GB/s to a device.
+_BYTES_A_STEP, _BYTES_A_STEP_OF_DEVICE = 1 << 18, 16 << 20
 # Finer square grids take long to plan, and have far more steps than uncut ends.
 _MOST_COMPARED = 32
 _SQUARE = -1
@@ -126,8 +126,7 @@ def fitted_intervals(
             beside=beside,
         ).plan
         num_steps = sum(isinstance(each, Step) for each in plan.operations)
-        of_step = _OF_DEVICE if beside.has_engines else _OF_FILES if beside.copies_beside else _OF_MEMORY
-        return plan.moved_bytes + num_steps * of_step
+        return plan.moved_bytes + num_steps * (_BYTES_A_STEP_OF_DEVICE if beside.has_engines else _BYTES_A_STEP)
 
     most = max(1, min(hops[0].num_src, MOST_INTERVALS))
     for ahead in [True, False] if beside.copies_beside else [False]:
