@@ -13,7 +13,6 @@ from functools import cache, partial
 from typing import Literal, NamedTuple
 
 from sagann.compiler.model_program import ModelProgram
-from sagann.compiler.slices import sliced
 from sagann.graph.topology import Topology
 from sagann.plan.dynamic_program import place_by_program
 from sagann.plan.gradients import Gradients
@@ -106,9 +105,6 @@ def plan_epoch(
     Raises:
         BudgetError: a step needs more than the budget.
     """
-    if part.num_slices > 1:
-        program = sliced(program, part.num_slices)
-        gradients = gradients.over(program)
     if part.undivided:
         gradients = gradients.recomputing()
     # Pages of a map belong to a file too.

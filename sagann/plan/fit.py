@@ -9,11 +9,10 @@ from functools import cache, partial
 from itertools import pairwise
 
 from sagann.compiler.model_program import ModelProgram
-from sagann.compiler.slices import sliced
 from sagann.graph.topology import Topology
 from sagann.kernels.edge.work import Grain
 from sagann.plan.epoch import plan_epoch
-from sagann.plan.gradients import Gradients, uncut
+from sagann.plan.gradients import Gradients, undivided_of
 from sagann.plan.hops import HopSize, gathered_hops, hop_size
 from sagann.plan.intervals import CutPart, PartIntervals, cut_graph, equal_weights
 from sagann.plan.residency import BudgetError
@@ -30,14 +29,10 @@ USEFUL_INTERVALS = 16
 """Largest number of intervals to which a budget leads that an error offers. Every pass reads the rows of all intervals once for each
 interval, so an epoch takes longer with more intervals."""
 
-# Bytes that are copied in the time that a step takes to begin: a quarter of a millisecond at 1 GB/s, or a third at 55 GB/s to a device.
-_BYTES_A_STEP, _BYTES_A_STEP_OF_DEVICE = 1 << 18, 16 << 20
+# Bytes that are copied in the time that a step takes to begin: a third of a millisecond at 3 GB/s, or at 55 GB/s to a device.
+_BYTES_A_STEP, _BYTES_A_STEP_OF_DEVICE = 1 << 20, 16 << 20
 # Finer square grids take long to plan, and have far more steps than uncut ends.
 _MOST_COMPARED = 32
-_SQUARE = -1
-"Number of the shape in which all chunks are cut at both ends; others are numbered from 0."
-# Features are cut into 2, 4, ... slices, up to this power of 2.
-_MOST_HALVINGS = 4
 # The search ends when the number of intervals has doubled this many times without saving at least two percent.
 _MOST_IN_VAIN = 2
 _WORTH_IT = 0.98
@@ -57,8 +52,8 @@ def fitted_intervals(
 ) -> PartIntervals:
     """The fewest intervals that leave room to load ahead, or else of the fewest that fit the budget.
 
-    Where more than one is needed, what passes read at random lies undivided (:mod:`sagann.plan.gradients`) if that fits, and copies and
-    begins less: in memory from where it is made, or made in pieces, or in pieces of slices of the features.
+    Where more than one is needed, what passes read at random is kept undivided (:mod:`sagann.plan.gradients`) if that fits, and copies and
+    begins less.
 
     The plan's own objects count where they lie in the memory of the budget. No room is left to load ahead where nothing is copied beside
     steps. The bounds of a model that is trained fit whether or not the loss is folded. No step needs more bytes than one on a chunk of the
@@ -69,55 +64,47 @@ def fitted_intervals(
         BudgetError: no number of intervals fits; the message names the least budget that one fits, and offers one that
             :data:`USEFUL_INTERVALS` or fewer fit.
     """
+    # Features may lie in a mapped file, and chunks may be kept for picked rows. Both are copied then, so they count here.
     in_place = beside.reads_in_place(budget_bytes)
-    square = cut_part(1, cutter(program, hops[0]))
-    shapes = [] if is_square or square.exchanges else _shapes(square, program, gradients)
+    values = constants_of_stages(program) - {"x"} if in_place else frozenset()
+    undivided = frozenset() if is_square else undivided_of(program, gradients)
 
     @cache
-    def shaped(shape: int) -> tuple[ModelProgram, Gradients]:
-        if shape == _SQUARE:
-            return program, gradients
-        found = sliced(program, shapes[shape].num_slices)
-        return found, gradients.over(found).recomputing()
+    def part_of(count: int, is_square: bool) -> PartIntervals:
+        part = cut_part(count, cutter(program, hops[0], is_square=is_square))
+        return part if is_square else replace(part, undivided=undivided)
 
     @cache
-    def part_of(count: int, shape: int) -> PartIntervals:
-        part = cut_part(count, cutter(program, hops[0], is_square=shape == _SQUARE))
-        return part if shape == _SQUARE else part.shaped_as(shapes[shape])
+    def sizes_of(count: int, is_square: bool) -> dict[int, HopSize]:
+        return hop_sizes(program, hops, part_of(count, is_square), grain=beside.grain)
+
+    def own_bytes(count: int, is_square: bool) -> int:
+        part = part_of(count, is_square)
+        return plan_bytes(program, sizes_of(count, is_square), part, gradients, budget_bytes, beside)
 
     @cache
-    def sizes_of(count: int, shape: int) -> dict[int, HopSize]:
-        return hop_sizes(program, hops, part_of(count, shape), grain=beside.grain)
-
-    def own_bytes(count: int, shape: int) -> int:
-        of_shape, passes = shaped(shape)
-        return plan_bytes(of_shape, sizes_of(count, shape), part_of(count, shape), passes, budget_bytes, beside)
-
-    @cache
-    def work(count: int, shape: int) -> list[tuple[list[Step], BlockSizes]]:
-        part, (of_shape, passes) = part_of(count, shape), shaped(shape)
-        found, few = largest_hops(part, sizes_of(count, shape), walks.telling), part.largest(walks.telling)
+    def work(count: int, is_square: bool) -> list[tuple[list[Step], BlockSizes]]:
+        part = part_of(count, is_square)
+        found, few = largest_hops(part, sizes_of(count, is_square), walks.telling), part.largest(walks.telling)
         once = Schedule(BlockSizes(program, found, few.square, gradients), walks=walks)
-        # Features may lie in a mapped file, and chunks may be kept for picked rows. Both are copied then, so they count here.
-        values = constants_of_stages(of_shape) - {"x"} if in_place else frozenset()
-        read = BlockSizes(of_shape, found, few, passes, values_in_place=values)
+        passes = gradients if is_square else gradients.recomputing()
+        read = BlockSizes(program, found, few, passes, values_in_place=values)
         # A model that is only evaluated has no loss. A folded loss would take several times the rows of the result.
         epochs = [Schedule(read, folded=folded, walks=walks) for folded in ([False, True] if trains else [False])]
         runs = [each.epoch() if trains else each.forward() for each in epochs]
         return [(list(once.constants()), once.sizes), *((list(steps), read) for steps in runs)]
 
     @cache
-    def needed(count: int, *, shape: int, ahead: bool) -> int:
-        most = max(needed_bytes(steps, read.of, ahead=ahead) for steps, read in work(count, shape))
-        return own_bytes(count, shape) + most
+    def needed(count: int, *, is_square: bool, ahead: bool) -> int:
+        most = max(needed_bytes(steps, read.of, ahead=ahead) for steps, read in work(count, is_square))
+        return own_bytes(count, is_square) + most
 
-    @cache
-    def cost(count: int, shape: int) -> int:
+    def cost(count: int, is_square: bool) -> int:
         """Bytes that an epoch copies, and those that are copied in the time that its steps take to begin."""
         plan = plan_epoch(
             program,
-            sizes_of(count, shape),
-            part_of(count, shape),
+            sizes_of(count, is_square),
+            part_of(count, is_square),
             budget_bytes,
             gradients=gradients,
             trains=trains,
@@ -130,41 +117,22 @@ def fitted_intervals(
 
     most = max(1, min(hops[0].num_src, MOST_INTERVALS))
     for ahead in [True, False] if beside.copies_beside else [False]:
-        count = least_count(partial(needed, shape=_SQUARE, ahead=ahead), budget_bytes, most)
-        fits = needed(count, shape=_SQUARE, ahead=ahead) <= budget_bytes
-        best: tuple[int, int] | None = None
-        for shape in range(len(shapes)) if count > 1 or not fits else ():
-            found = least_count(partial(needed, shape=shape, ahead=ahead), budget_bytes, most)
-            is_fine = fits and found > max(count, USEFUL_INTERVALS)
-            if not is_fine and needed(found, shape=shape, ahead=ahead) <= budget_bytes:
-                # Shapes come in the order in which rows take less memory, and passes begin more often.
-                if best is not None and cost(found, shape) > cost(*best):
-                    break
-                best = found, shape
-        if best is not None and (not fits or count > _MOST_COMPARED or cost(*best) <= cost(count, _SQUARE)):
-            return part_of(*best)
+        count = least_count(partial(needed, is_square=True, ahead=ahead), budget_bytes, most)
+        fits = needed(count, is_square=True, ahead=ahead) <= budget_bytes
+        if undivided and not part_of(1, True).exchanges and (count > 1 or not fits):
+            uncut = least_count(partial(needed, is_square=False, ahead=ahead), budget_bytes, most)
+            if needed(uncut, is_square=False, ahead=ahead) <= budget_bytes and (
+                not fits or count > _MOST_COMPARED or cost(uncut, False) <= cost(count, True)
+            ):
+                return part_of(uncut, False)
         if fits:
-            return part_of(count, _SQUARE)
-    roomy = partial(needed, shape=_SQUARE, ahead=beside.copies_beside)
+            return part_of(count, True)
+    roomy = partial(needed, is_square=True, ahead=beside.copies_beside)
     offered_bytes = roomy(least_count(roomy, 0, min(most, USEFUL_INTERVALS)))
-    alone = [(step, read) for steps, read in work(count, _SQUARE) for step in steps]
+    alone = [(step, read) for steps, read in work(count, True) for step in steps]
     step, read = max(alone, key=lambda pair: needed_bytes(pair[:1], pair[1].of))
     error = BudgetError.of_step(budget_bytes, step, read.of, count, offered_bytes=offered_bytes)
-    raise error.beside(own_bytes(count, _SQUARE), budget_bytes)
-
-
-def _shapes(square: PartIntervals, program: ModelProgram, gradients: Gradients) -> list[PartIntervals]:
-    """The ways in which rows that passes read at random may lie undivided, where all of them may: whole, in pieces, and in slices of pieces."""
-    found = [
-        uncut(square, program, gradients, in_pieces=in_pieces, num_slices=num_slices)
-        for in_pieces, num_slices in [
-            (False, 1),
-            (True, 1),
-            *((True, 2**number) for number in range(1, _MOST_HALVINGS + 1)),
-        ]
-        if num_slices == 1 or sliced(program, num_slices) is not program
-    ]
-    return [each for each in found if each.undivided]
+    raise error.beside(own_bytes(count, True), budget_bytes)
 
 
 def cutter(

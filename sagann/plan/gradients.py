@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from copy import copy
-from dataclasses import replace
 
 from torch import fx
 
 from sagann.compiler.model_program import BatchMeans, Gather, ModelProgram
 from sagann.compiler.program import Stage
-from sagann.compiler.slices import sliced
 from sagann.compiler.vjp import BackwardPass
 from sagann.kernels.edge.function import EdgeFunction
-from sagann.plan.intervals import PartIntervals
 
 
 class Gradients:
@@ -30,7 +27,7 @@ class Gradients:
         "Names of the means of the links, by the names of means and of scales."
         self.shared = parameters | {*program.param.outputs, *self._means}
         "Names of values that all vertices share: parameters, values that depend on parameters alone, and means over all rows with their scales."
-        self.wanted_x, self._trained = wanted_x, trained
+        self.wanted_x = wanted_x
         self._hands_on = True
         self._forms = program.forms
         self._leading = set(parameters if trained is None else trained) | ({"x"} if wanted_x else set())
@@ -39,12 +36,8 @@ class Gradients:
         for number, stage in enumerate(program.stages):
             self._leading |= self._made_of_leading(stage)
             link = program.links[number] if number < len(program.links) else None
-            if link is not None and read_by(link) & self._leading:
+            if link is not None and _read_by(link) & self._leading:
                 self._leading |= {link.result, link.scales} if isinstance(link, BatchMeans) else {link.result}
-
-    def over(self, program: ModelProgram) -> Gradients:
-        """The same, of a program with the same parameters."""
-        return Gradients(program, wanted_x=self.wanted_x, trained=self._trained)
 
     def recomputing(self) -> Gradients:
         """The same, where no backward pass leaves gradients of edges for another, because they go over other chunks."""
@@ -103,27 +96,11 @@ class Gradients:
         return gather.edges.backward.passes(wanted, hands_on=self._hands_on) if wanted else ()
 
 
-def read_by(link: Gather | BatchMeans) -> set[str]:
+def _read_by(link: Gather | BatchMeans) -> set[str]:
     """The values that a link reads, without edge data."""
     if isinstance(link, BatchMeans):
         return set(link.values)
     return {name for name, side in zip(link.inputs, link.edges.sides, strict=True) if side != "edge"}
-
-
-def uncut(
-    part: PartIntervals,
-    program: ModelProgram,
-    gradients: Gradients,
-    *,
-    in_pieces: bool | None = None,
-    num_slices: int = 0,
-) -> PartIntervals:
-    """Intervals with all undivided that an epoch's passes read at random, made in pieces and by slices or not, by default as the part says."""
-    in_pieces = part.in_pieces if in_pieces is None else in_pieces
-    num_slices = num_slices or part.num_slices
-    program = sliced(program, num_slices)
-    undivided = undivided_of(program, gradients.over(program))
-    return replace(part, undivided=undivided, in_pieces=in_pieces, num_slices=num_slices)
 
 
 def undivided_of(program: ModelProgram, gradients: Gradients) -> frozenset[tuple[str, str]]:

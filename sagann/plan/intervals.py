@@ -5,9 +5,7 @@ of the halo are apart, and come in the same order, so the own ones are as in one
 one owner. A whole graph is a part without a halo, whose rows nobody else needs.
 
 Rows that edges read at random may lie undivided: in one block with the rows of all intervals, which stages make and read interval by interval.
-A pass over the edges then has a chunk for each interval of its own rows, and reads no row twice (:mod:`sagann.plan.gradients`). Where such
-blocks do not fit while stages make them, they are made in pieces: stages make and read blocks of one interval, which lie side by side outside of
-the device, so that a pass loads them as one block.
+A pass over the edges then has a chunk for each interval of its own rows, and reads no row twice (:mod:`sagann.plan.gradients`).
 """
 
 from __future__ import annotations
@@ -21,7 +19,7 @@ from itertools import pairwise
 from torch import Tensor
 
 from sagann.errors import InputError
-from sagann.plan.steps import ALL, Block
+from sagann.plan.steps import ALL
 
 
 def equal_vertices(num_vertices: int, count: int) -> tuple[int, ...]:
@@ -106,10 +104,6 @@ class PartIntervals:
     "Number of workers."
     undivided: frozenset[tuple[str, str]] = frozenset()
     "Kinds and names of the blocks that have the rows of all own vertices; only where there are no other workers."
-    in_pieces: bool = False
-    "Whether stages make and read undivided rows in blocks of one interval, so that passes alone have the undivided blocks in memory."
-    num_slices: int = 1
-    "Number of slices of the features over which passes go one after the other (:mod:`sagann.compiler.slices`)."
     num_in_all: int | None = None
     "Number of rows of an undivided block; by default as many as all intervals have."
 
@@ -121,11 +115,7 @@ class PartIntervals:
     @property
     def square(self) -> PartIntervals:
         """The same intervals, where nothing lies undivided and all chunks are cut at both ends."""
-        return replace(self, undivided=frozenset(), in_pieces=False, num_slices=1)
-
-    def shaped_as(self, other: PartIntervals) -> PartIntervals:
-        """The same intervals, with what another part has undivided, in pieces and in slices."""
-        return replace(self, undivided=other.undivided, in_pieces=other.in_pieces, num_slices=other.num_slices)
+        return replace(self, undivided=frozenset())
 
     @property
     def rows(self) -> Mapping[int, int]:
@@ -135,12 +125,7 @@ class PartIntervals:
 
     def holding(self, kind: str, name: str, interval: int) -> int:
         """The number of the block that has an interval's rows of a kind and name: the interval's own, or :data:`ALL`."""
-        return ALL if not self.in_pieces and (kind, name) in self.undivided else interval
-
-    def home(self, block: Block) -> Block:
-        """The undivided block of which a block is a piece, or else the block itself."""
-        is_piece = self.in_pieces and (block.kind, block.name) in self.undivided
-        return block._replace(interval=ALL) if is_piece else block
+        return ALL if (kind, name) in self.undivided else interval
 
     @property
     def own(self) -> range:
@@ -185,8 +170,9 @@ class PartIntervals:
             rank=self.rank,
             sent={(interval, rank): number for interval in range(count) for rank, number in needed.items()},
             num_workers=self.num_workers,
+            undivided=self.undivided,
             num_in_all=self.num_vertices,
-        ).shaped_as(self)
+        )
 
 
 CutOwn = Callable[[int], Sequence[int]]

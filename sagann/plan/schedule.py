@@ -18,7 +18,6 @@ from itertools import product
 from sagann.compiler.model_program import BatchMeans, Gather
 from sagann.compiler.vjp import BackwardPass
 from sagann.plan.exchanges import Exchanges, travelling
-from sagann.plan.gradients import read_by
 from sagann.plan.sizes import BlockSizes
 from sagann.plan.step_blocks import StepBlocks
 from sagann.plan.steps import ALL, Block, BlockKind, Exchanged, Step
@@ -55,8 +54,6 @@ class Schedule:
             self._exchanges = Exchanges.of(self.program, self.gradients)
             self._constant_exchanges = Exchanges.of(self.program, self.gradients, constant=True)
         self._last = len(self.program.links)
-        self._completing = [self._first_reader(number) for number in range(self._last)]
-        "For each link, the stage with whose gradient that of the link's result is complete."
         # Undivided blocks that have rows of some intervals already.
         self._begun: set[Block] = set()
         self._blocks = StepBlocks(sizes, selects=selects)
@@ -218,7 +215,7 @@ class Schedule:
             taken = self.sizes.transform_grad_bytes(number, interval, of_loss=True)
             yield Step("transform_loss", number, interval, reads=reads, writes=grads, temporary_bytes=taken)
             if trains:
-                yield from self._prepare_grads(number, interval, given)
+                yield from self._prepare_grad(number - 1, interval, given)
             return
         saved = self._saved(number, interval) if trains else ()
         writes = (*self._blocks.values(stage.outputs, interval), *saved)
@@ -316,15 +313,7 @@ class Schedule:
             taken = self.sizes.transform_grad_bytes(number, interval, saved=bool(saved))
             yield Step("transform_grad", number, interval, reads=reads, writes=grads, temporary_bytes=taken)
             now |= set(given)
-        yield from self._prepare_grads(number, interval, now)
-
-    def _first_reader(self, number: int) -> int:
-        """The first stage that may read the result of a link, where no link before it does."""
-        links, stages, result = self.program.links, self.program.stages, self.program.links[number].result
-        stage = number + 1
-        while stage < self._last and not stages[stage].outputs and result not in read_by(links[stage]):
-            stage += 1
-        return stage
+        yield from self._prepare_grad(number - 1, interval, now)
 
     def _saved(self, number: int, interval: int) -> tuple[Block, ...]:
         """The block that a stage saves for its gradient, if it does."""
@@ -400,14 +389,10 @@ class Schedule:
             late=frozenset(self.part.halo if exchanges.before(number) else ()),
         )
 
-    def _prepare_grads(self, number: int, interval: int, reached: Collection[str]) -> Iterator[Step]:
-        """Compute what the backwards of gathers read of a destination interval, whose gradients are complete with that of a stage."""
-        for link in reversed(range(number)):
-            if self._completing[link] == number:
-                yield from self._prepare_grad(link, interval, reached)
-
-    def _prepare_grad(self, number: int, interval: int, reached: Collection[str]) -> Iterator[Step]:
+    def _prepare_grad(self, number: int, interval: int, reached: set[str] | Sequence[str]) -> Iterator[Step]:
         """Compute the tensors that a gather's backward reads of a destination interval, whose gradient is complete."""
+        if number < 0:
+            return
         gather = self.program.links[number]
         if isinstance(gather, BatchMeans) or gather.result not in reached or not self.gradients.passes(gather):
             return

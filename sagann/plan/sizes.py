@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -27,19 +26,7 @@ from sagann.plan.steps import ALL, UNLIMITED, Beside, Block, Step, uncut_ends
 
 # Operators by what their gradient reads. The result of these is a view of an operand,
 _ALIASES = frozenset(
-    [
-        "view",
-        "reshape",
-        "unsqueeze",
-        "squeeze",
-        "expand",
-        "slice",
-        "split_with_sizes",
-        "permute",
-        "select",
-        "t",
-        "detach",
-    ]
+    ["view", "reshape", "unsqueeze", "squeeze", "expand", "slice", "permute", "select", "t", "detach"]
 )
 # the gradient of these reads the result alone,
 _FROM_RESULT = frozenset(["relu", "sigmoid", "tanh", "exp", "sqrt", "_softmax"])
@@ -94,7 +81,7 @@ def _kept(stage: Stage, gradients: Gradients) -> list[int]:
         if node.op != "call_function" or node not in wanted:
             continue
         name = str(getattr(node.target, "overloadpacket", node.target)).rpartition(".")[2]
-        if name in _ALIASES or node.target is operator.getitem:
+        if name in _ALIASES:
             alias[node] = alias.get(node.all_input_nodes[0], node.all_input_nodes[0])
             continue
         if node.target is linear:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
-from sagann.compiler.slices import sliced
 from sagann.graph import Graph, Topology
 from sagann.nn import ModelConfig, build_model
 from sagann.plan.fit import hop_sizes
-from sagann.plan.gradients import uncut
+from sagann.plan.gradients import undivided_of
 from sagann.plan.intervals import PartIntervals
 from sagann.plan.schedule import Schedule
 from sagann.plan.selection import NEVER, Selection
@@ -66,20 +66,13 @@ def tight(
     selection: Selection = NEVER,
     traversal: Traversal | None = None,
     is_square: bool = True,
-    in_pieces: bool = False,
-    num_slices: int = 1,
 ) -> StreamedModel:
     """The model streamed with no more than the hungriest step takes; chunks are cut at both ends, or what passes read at random is not."""
     program, roomy, _ = StreamedModel(model, hops, bounds).plan(x)
     square = PartIntervals.of_graph(bounds)
-    gradients, part, epochs = roomy.gradients, square, program
-    if not is_square:
-        part = uncut(square, program, gradients, in_pieces=in_pieces, num_slices=num_slices)
-    if part.undivided:
-        epochs = sliced(program, num_slices)
-        gradients = gradients.over(epochs).recomputing()
+    part = square if is_square else replace(square, undivided=undivided_of(program, roomy.gradients))
     sizes = hop_sizes(program, hops, part, selection)
-    of_epochs = BlockSizes(epochs, sizes, part, gradients)
+    of_epochs = BlockSizes(program, sizes, part, roomy.gradients if is_square else roomy.gradients.recomputing())
     schedules = [
         Schedule(of_epochs, folded=folded, traversal=traversal, selects=selection != NEVER)
         for folded in (False, True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
@@ -27,7 +28,7 @@ from sagann.kernels.edge import check_dialect
 from sagann.kernels.seeds import drawn_seed
 from sagann.plan.epoch import MEMORY_POLICIES, MemoryPolicy, Planned, plan_constants, plan_epoch
 from sagann.plan.fit import fitted_intervals
-from sagann.plan.gradients import Gradients, uncut
+from sagann.plan.gradients import Gradients, undivided_of
 from sagann.plan.intervals import PartIntervals
 from sagann.plan.residency import BudgetError
 from sagann.plan.selection import NEVER, Selection
@@ -231,9 +232,11 @@ class StreamedModel(nn.Module):
         """A plan of undivided rows if the intervals were cut for that, and it fits this program."""
         square = self._part.square
         # Whatever is trained later.
-        gradients = Gradients(program, wanted_x=needs_gradient(x))
-        part = uncut(self._part, program, gradients) if self._part.undivided else square
-        if part.undivided:
+        undivided = (
+            undivided_of(program, Gradients(program, wanted_x=needs_gradient(x))) if self._part.undivided else None
+        )
+        if undivided:
+            part = replace(self._part, undivided=undivided)
             with suppress(BudgetError):
                 return plan_epoch(program, self._chunks.sizes(program, part), part, self.budget_bytes, **given)
         return plan_epoch(program, self._chunks.sizes(program, square), square, self.budget_bytes, **given)

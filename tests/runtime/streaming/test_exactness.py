@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -16,18 +15,15 @@ from sagann.plan import equal_vertices
 from sagann.plan.fit import cutter
 from sagann.plan.gradients import Gradients, undivided_of
 from sagann.plan.intervals import PartIntervals
-from sagann.plan.spec import verify
 from sagann.plan.sweeps import Traversal
 from sagann.runtime.streaming.capturing import captured
 from sagann.runtime.streaming.streamed import StreamedModel
 from sagann.saga import Edge, SagaLayer
 from tests.graphs import labelled_graph
-from tests.runtime.streams import WIDE, in_double, partial_loss, tight, zoo_model
+from tests.runtime.streams import WIDE, in_double, partial_loss, tight
 from tests.tolerances import assert_close, largest
 from tests.zoo import DISTINCT
 
-SLICED = ("gcn", "sage", "ggnn", "gated-gcn", "rgcn", "appnp")
-"Models in which the edges of some layer compute every feature, or head, by itself, and whose backward asks for no ids of edges."
 LIMITS = {torch.float64: 1e-11, torch.float32: 1e-5}
 "Of a loss, and of each gradient, relative to the largest gradient."
 
@@ -71,34 +67,6 @@ def test_every_order_and_cut_of_every_model_has_the_numbers_of_one_interval(name
                 assert float((mine - expected).abs().max()) <= limit * scale, (bounds, traversal)
     # Of so small a graph some plans have nothing that must go.
     assert name == "appnp" or sum(stored) > len(stored) // 2
-
-
-@pytest.mark.parametrize("name", DISTINCT)
-def test_pieces_have_the_bits_of_rows_that_lie_undivided_and_slices_their_numbers(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # Of these narrow rows, slices of single features.
-    monkeypatch.setattr("sagann.compiler.slices.FEATURES", 1)
-    torch.manual_seed(0)
-    model, hops, x = zoo_model(name)
-    x.requires_grad_()
-    found, num_links = [], []
-    for in_pieces, num_slices, spill in ((False, 1, None), (True, 1, None), (True, 3, None), (True, 2, tmp_path)):
-        options = {"is_square": False, "in_pieces": in_pieces, "num_slices": num_slices, "spill": spill}
-        streamed = tight(model, hops, x, bounds=(0, 20, 31, 53), **options)
-        planned = streamed.plan(x, folded=True)
-        verify(planned.plan)
-        num_links.append(len(planned.program.links))
-        loss, gradients = epoch(streamed, x)
-        found.append([streamed(x).detach(), loss, *gradients])
-        streamed.close()
-    assert (num_links[2] > num_links[3] > num_links[1]) == (name in SLICED)
-    assert all(map(torch.equal, found[1], found[0]))
-    for others in found[2:]:
-        # A pass sums as without slices. Other sweeps in zigzag change the order of intervals in the gradients of weights.
-        assert torch.equal(others[0], found[0][0])
-        for ours, expected in zip(others, found[0], strict=True):
-            assert_close(ours, expected, scale=largest(*found[0][2:]))
 
 
 class _BothEnds(SagaLayer):
