@@ -267,9 +267,9 @@ def _sure_sentence(contests: Mapping[str, Sequence[Record]], streamed: Sequence[
         float(row["measured MiB"]) - float(row["budget MiB"]) for row in limited if row["epoch"] == ON_DISK
     )
     return (
-        f"In {sound} of {compared} comparisons, its losses are those of PyG and DGL; within a budget they differ from those in memory by at most\n"
-        f"{differing:.0e} (float32). A process holds at most {math.ceil(round(beyond, 1))} MiB beyond its budget: weights, gradients, moments of "
-        "Adam, the C library."
+        f"Its losses equal those of PyG and DGL in {sound} of {compared} comparisons. Training within a budget changes losses by at most "
+        f"{differing:.0e}\n(float32), and a process holds at most {math.ceil(round(beyond, 1))} MiB beyond its budget: weights, gradients, Adam's "
+        "moments, the C library."
     )
 
 

@@ -121,7 +121,7 @@ def main(given: Sequence[str] | None = None) -> int:
     machine = published_machine(arguments.machine)
     print("# HyScale-GNN by simulation\n")
     print(f"`{command_line('bench.hyscale', given)}`; rates of {machine.name}.\n")
-    for section in (_epochs, _effects, _steps, _scale):
+    for section in (epochs, _effects, _steps, _scale):
         print("\n".join(section(machine)), end="\n\n")
     return 0
 
@@ -137,7 +137,8 @@ def error_of(prediction: Prediction, case: Case) -> float:
     return prediction.epoch_s / case.paper_s - 1
 
 
-def _epochs(machine: Machine) -> Iterator[str]:
+def epochs(machine: Machine) -> Iterator[str]:
+    """The section of Table VI."""
     found = [(case, epoch_of(machine, case)) for case in CASES]
     errors = [abs(error_of(prediction, case)) for case, prediction in found]
     yield "## Epochs of Table VI\n"

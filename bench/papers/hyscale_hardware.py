@@ -1,9 +1,9 @@
 """HyScale-GNN's kernels by their clock: ``python -m bench.papers.hyscale_hardware``.
 
-Prints Markdown: the resources of the design on an Alveo U250 beside Table IV, and milliseconds of a mini-batch for other numbers of scatter PEs,
-multiply-accumulators and rows of the window (Sec. VI-B: n = 8, m = 2048). No board is used: seconds are the cycles of the clock model, which
+Prints Markdown: the resources of the design on an Alveo U250 beside Table IV, the epochs of Table VI by the clock, as `python -m bench.hyscale`
+does, and milliseconds of a mini-batch for other numbers of scatter PEs, multiply-accumulators and rows of the window (Sec. VI-B: n = 8, m = 2048). No board is used: seconds are the cycles of the clock model, which
 tests compare with the circuits, at the paper's 300 MHz. A mini-batch is drawn once, with the numbers of vertices and edges expected by degree
-laws. `python -m bench.hyscale` has the epochs of Table VI by the clock.
+laws.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 
-from bench.hyscale.__main__ import CASES, MACHINE, SEEDS, Case
+from bench.hyscale.__main__ import CASES, MACHINE, SEEDS, Case, epochs
 from bench.pages import command_line, head, parser_of, row
 from sagann.hardware import Hop, KernelDesign, Training
 from sagann.hardware.draw import drawn_hops, training_cycles
@@ -37,6 +37,7 @@ def main(given: Sequence[str] | None = None) -> int:
     print("# Hardware kernels of HyScale-GNN by their clock\n")
     print(f"`{command_line('bench.papers.hyscale_hardware', given)}`\n")
     print("\n".join(_resources()), end="\n\n")
+    print("\n".join(epochs(published_machine(MACHINE))), end="\n\n")
     jobs = {f"{case.dataset}, {case.model}": mini_batch(case) for case in two_layers()}
     found = {name: dict(sweep(training, hops)) for name, (training, hops) in jobs.items()}
     print("\n".join(_sweep(found)), end="\n\n")
@@ -103,7 +104,7 @@ def _resources() -> Iterator[str]:
     yield head(("resource", "paper", "with the vendor's operators", "without operators", "with own", "number"))
     for name, part in PAPER.items():
         without_any, with_own = (each.of(ALVEO_U250)[name] for each in (rest, own))
-        # Of the vendor's, LUTs are not known, and memories are those of the design.
+        # The LUTs of the vendor's operators are unknown; the memories do not depend on the operators.
         parts = {"lut": "-", "dsp": f"{vendor / ALVEO_U250.dsp:.0%}"}
         cells = [f"{part:.0%}", parts.get(name, f"{without_any:.0%}"), f"{without_any:.0%}", f"{with_own:.0%}"]
         yield row([name.upper(), *cells, f"{getattr(own, name):,.10g}"])

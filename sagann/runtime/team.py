@@ -26,9 +26,13 @@ class Team:
         """Whether this process writes the run folder and reports."""
         return self.rank == 0
 
+    def bounds_of(self, count: int) -> list[int]:
+        """First unit, of so many, that each process computes, and ``count``."""
+        return [count * rank // self.size for rank in range(self.size + 1)]
+
     def share_of(self, count: int) -> slice:
         """The units, of so many, that this process computes."""
-        return slice(count * self.rank // self.size, count * (self.rank + 1) // self.size)
+        return slice(*self.bounds_of(count)[self.rank : self.rank + 2])
 
     def together(self, doing: str) -> AbstractContextManager[None]:
         """Inside the ``with`` block, which all enter at the same time, an error of sagann at one process ends all of them, naming it."""

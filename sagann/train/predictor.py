@@ -189,11 +189,8 @@ class Predictor:
     def logits(self, prepared: PreparedGraph, *, splits: Collection[str] = SPLIT_NAMES) -> Tensor:
         """What is measured, without dropout: outputs [num_vertices, C], or [num_graphs, C]; scores of the links of some splits."""
         with evaluating(self.model):
-            rows = self._gathered(self.runner(prepared))
+            rows = self.runner(prepared).all_outputs()
             return self.head.outputs(rows, prepared.graph, splits) if self._gets_results else rows
-
-    def _gathered(self, runner: Runner) -> Tensor:
-        return runner.all_outputs()
 
     @property
     def _gets_results(self) -> bool:
@@ -240,7 +237,7 @@ class Predictor:
         pairs = self.head.check_request(known, probabilities=probabilities, links=links)
         prepared = self._prepared(graph)
         with evaluating(self.model):
-            rows = self._gathered(self.runner(prepared))
+            rows = self.runner(prepared).all_outputs()
             return self.head.predict(rows, prepared.graph, probabilities=probabilities, links=pairs)
 
     def embed(self, graph: Graph | PreparedGraph) -> Tensor:

@@ -328,8 +328,7 @@ class ByGraphs(Runner):
 
     @property
     def bounds(self) -> Sequence[int]:
-        count, size = self.prepared.graph.num_graphs, self.team.size
-        return [count * rank // size for rank in range(size + 1)]
+        return self.team.bounds_of(self.prepared.graph.num_graphs)
 
     @property
     def vertex_bounds(self) -> Sequence[int]:

@@ -20,7 +20,7 @@ U250 = published_machine(hyscale.MACHINE)
 
 
 def test_epochs_are_counted_as_the_table_says() -> None:
-    section = "\n".join(hyscale._epochs(U250))
+    section = "\n".join(hyscale.epochs(U250))
     for row, case in zip(rows_of(section, hyscale.EPOCH_COLUMNS), CASES, strict=True):
         simulated, error = float(row["simulated s"]), float(row["error"].rstrip("%")) / 100
         assert simulated / case.paper_s - 1 == pytest.approx(error, abs=0.02)
