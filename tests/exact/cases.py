@@ -239,7 +239,7 @@ BATCHES: dict[str, dict[str, Any]] = {
     "links": {"sample": (3, 2), "batch_size": 61, "task": "link-prediction", "negatives": 2},
     "graphs": {"batch_size": 7},
 }
-"Options of runs in batches, which divide unevenly among workers, and the last of which has fewer seeds than workers."
+"Options of runs in batches, which divide unevenly among workers, and the last of which has fewer seeds than three workers."
 
 
 def numbers_of_batches(name: str, workers: Any = None) -> Numbers:

@@ -32,6 +32,7 @@ def test_what_the_table_says_trains_and_the_rest_is_refused(tmp_path: Path) -> N
         # A budget and workers change no number.
         steps = source.removesuffix(" and `--memory`") if "sample" in source else "all at once"
         expected = found[task, steps, "one device"]
+        assert isinstance(expected, float), expected
         assert outcome == pytest.approx(expected, rel=1e-5), (task, source, placement)
 
 
