@@ -1,3 +1,5 @@
+"""Options of commands, the rates that `sagann machine` shows, and the findings of `sagann doctor`."""
+
 from __future__ import annotations
 
 import sys

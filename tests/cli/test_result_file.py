@@ -1,3 +1,5 @@
+"""Files of results, and the code and message of a command that fails."""
+
 from __future__ import annotations
 
 import csv

@@ -15,6 +15,7 @@ from tests.compiler.layers import Layer, assert_compiles_right, program_of, resu
 from tests.graphs import odd_topologies, topology_of
 
 ENDS: dict[str, Callable[[Layer, Any], Any]] = {
+    "relu": lambda _, e: F.relu(e.src * e.dst),
     "silu": lambda _, e: F.silu(e.src * e.dst),
     "mish": lambda _, e: F.mish(e.src * e.dst),
     "hardswish": lambda _, e: F.hardswish(e.src * e.dst),
@@ -54,6 +55,7 @@ def test_ends_of_the_range_are_those_of_pytorch(name: str, dialect: Any, dtype: 
 
 KINKS: dict[str, Callable[[Layer, Any], Any]] = {
     "logsigmoid": lambda _, e: F.logsigmoid(e.src * e.dst),
+    "relu": lambda _, e: F.relu(e.src * e.dst) + F.relu(e.src + e.dst),
     "relu6": lambda _, e: F.relu6(e.src * e.dst) + F.relu6(e.src + e.dst),
     "hardtanh": lambda _, e: F.hardtanh(e.src * e.dst) + F.hardtanh(e.src + e.dst, -3, 3),
     "hardsigmoid": lambda _, e: F.hardsigmoid(e.src * e.dst) + F.hardsigmoid(e.src + e.dst),

@@ -233,13 +233,13 @@ def numbers_of(model: str, graph: str, mode: str, *, dtype: torch.dtype = torch.
 
 
 BATCHES: dict[str, dict[str, Any]] = {
-    "vertices": {"sample": (3, 2), "batch_size": 7},
-    "vertices, hot tier": {"sample": (3, 2), "batch_size": 7, "hot": "20%"},
-    "vertices, made one by one": {"sample": (3, 2), "batch_size": 7, "batches_ahead": 0},
-    "links": {"sample": (3, 2), "batch_size": 9, "task": "link-prediction", "negatives": 2},
+    "vertices": {"sample": (3, 2), "batch_size": 13},
+    "vertices, hot tier": {"sample": (3, 2), "batch_size": 13, "hot": "20%"},
+    "vertices, made one by one": {"sample": (3, 2), "batch_size": 13, "batches_ahead": 0},
+    "links": {"sample": (3, 2), "batch_size": 61, "task": "link-prediction", "negatives": 2},
     "graphs": {"batch_size": 7},
 }
-"Options of runs in batches, which divide unevenly among workers, and the last of which has fewer seeds than workers."
+"Options of runs in batches, which divide unevenly among workers, and the last of which has fewer seeds than three workers."
 
 
 def numbers_of_batches(name: str, workers: Any = None) -> Numbers:

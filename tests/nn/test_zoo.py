@@ -1,3 +1,5 @@
+"""Models of the zoo: shapes, settings, bits by any number of threads; and what is refused of a model before it runs."""
+
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -151,10 +153,10 @@ def test_models_of_edge_types_train_on_features_with_dropout(model: str, is_spar
 aten = torch.ops.aten
 
 # The activation of gat and the gradient of gin's eps are PyTorch's, which cuts them by the number of threads.
-MODELS = ("gcn", "maxpool-gcn", "gated-gcn", "ggnn", "sage")
+BY_OUR_KERNELS = ("gcn", "maxpool-gcn", "gated-gcn", "ggnn", "sage")
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def threads() -> Iterator[None]:
     before = torch.get_num_threads()
     with using_engine(CompiledEngine(dialect="cpu")):
@@ -193,7 +195,8 @@ def trained(name: str, graph: Graph, num_threads: int) -> list[torch.Tensor]:
     return found
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.usefixtures("threads")
+@pytest.mark.parametrize("name", BY_OUR_KERNELS)
 def test_a_model_of_the_zoo_trains_to_the_same_bits_by_any_number_of_threads(name: str) -> None:
     graph = demo_graph()
     expected = trained(name, graph, 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import partial
 from pathlib import Path
 
@@ -61,6 +62,6 @@ def test_a_worker_that_is_killed_ends_the_others_and_leaves_nothing(folder: Path
     assert (folder / "codes.txt").read_text() == "1 -9"
     text = (folder / "died-0.txt").read_text()
     assert text.startswith("worker 1 is gone: its connection was lost")
-    assert "while adding " in text or "while exchanging gradients of the halo" in text
+    assert re.search("while (adding (losses|gradients)|exchanging gradients of the halo)", text)
     assert not (folder / "run").exists()
     assert not (folder / "spill").exists()
