@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     )
     from sagann.graph import Graph as Graph, Topology as Topology
     from sagann.interop import load_dataset as load_dataset
-    from sagann.kernels.typed_linear import typed_linear as typed_linear
+    from sagann.kernels.dense import typed_linear as typed_linear
     from sagann.nn import GNN as GNN, ModelConfig as ModelConfig, build_model as build_model
     from sagann.runtime.loading import GraphBatches as GraphBatches, MiniBatches as MiniBatches
     from sagann.runtime.streaming.stream import stream as stream
@@ -62,7 +62,7 @@ __all__ = [
             "errors": "CheckpointError DatasetError InputError LayerError SagannError",
             "graph": "Graph Topology",
             "interop": "load_dataset",
-            "kernels.typed_linear": "typed_linear",
+            "kernels.dense": "typed_linear",
             "nn": "GNN ModelConfig build_model",
             "runtime.loading": "GraphBatches MiniBatches",
             "runtime.streaming.stream": "stream",

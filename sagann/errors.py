@@ -7,8 +7,14 @@ and one message. Any other exception is our own fault (exit code 1).
 from __future__ import annotations
 
 import difflib
+import linecache
+import os
+import sys
+import traceback
 from collections.abc import Iterable, Sequence
-from functools import partial
+from functools import cache, lru_cache, partial
+from importlib.util import find_spec
+from pathlib import Path
 
 
 class SagannError(Exception):
@@ -94,6 +100,42 @@ def in_one_line(error: BaseException) -> str:
     """The class of an error and the first line of its text."""
     kind = type(error).__name__
     return f"{kind}: {first_line(error)}" if str(error).strip() else kind
+
+
+def users_line() -> str:
+    """The innermost line of the stack that is the user's: "file:line: code"."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_not_the_users()):
+        frame = frame.f_back
+    return _format_line(frame.f_code.co_filename, frame.f_lineno)
+
+
+def line_of_error(error: BaseException, otherwise: str = "the layer") -> str:
+    """The innermost line of an error that is the user's, or PyG's where all are; ``otherwise`` where there is none."""
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if not frame.filename.startswith(_not_the_users())
+    ]
+    frames = [frame for frame in frames if f"{os.sep}torch_geometric{os.sep}" not in frame.filename] or frames
+    return _format_line(frames[-1].filename, frames[-1].lineno or 0) if frames else otherwise
+
+
+@cache
+def _not_the_users() -> tuple[str, ...]:
+    """Folders of PyTorch, which may not be imported here, and of our packages that call functions of the user's."""
+    torch = find_spec("torch")
+    assert torch
+    assert torch.origin
+    ours = (Path(__file__).parent / name for name in ("saga", "compiler", "kernels", "interop", "runtime"))
+    # With a separator: torch_geometric is none of these.
+    return tuple(f"{folder}{os.sep}" for folder in (Path(torch.origin).parent, *ours))
+
+
+@lru_cache(maxsize=1024)
+def _format_line(filename: str, lineno: int) -> str:
+    source = linecache.getline(filename, lineno).strip()
+    return f"{Path(filename).name}:{lineno}: {source[:100]}"
 
 
 def printable(line: str) -> str:

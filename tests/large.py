@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from torch import Tensor
 
-from sagann.kernels import feature_rows, memory
+from sagann.kernels import dense, memory
 from sagann.runtime import gather
 
 
@@ -15,10 +15,10 @@ from sagann.runtime import gather
 def small_inputs_count_as_large() -> Iterator[None]:
     """Pooled memory, products by blocks and fused rows wherever a test computes anything."""
     with pytest.MonkeyPatch.context() as patch:
-        for module in (memory, feature_rows):
+        for module in (memory, dense):
             patch.setattr(module, "SMALLEST_BYTES", 1)
         patch.setattr(gather, "SMALLEST_PASS_BYTES", 1)
-        patch.setattr(feature_rows, "block_rows", _a_third_of_the_rows)
+        patch.setattr(dense, "block_rows", _a_third_of_the_rows)
         yield
 
 

@@ -33,15 +33,19 @@ from sagann.compiler.stages import OVERWRITING, fused_rows
 from sagann.compiler.trace import PLAINER, is_of_rows, without_log
 from sagann.compiler.vjp import Backward
 from sagann.errors import in_one_line
-from sagann.kernels import feature_rows
+from sagann.kernels import dense
 from sagann.kernels.accumulators import SUM, Gathering
 from sagann.kernels.edge.function import EdgeFunction, Input, Side, lanes
 from sagann.kernels.row_dropout import dropout
 
+_aten = torch.ops.aten
+_REDUCTIONS = frozenset([_aten.sum.dim_IntList, _aten.mean.dim, _aten.amax.default, _aten.amin.default])
+# The backward computes a region again and reads its inputs again, so the forward must save at least this factor of bytes.
+_SAVED = 2
 # Functions that stages run, and the operators that are traced in their place.
 _AS_TRACED: dict[Any, Any] = {
     dropout: DROPOUT,
-    feature_rows.linear: linear,
+    dense.linear: linear,
     **{overwriting: target for target, overwriting in OVERWRITING.items()},
 }
 _FORMS: dict[Any, Any] = {**PLAINER, **COMPOSITES}
@@ -175,12 +179,6 @@ def _narrow(function: EdgeFunction, device: torch.device) -> EdgeFunction:
             f"a row on the edges has {widest:,} features, of which an operator reads others than its own; up to {most:,} can be fused"
         )
     return function
-
-
-_aten = torch.ops.aten
-_REDUCTIONS = frozenset([_aten.sum.dim_IntList, _aten.mean.dim, _aten.amax.default, _aten.amin.default])
-# The backward computes a region again and reads its inputs again, so the forward must save at least this factor of bytes.
-_SAVED = 2
 
 
 def fuse_rows(stage: Stage) -> tuple[Stage, list[Note]]:

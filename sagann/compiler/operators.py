@@ -3,7 +3,8 @@
 ``sagann::gather`` stands between the edges and the vertices. ``sagann::linear`` is a linear map without its bias.
 ``sagann::dropout`` is dropout in training. In the trace of a model, ``sagann::saga_layer`` is a call of a layer, and
 ``sagann::gathered`` is the work of its edges between two stages. ``sagann::batch_means``, ``sagann::edge_means`` and
-``sagann::batch_scales`` are what a BatchNorm computes of all rows. These operators exist in traces only: stages run functions in their place (:mod:`sagann.compiler.stages`).
+``sagann::batch_scales`` are what a BatchNorm computes of all rows. These operators exist in traces only: stages run functions in their
+place (:mod:`sagann.compiler.stages`).
 ``sagann::typed_linear``, a linear map picked by type, is an operator of :mod:`sagann.kernels` and runs.
 
 While a function is traced (:class:`WholeOperators`), linear maps and dropout stay whole, recurrent cells are taken apart, and every node gets
@@ -30,11 +31,11 @@ from torch.fx.traceback import set_stack_trace
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.overrides import TorchFunctionMode
 
-from sagann.kernels import typed_linear as typed_linear
+from sagann.errors import users_line
+from sagann.kernels import dense as dense
 from sagann.kernels.accumulators import gathering
 from sagann.kernels.edge.builder import arithmetic_dtype
 from sagann.saga.batch_norms import batch_norms_over_rows, check_rows, normalised, replaced_forwards
-from sagann.saga.independence import users_line
 
 
 def _of_traces(form: Callable[..., Tensor]) -> Callable[..., Tensor]:

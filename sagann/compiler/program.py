@@ -17,11 +17,9 @@ from torch import Tensor, fx
 
 from sagann.compiler.vjp import Backward
 from sagann.kernels.accumulators import Gathering
-from sagann.kernels.edge.function import EdgeFunction, Side
-from sagann.kernels.feature_rows import linear
+from sagann.kernels.dense import linear
+from sagann.kernels.edge.function import EdgeFunction, End, Side
 from sagann.kernels.row_dropout import dropout
-
-End = Literal["src", "dst"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -38,11 +38,10 @@ from sagann.compiler.trace import (
     tensors_of,
     without_side_effects,
 )
-from sagann.errors import InputError, LayerError, in_one_line
+from sagann.errors import InputError, LayerError, in_one_line, line_of_error
 from sagann.graph.topology import Topology
 from sagann.saga.batch_norms import batch_norms_over_rows
 from sagann.saga.engine import EdgeData, Engine, VertexRows, using_engine
-from sagann.saga.independence import line_of_error
 from sagann.saga.layer import SagaLayer
 from sagann.saga.row_runs import sampled_rows
 

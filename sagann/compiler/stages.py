@@ -20,7 +20,7 @@ from sagann.compiler.nodes import leading_to, operands_of
 from sagann.compiler.operators import DROPOUT, LINEAR
 from sagann.compiler.program import Stage
 from sagann.compiler.trace import ROWS, TraceError, is_of_rows, is_rows
-from sagann.kernels.feature_rows import add_, linear, relu_
+from sagann.kernels.dense import add_, linear, relu_
 from sagann.kernels.row_dropout import dropout
 
 _aten = torch.ops.aten

@@ -31,8 +31,9 @@ from torch.fx._lazy_graph_module import _LazyGraphModule
 from sagann.compiler.commute import gathered_rows, message_of
 from sagann.compiler.nodes import classify, gather_of, gathering_of, insert, one_dtype, row_bytes
 from sagann.compiler.operators import LINEAR, TYPED_LINEAR
-from sagann.compiler.program import End, Note, Typed
+from sagann.compiler.program import Note, Typed
 from sagann.kernels.accumulators import SUM
+from sagann.kernels.edge.function import End
 
 _aten = torch.ops.aten
 

@@ -21,12 +21,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 
 from sagann.kernels.edge.builder import Builder, arithmetic_dtype
-from sagann.kernels.edge.function import Arg, EdgeFunction, Input, Op, Output, Side, read_names
+from sagann.kernels.edge.function import Arg, EdgeFunction, End, Input, Op, Output, Side, read_names
 
 Rule = Callable[[Builder, Op, str], tuple[str | None, ...]]
 """From an op and the gradient of its result, one gradient per argument, in the shape of the result or of the argument (the caller undoes broadcasting),
@@ -249,13 +248,11 @@ def backward_passes(
         at_dst |= rest
     else:
         at_src |= rest
-    groups: tuple[tuple[Literal["dst", "src"], dict[str, str]], ...] = (("dst", at_dst), ("src", at_src))
+    groups: tuple[tuple[End, dict[str, str]], ...] = (("dst", at_dst), ("src", at_src))
     return tuple(_pass(builder, group, sides, at) for at, group in groups if group)
 
 
-def _pass(
-    builder: Builder, gradients: Mapping[str, str], sides: Mapping[str, str], at: Literal["dst", "src"]
-) -> BackwardPass:
+def _pass(builder: Builder, gradients: Mapping[str, str], sides: Mapping[str, str], at: End) -> BackwardPass:
     """One pass for the gradients of these inputs."""
     reductions = {"edge": "edge", "param": "total"}
     outputs = [

@@ -1,6 +1,6 @@
 """Topology and Graph: vertices, edges and their data. This package opens no file.
 
-Generators and splits of edges need Numba, which is slow to import, so they are imported when they are first used; so is what few programs need.
+Generators and splits of edges need Numba, which is slow to import, so they are imported when they are first used; so are functions that few programs call.
 """
 
 from __future__ import annotations

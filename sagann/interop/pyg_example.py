@@ -16,10 +16,9 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.overrides import TorchFunctionMode
 
-from sagann.errors import LayerError, SagannError, in_one_line
+from sagann.errors import LayerError, SagannError, in_one_line, line_of_error
 from sagann.graph import Graph, Topology
 from sagann.nn.model_call import EDGE_ARGUMENTS, called, convs_of, parameters_of, takes_data
-from sagann.saga.independence import line_of_error
 from sagann.saga.side_effects import taken_back
 
 NUM_ROWS = 13

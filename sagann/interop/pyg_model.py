@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from sagann.errors import InputError, LayerError, in_one_line, listed
+from sagann.errors import InputError, LayerError, in_one_line, line_of_error, listed
 from sagann.graph import Graph, Topology, add_self_loops, normalise, relabel
 from sagann.interop.pyg_example import (
     IN_PYG,
@@ -65,7 +65,6 @@ from sagann.nn.model_call import (
     parameters_of,
 )
 from sagann.saga.engine import NaiveEngine, using_engine
-from sagann.saga.independence import line_of_error
 
 
 def from_pyg_model(model: nn.Module, graph: Graph) -> PygModel:

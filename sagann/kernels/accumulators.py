@@ -377,15 +377,11 @@ class Gathering:
         if len(results) == 1:
             return results[0]
         pending = iter(results)
-        messages = []
-        for accumulators in self.messages:
-            own = [next(pending) for _ in accumulators]
-            messages.append(own[0] if len(own) == 1 else torch.cat(own, -1))
-        return messages[0] if len(messages) == 1 else torch.cat([_flat(each) for each in messages], -1)
-
-
-def _flat(rows: Tensor) -> Tensor:
-    return rows.reshape(len(rows), math.prod(rows.shape[1:]))
+        parts = [list(islice(pending, len(accumulators))) for accumulators in self.messages]
+        messages = [own[0] if len(own) == 1 else torch.cat(own, -1) for own in parts]
+        if len(messages) == 1:
+            return messages[0]
+        return torch.cat([rows.reshape(len(rows), math.prod(rows.shape[1:])) for rows in messages], -1)
 
 
 def gathering(names: Names | Mapping[str, Names], max_degree: int = 0) -> Gathering:

@@ -1,8 +1,4 @@
-"""Linear maps of many rows; and FeatureRows, features for them: sparse rows are read as they lie, and dense rows dropped while they are read.
-
-Results take memory from the pool, and rows are multiplied in blocks that fit the caches. Where wide rows get a gradient, PyTorch's product of
-all rows is slower than products of blocks, and the gradient of a weight, a product over the rows, is slower than the sum of products over
-parts of the rows.
+"""FeatureRows: features for a linear map, which reads sparse rows as they lie and drops dense rows while it reads them.
 
 Most layers begin with a linear map of the features. A map of sparse rows costs their non-zeros. Dropout of dense rows needs no
 tensor of the features' size: a slab of rows that fits the caches is dropped and multiplied, and the gradient of the weight
@@ -26,108 +22,15 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from sagann.graph.feature_store import is_constant, version_of
 from sagann.graph.large_arrays import slabs
 from sagann.graph.rows import csr_slice, csr_tensor, dense_rows
+from sagann.kernels import dense
 from sagann.kernels.edge import dialect_for
 from sagann.kernels.edge.builder import Builder, arithmetic_dtype
-from sagann.kernels.edge.function import EdgeFunction, Input, Output
-from sagann.kernels.edge.pass_edges import End, PassEdges
+from sagann.kernels.edge.function import EdgeFunction, End, Input, Output
+from sagann.kernels.edge.pass_edges import PassEdges
 from sagann.kernels.edge.random import random_rows
 from sagann.kernels.first_order import Saved, first_order_only
-from sagann.kernels.memory import SMALLEST_BYTES, empty
+from sagann.kernels.memory import empty
 from sagann.kernels.row_dropout import Mask, drawn_mask, drop, dropped, first_value
-
-BLOCK_BYTES = 5 << 20
-"Bytes of operand and result in a block: the caches of two cores."
-NUM_PARTS = 8
-"Number of parts of the rows, in the gradient of a weight."
-
-
-def linear(x: Tensor | FeatureRows, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """``torch.nn.functional.linear``, to rounding."""
-    if isinstance(x, FeatureRows):
-        return x.linear(weight, bias)
-    num_bytes = x.dtype.itemsize * (x.numel() // max(1, x.shape[-1])) * max(x.shape[-1], len(weight))
-    # PyTorch accumulates half precision in its own way.
-    exact = x.dtype in (torch.float32, torch.float64) and x.dtype == weight.dtype
-    if x.ndim != 2 or x.device.type != "cpu" or num_bytes < SMALLEST_BYTES or not exact:
-        return F.linear(x, weight, bias)
-    out: Tensor = _Linear.apply(x, weight, bias)  # type: ignore[no-untyped-call]
-    return out
-
-
-def block_rows(x: Tensor, out_dim: int) -> int:
-    """Number of rows of ``x`` in a block of :data:`BLOCK_BYTES`, with ``out_dim`` results for each row."""
-    return max(1, BLOCK_BYTES // (x.dtype.itemsize * (x.shape[1] + out_dim)))
-
-
-def multiply(rows: Tensor, matrix: Tensor, bias: Tensor | None, out: Tensor) -> None:
-    """Write ``rows @ matrix + bias`` to ``out``."""
-    if bias is None:
-        torch.mm(rows, matrix, out=out)
-    else:
-        torch.addmm(bias, rows, matrix, out=out)
-
-
-def _product(x: Tensor, matrix: Tensor, bias: Tensor | None) -> Tensor:
-    out = empty((len(x), matrix.shape[1]), x.dtype)
-    step = block_rows(x, out.shape[1])
-    for rows, into in zip(x.split(step), out.split(step), strict=True):
-        multiply(rows, matrix, bias, into)
-    return out
-
-
-def _inner_product(grad: Tensor, x: Tensor) -> Tensor:
-    """``grad.T @ x``, as the sum of a few products that threads compute side by side."""
-    size = len(x) // NUM_PARTS
-    if size < min(x.shape[1], grad.shape[1]):
-        return torch.mm(grad.t(), x)
-    parts = [rows[: NUM_PARTS * size].view(NUM_PARTS, size, rows.shape[1]) for rows in (grad, x)]
-    total = torch.bmm(parts[0].transpose(1, 2), parts[1]).sum(0)
-    return total.addmm_(grad[NUM_PARTS * size :].t(), x[NUM_PARTS * size :])
-
-
-class _Linear(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        wanted_x, wanted_weight, _ = ctx.needs_input_grad
-        ctx.save_for_backward(x if wanted_weight else None, weight if wanted_x else None)
-        return _product(x, weight.t(), bias)
-
-    @staticmethod
-    @first_order_only
-    def backward(ctx: Any, saved: Saved, grad: Tensor) -> tuple[Tensor | None, ...]:
-        x, weight = saved
-        wanted_x, wanted_weight, wanted_bias = ctx.needs_input_grad
-        return (
-            _product(grad, weight, None) if wanted_x else None,
-            _inner_product(grad, x) if wanted_weight else None,
-            grad.sum(0) if wanted_bias else None,
-        )
-
-
-def relu_(x: Tensor) -> Tensor:
-    """``torch.relu_``, whose gradient takes memory from the pool."""
-    out: Tensor = _Relu.apply(x)  # type: ignore[no-untyped-call]
-    return out
-
-
-class _Relu(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        ctx.mark_dirty(x.relu_())
-        ctx.save_for_backward(x)
-        return x
-
-    @staticmethod
-    @first_order_only
-    def backward(ctx: Any, saved: Saved, grad: Tensor) -> tuple[Tensor | None, ...]:
-        (out,) = saved
-        into = empty(grad.shape, grad.dtype, grad.device)
-        return (torch.ops.aten.threshold_backward.grad_input(grad, out, 0, grad_input=into),)
-
-
-def add_(x: Tensor, y: Tensor) -> Tensor:
-    """``x + y`` in the memory of ``x``."""
-    return x.add_(y)
 
 
 class FeatureRows:
@@ -223,7 +126,7 @@ class _DroppedLinear(torch.autograd.Function):
         out = empty((len(rows), len(weight)), weight.dtype, weight.device)
         matrix = weight.detach().t()
         for at, slab in _slabs(rows, mask, len(weight)):
-            multiply(slab, matrix, None if bias is None else bias.detach(), out[at])
+            dense.multiply(slab, matrix, None if bias is None else bias.detach(), out[at])
         return out
 
     @staticmethod
@@ -240,7 +143,7 @@ class _DroppedLinear(torch.autograd.Function):
 
 def _slabs(rows: Tensor, mask: Mask, out_dim: int) -> Any:
     """Ranges of rows, and the dropped rows of each, in memory that the next slab overwrites."""
-    step = block_rows(rows, out_dim)
+    step = dense.block_rows(rows, out_dim)
     scratch = torch.empty((min(step, len(rows)), rows.shape[1]), dtype=rows.dtype, device=rows.device)
     for start in range(0, len(rows), step):
         at = slice(start, min(start + step, len(rows)))

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from sagann.graph import Graph
 from sagann.graph.large_arrays import empty_array, slabs
 from sagann.graph.topology import Topology, destinations
-from sagann.kernels.typed_linear import typed_linear
+from sagann.kernels.dense import typed_linear
 from sagann.nn.layers import glorot_linear, require_arguments
 from sagann.saga import Edge, SagaLayer
 

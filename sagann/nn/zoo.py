@@ -159,7 +159,7 @@ def _attention(
     return _stack(config, graph, layer, activation)
 
 
-def _leaky(name: str) -> Callable[..., GNN]:
+def _leaky(kind: Callable[[], type[layers.GAT]]) -> Callable[..., GNN]:
     def build(
         config: ModelConfig,
         graph: Graph,
@@ -168,8 +168,7 @@ def _leaky(name: str) -> Callable[..., GNN]:
         attention_dropout: float = 0.0,
         negative_slope: float = 0.2,
     ) -> GNN:
-        kind = getattr(layers, name)
-        dropped = partial(kind, attention_dropout=attention_dropout, negative_slope=negative_slope)
+        dropped = partial(kind(), attention_dropout=attention_dropout, negative_slope=negative_slope)
         return _attention(config, graph, dropped, out_heads, F.elu)
 
     return build
@@ -285,10 +284,10 @@ MODELS: Mapping[str, Callable[..., nn.Module]] = MappingProxyType(
         "gated-gcn": _plain(GatedGCN),
         "ggnn": _ggnn,
         "gin": _plain(GIN),
-        "gat": _leaky("GAT"),
+        "gat": _leaky(lambda: layers.GAT),
         "sage": _plain(SAGE),
         "residual-gcn": _residual_gcn,
-        "gatv2": _leaky("GATv2"),
+        "gatv2": _leaky(lambda: layers.GATv2),
         "transformer": _transformer,
         "edgeconv": _plain(EdgeConv),
         "pna": _of_graph(lambda graph, a, b: PNA(a, b, PNA.mean_log_degree_of(graph))),

@@ -13,9 +13,9 @@ from sagann.compiler.model_program import Gather, ModelProgram
 from sagann.compiler.program import Stage
 from sagann.compiler.trace import ROWS, is_rows
 from sagann.graph.rows import id_dtype
+from sagann.kernels.dense import NUM_PARTS, add_, linear, relu_
 from sagann.kernels.edge.function import kind_of
 from sagann.kernels.edge.work import HOST_GRAIN, most_items, most_slots, most_splits
-from sagann.kernels.feature_rows import NUM_PARTS, add_, linear, relu_
 from sagann.kernels.memory import SMALLEST_BYTES, allocated_bytes
 from sagann.kernels.packed import packed_bytes
 from sagann.kernels.row_dropout import dropout

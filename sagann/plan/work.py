@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from torch import fx
 
 from sagann.compiler.program import Stage
+from sagann.kernels.dense import linear
 from sagann.kernels.edge.function import EdgeFunction, Input, lanes
-from sagann.kernels.feature_rows import linear
 from sagann.plan.machine import Machine
 from sagann.plan.schedule import Schedule
 from sagann.plan.selection import OTHER_END

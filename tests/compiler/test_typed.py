@@ -15,7 +15,7 @@ from sagann.compiler import CompilerOptions, LayerProgram
 from sagann.compiler.explain import explain
 from sagann.errors import InputError
 from sagann.graph import Topology
-from sagann.kernels.typed_linear import typed_linear
+from sagann.kernels.dense import typed_linear
 from sagann.nn import GGNN
 from sagann.runtime.in_memory.engine import CompiledEngine
 from sagann.saga import Edge, SagaLayer, using_engine

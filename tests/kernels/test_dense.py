@@ -8,14 +8,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from sagann.errors import InputError
-from sagann.kernels import feature_rows
+from sagann.kernels import dense
 from tests.tolerances import assert_close
 
 
 @pytest.fixture(autouse=True)
 def _everything_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(feature_rows, "SMALLEST_BYTES", 1)
-    monkeypatch.setattr(feature_rows, "BLOCK_BYTES", 1024)
+    monkeypatch.setattr(dense, "SMALLEST_BYTES", 1)
+    monkeypatch.setattr(dense, "BLOCK_BYTES", 1024)
 
 
 def drawn(*shape: int, dtype: torch.dtype = torch.float64) -> Tensor:
@@ -31,7 +31,7 @@ def test_linear_equals_pytorchs(rows: int, width: int, out: int, biased: bool, d
     leaves += [drawn(out, dtype=dtype)] if biased else []
     grad = drawn(rows, out, dtype=dtype)
     found = []
-    for function in (F.linear, feature_rows.linear):
+    for function in (F.linear, dense.linear):
         inputs = [leaf.clone().requires_grad_() for leaf in leaves]
         result = function(*inputs)
         found.append([result, *torch.autograd.grad(result, inputs, grad)])
@@ -41,19 +41,19 @@ def test_linear_equals_pytorchs(rows: int, width: int, out: int, biased: bool, d
 
 def test_strided_rows_and_expanded_gradients() -> None:
     x, weight = drawn(90, 8)[::2, ::2].requires_grad_(), drawn(3, 8)[:, ::2].requires_grad_()
-    found = [torch.autograd.grad(f(x, weight).sum(), (x, weight)) for f in (F.linear, feature_rows.linear)]
+    found = [torch.autograd.grad(f(x, weight).sum(), (x, weight)) for f in (F.linear, dense.linear)]
     for expected, ours in zip(*found, strict=True):
         assert_close(ours, expected)
 
 
 def test_other_shapes_are_pytorchs() -> None:
     x, weight = drawn(3, 5, 4), drawn(2, 4)
-    assert torch.equal(feature_rows.linear(x, weight), F.linear(x, weight))
+    assert torch.equal(dense.linear(x, weight), F.linear(x, weight))
 
 
 def test_a_gradient_of_a_gradient_is_refused() -> None:
     x, weight = drawn(50, 4).requires_grad_(), drawn(3, 4).requires_grad_()
-    (grad,) = torch.autograd.grad(feature_rows.linear(x, weight).square().sum(), x, create_graph=True)
+    (grad,) = torch.autograd.grad(dense.linear(x, weight).square().sum(), x, create_graph=True)
     with pytest.raises(InputError, match=r"in a compiled layer or a streamed model\)\. .*NaiveEngine"):
         grad.sum().backward()
 
@@ -62,7 +62,7 @@ def test_relu_in_place_equals_pytorchs() -> None:
     x = drawn(40, 6)
     x[0, :3] = torch.tensor([float("nan"), float("inf"), 0.0])
     found = []
-    for function in (torch.relu_, feature_rows.relu_):
+    for function in (torch.relu_, dense.relu_):
         leaf = x.clone().requires_grad_()
         operand = leaf * 2
         result = function(operand)

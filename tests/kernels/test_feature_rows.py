@@ -10,8 +10,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from sagann.graph.rows import csr_tensor, offsets_of
+from sagann.kernels.dense import linear
 from sagann.kernels.edge import naive
-from sagann.kernels.feature_rows import FeatureRows, linear
+from sagann.kernels.feature_rows import FeatureRows
 from sagann.kernels.row_dropout import Mask, dropout
 from tests.kernels.test_row_dropout import MASKS
 

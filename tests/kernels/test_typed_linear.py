@@ -11,8 +11,8 @@ from torch import Tensor
 from sagann.errors import InputError
 from sagann.graph import declare_constant
 from sagann.kernels import feature_rows
+from sagann.kernels.dense import typed_linear
 from sagann.kernels.row_dropout import Mask
-from sagann.kernels.typed_linear import typed_linear
 from tests.kernels.test_feature_rows import sparse
 from tests.tolerances import assert_close
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
@@ -14,6 +14,7 @@ from sagann.kernels.edge.function import (
     REDUCTIONS,
     Arg,
     EdgeFunction,
+    End,
     Input,
     Op,
     Output,
@@ -99,7 +100,7 @@ class Builder:
         dims = tuple(dim for dim, size in enumerate(padded) if size == 1 and own[dim] != 1)
         return self.reshape(self.op("sum", value, dims=dims) if dims else value, shape)
 
-    def build(self, outputs: Iterable[Output], at: Literal["dst", "src"]) -> EdgeFunction:
+    def build(self, outputs: Iterable[Output], at: End) -> EdgeFunction:
         """The function that computes ``outputs``, without inputs and ops that no output reads."""
         outputs = tuple(outputs)
         needed = {name for output in outputs for name in output.values}

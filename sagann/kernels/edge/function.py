@@ -31,6 +31,7 @@ from sagann.kernels.edge.reductions import Reduction, reduction
 Shape = tuple[int, ...]
 Side = Literal["src", "dst", "edge", "param"]
 "The row that an edge reads: of its source, of its destination, or its own. A parameter has no rows."
+End = Literal["src", "dst"]
 Arg = str | float | int | bool
 
 _FUNCTIONS = ["exp", "expm1", "log", "log1p", "sqrt", "rsqrt", "tanh", "sigmoid", "erf", "sin", "cos"]
@@ -133,7 +134,7 @@ class Result:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class EdgeFunction:
-    """A pass over the edges. Functions are compared by identity; what follows from one is found once, and kept with it."""
+    """A pass over the edges. Functions are compared by identity; derived results are computed once, and kept with their function."""
 
     inputs: tuple[Input, ...]
     "Arrays that the pass loads."
@@ -141,7 +142,7 @@ class EdgeFunction:
     "Operations, in order."
     outputs: tuple[Output, ...]
     "Values that the pass reduces."
-    at: Literal["dst", "src"]
+    at: End
     "The end of the edges by which the pass groups them."
     _derived: dict[object, Any] = field(default_factory=dict, init=False, repr=False)
 

@@ -9,17 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from sagann.graph.rows import id_dtype
 from sagann.graph.topology import Csr, Topology
-from sagann.kernels.edge.function import EdgeFunction, Input, Result
+from sagann.kernels.edge.function import EdgeFunction, End, Input, Result
 from sagann.kernels.memory import empty
-
-End = Literal["dst", "src"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -162,7 +160,7 @@ def _grouped(topology: Topology, at: End) -> PassEdges:
     return PassEdges(at=at, indptr=indptr, indices=indices, num_others=num_others, edge_ids=edge_ids)
 
 
-def num_groups(edges: Edges, at: str) -> int:
+def num_groups(edges: Edges, at: End) -> int:
     """Number of rows at "dst" or "src"."""
     return edges.num_dst if at == "dst" else edges.num_src
 
@@ -185,17 +183,17 @@ def prepared(
 ) -> tuple[list[Tensor], frozenset[str]]:
     """The inputs with each row's features side by side, and the names of those that lie in the order of the pass."""
     inputs, in_order = [], []
-    walk = grouped(edges, function.at)
+    pass_edges = grouped(edges, function.at)
     for given in function.inputs:
-        array, is_in_order = _prepared(given, arrays[given.name], edges, walk)
+        array, is_in_order = _prepared(given, arrays[given.name], edges, pass_edges)
         inputs.append(array)
         if is_in_order:
             in_order.append(given.name)
     return inputs, frozenset(in_order)
 
 
-def _prepared(given: Input, array: Tensor, edges: Edges, walk: PassEdges) -> tuple[Tensor, bool]:
-    is_in_order = walk.edge_ids is None or walk.holds(array)
+def _prepared(given: Input, array: Tensor, edges: Edges, pass_edges: PassEdges) -> tuple[Tensor, bool]:
+    is_in_order = pass_edges.edge_ids is None or pass_edges.holds(array)
     # A kernel reads the memory alone, which does not contain PyTorch's negation bit.
     array = array.detach().resolve_neg()
     if given.dtype == torch.bool:
@@ -206,20 +204,20 @@ def _prepared(given: Input, array: Tensor, edges: Edges, walk: PassEdges) -> tup
         array = array.contiguous()
     if given.side != "edge" or is_in_order:
         return array, True
-    return (array, False) if isinstance(edges, PassEdges) else _in_pass_order(array, edges, walk)
+    return (array, False) if isinstance(edges, PassEdges) else _in_pass_order(array, edges, pass_edges)
 
 
-def _in_pass_order(array: Tensor, topology: Topology, walk: PassEdges) -> tuple[Tensor, bool]:
+def _in_pass_order(array: Tensor, topology: Topology, pass_edges: PassEdges) -> tuple[Tensor, bool]:
     """The topology's own edge data in the order of the pass, kept until it changes; any other array as it lies."""
     address = array.data_ptr()
     if array.is_inference() or all(address != data.data_ptr() for data in topology.edge_data.values()):
         return array, False
-    ordered: dict[object, tuple[Tensor, int, Tensor]] = walk.derived("ordered", dict)
+    ordered: dict[object, tuple[Tensor, int, Tensor]] = pass_edges.derived("ordered", dict)
     key = (address, array.dtype, array.shape, array.stride())
     known = ordered.get(key)
     if known is None or known[1] != array._version:
-        assert walk.edge_ids is not None
-        known = ordered[key] = (array, array._version, array.index_select(0, walk.edge_ids))
+        assert pass_edges.edge_ids is not None
+        known = ordered[key] = (array, array._version, array.index_select(0, pass_edges.edge_ids))
     return known[2], True
 
 

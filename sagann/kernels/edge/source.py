@@ -1,4 +1,4 @@
-"""Generated sources: their lines, as far as the dialects share them; and the cache folder, where people read and later processes find them.
+"""Generated sources: the cache folder that keeps them for people to read and for later processes to find, and the lines that dialects share.
 
 Edge functions that differ in names alone have one source, and are compiled once: names come from the models that people write. A source's name is
 the hash of its text and of the library that it imports, so a changed library never meets an old kernel.

@@ -20,10 +20,10 @@ from torch import Tensor
 from sagann.byte_size import with_exact
 from sagann.errors import InputError
 from sagann.graph.topology import Topology
+from sagann.kernels.dense import linear
 from sagann.kernels.edge import dialect_for
 from sagann.kernels.edge.builder import Builder
 from sagann.kernels.edge.function import EdgeFunction, Input, Output, Side
-from sagann.kernels.feature_rows import linear
 from sagann.kernels.memory import Pool
 from sagann.plan.machine import DISK, Disk, Machine
 from sagann.plan.selection import Selection

@@ -15,13 +15,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sagann.compiler.program import End, LayerProgram
+from sagann.compiler.program import LayerProgram
 from sagann.graph.counting_sort import group_by_key
 from sagann.graph.rows import id_dtype
 from sagann.graph.topology import Topology, for_training_as_well
-from sagann.kernels import typed_linear
+from sagann.kernels import dense
 from sagann.kernels.edge import Dialect
-from sagann.kernels.edge.function import EdgeFunction, Input, Output
+from sagann.kernels.edge.function import EdgeFunction, End, Input, Output
 from sagann.kernels.first_order import Saved, first_order_only
 from sagann.runtime.gather import counts_of
 
@@ -51,7 +51,7 @@ class Pairs:
 
 def check_types(topology: Topology, types: Tensor, num_types: int) -> None:
     """Refuse types that are negative or not below ``num_types``; checked once per topology."""
-    _kept(topology, "checked types", types, num_types, lambda: typed_linear.check_types(types, num_types))
+    _kept(topology, "checked types", types, num_types, lambda: dense.check_types(types, num_types))
 
 
 def _kept(topology: Topology, what: str, types: Tensor, num_types: int, build: Callable[[], Any]) -> Any:

@@ -18,7 +18,7 @@ import torch
 
 from sagann.byte_size import with_exact
 from sagann.errors import InputError
-from sagann.kernels import feature_rows, memory
+from sagann.kernels import dense, memory
 from sagann.plan.machine import Machine
 from sagann.runtime.forecasting.probe import FILE_BYTES, LEAST_BYTES, disk_rates, probe
 from sagann.runtime.processor import cache_bytes, num_cores, processor_name
@@ -108,7 +108,7 @@ def test_what_the_disk_refuses_midway_is_said_and_nothing_stays(
 
 
 # As users meet them: this package's tests make them small.
-SIZES = [(memory, "SMALLEST_BYTES"), (feature_rows, "SMALLEST_BYTES"), (feature_rows, "BLOCK_BYTES")]
+SIZES = [(memory, "SMALLEST_BYTES"), (dense, "SMALLEST_BYTES"), (dense, "BLOCK_BYTES")]
 USUAL = [(module, name, getattr(module, name)) for module, name in SIZES]
 
 

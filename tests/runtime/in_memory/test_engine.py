@@ -24,7 +24,7 @@ from sagann.compiler.explain import explain
 from sagann.errors import InputError, LayerError, MissingDependencyError
 from sagann.graph import Graph, Topology
 from sagann.graph.feature_store import declare_constant
-from sagann.kernels import feature_rows
+from sagann.kernels import dense
 from sagann.kernels.edge import cpu, dialect_for
 from sagann.kernels.memory import POOL
 from sagann.nn import GIN, SAGE, ModelConfig, build_model
@@ -227,7 +227,7 @@ def test_what_both_ends_need_is_computed_once(block: bool) -> None:
         node
         for stage in (program.src, program.dst, program.vertex)
         for node in stage.module.graph.nodes
-        if node.target is feature_rows.linear
+        if node.target is dense.linear
     ]
     assert len(linear) == 1
     assert_compiles_right(layer, topology, rows(topology))
@@ -393,7 +393,7 @@ def test_dropout_of_a_parameter_is_drawn_once(fused: bool) -> None:
 
 
 def products(stage: Any) -> list[fx.Node]:
-    return [node for node in stage.module.graph.nodes if node.target is feature_rows.linear]
+    return [node for node in stage.module.graph.nodes if node.target is dense.linear]
 
 
 def test_a_parameter_that_scales_constants_needs_no_wide_gradient() -> None:
@@ -428,7 +428,7 @@ def test_a_relu_takes_the_memory_of_a_map_that_only_it_reads() -> None:
         engine = assert_compiles_right(layer, skewed(), rows(skewed()))
         program = program_of(layer, skewed(), rows(skewed()), engine)
         targets = [node.target for stage in (program.src, program.vertex) for node in stage.module.graph.nodes]
-        assert (feature_rows.relu_ in targets) == in_place
+        assert (dense.relu_ in targets) == in_place
 
 
 def test_a_sum_takes_the_memory_of_a_map_that_only_it_reads() -> None:
@@ -438,7 +438,7 @@ def test_a_sum_takes_the_memory_of_a_map_that_only_it_reads() -> None:
     for layer, in_place in ((alone, True), (shared, False), (wider, False)):
         engine = assert_compiles_right(layer, skewed(), rows(skewed()))
         program = program_of(layer, skewed(), rows(skewed()), engine)
-        assert (feature_rows.add_ in [node.target for node in program.vertex.module.graph.nodes]) == in_place
+        assert (dense.add_ in [node.target for node in program.vertex.module.graph.nodes]) == in_place
 
 
 def test_features_with_gaps_in_memory() -> None:
@@ -461,7 +461,7 @@ def test_gradients_of_gradients_are_refused() -> None:
 
 @pytest.mark.parametrize("model", ["commnet", "gcn", "maxpool-gcn", "gated-gcn", "ggnn", "gat", "tiled"])
 def test_checkpoints_compute_the_forward_again(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(feature_rows, "SMALLEST_BYTES", 1)
+    monkeypatch.setattr(dense, "SMALLEST_BYTES", 1)
     topology = odd_topologies(types=3)["skewed"]
     graph = Graph(topology=topology, features=rows(topology), num_classes=4, num_edge_types=3)
     if model == "tiled":

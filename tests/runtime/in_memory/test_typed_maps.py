@@ -12,7 +12,7 @@ from sagann.compiler import CompilerOptions
 from sagann.errors import InputError
 from sagann.graph import Topology
 from sagann.graph.feature_store import declare_constant
-from sagann.kernels.typed_linear import typed_linear
+from sagann.kernels.dense import typed_linear
 from sagann.runtime.in_memory import engine as engine_module
 from sagann.runtime.in_memory.engine import CompiledEngine
 from sagann.runtime.in_memory.typed_maps import count_pairs, moved_bytes, pairs_of

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from sagann.errors import InputError, LayerError
 from sagann.graph import Graph, Topology, declare_constant
-from sagann.kernels.typed_linear import typed_linear
+from sagann.kernels.dense import typed_linear
 from sagann.nn import GAT, GIN, GNN, SAGE, MaxPoolGCN
 from sagann.plan import equal_vertices
 from sagann.plan.epoch import MemoryPolicy

@@ -1,9 +1,9 @@
-"""Block: a Numba type for a fixed number of features held in vector registers; and how kernels reach memory, and draw random numbers.
+"""Primitives of CPU kernels: blocks of features in vector registers, memory accesses, and random draws.
 
-A block has ``lanes`` values in chunks of ``width`` (64 bytes of the widest type of a kernel). The last chunk may be partly
-used; its unused lanes hold arbitrary values. A block of one lane is a plain scalar. Every operation is unrolled over the
-chunks, so a generated kernel has one line per operation and LLVM sees only vector instructions. Only ``load`` and ``store``
-move blocks from and to memory. Both take an address and mask the unused lanes. Arguments, ids, and the counter of work items are read as numbers.
+:class:`Block` is a Numba type for a fixed number of features: ``lanes`` values in chunks of ``width`` (64 bytes of the widest type of a
+kernel). The last chunk may be partly used; its unused lanes hold arbitrary values. A block of one lane is a plain scalar. Every operation
+is unrolled over the chunks, so a generated kernel has one line per operation and LLVM sees only vector instructions. Only ``load`` and
+``store`` move blocks from and to memory. Both take an address and mask the unused lanes. Arguments and ids are read as int64.
 
 Kinds of lanes: f4 (also loaded from f2 and bf), f8, i4, i8, b1 (masks).
 """

@@ -21,8 +21,8 @@ from sagann.kernels.edge.cpu.emit import Form, emit
 from sagann.kernels.edge.cpu.launch import compile_source, launch
 from sagann.kernels.edge.cpu.writers import WRITERS
 from sagann.kernels.edge.divide import divide
-from sagann.kernels.edge.function import KINDS, EdgeFunction, merged_results
-from sagann.kernels.edge.pass_edges import Edges, End, fill_neutral, finished, grouped, prepared, targets
+from sagann.kernels.edge.function import KINDS, EdgeFunction, End, merged_results
+from sagann.kernels.edge.pass_edges import Edges, fill_neutral, finished, grouped, prepared, targets
 from sagann.kernels.edge.source import canonical_source
 from sagann.kernels.edge.work import HOST_GRAIN, Work
 from sagann.kernels.memory import empty
@@ -47,31 +47,32 @@ def run(
     has_writers = all(output.reduce in WRITERS for output in function.outputs)
     if edges.num_edges == 0 or function.is_empty or not has_writers:
         return naive.run(function, edges, arrays, seed=seed, into=into, edge_offset=edge_offset)
-    walk, work = grouped(edges, function.at), work_of(edges, function.at)
+    pass_edges, work = grouped(edges, function.at), work_of(edges, function.at)
     inputs, in_order = prepared(function, arrays, edges)
     form = Form(
-        index_kind=_INDEX_KINDS[walk.indices.dtype],
-        id_kind=KINDS[walk.id_dtype],
+        index_kind=_INDEX_KINDS[pass_edges.indices.dtype],
+        id_kind=KINDS[pass_edges.id_dtype],
         stored=tuple(KINDS[array.dtype] for array in inputs),
         in_order=in_order,
         into_id_kind=None if into is None else _id_kind(function, into),
-        offset_kind=_INDEX_KINDS[walk.indptr.dtype],
+        offset_kind=_INDEX_KINDS[pass_edges.indptr.dtype],
     )
     results, runs, num_slots = function.results, work.runs, work.num_slots
-    outs = targets(results, walk, into, num_totals=len(runs) - 1)
+    outs = targets(results, pass_edges, into, num_totals=len(runs) - 1)
     totals = [number for number, result in enumerate(results) if result.rows == "item"]
     for number in totals:
         outs[number].zero_()
+    # A kernel writes to slots only for rows that are cut.
     slots = outs
     if num_slots:
-        # Only rows are cut into pieces.
+        # Only results with a row per group are cut.
         rows = [num_slots if result.rows == "row" else 0 for result in results]
         slots = [empty((n, *out.shape[1:]), out.dtype) for n, out in zip(rows, outs, strict=True)]
         if into is not None:
             fill_neutral(results, slots)
     args = [runs.ctypes.data, len(runs) - 1, work.items.ctypes.data]
-    args += [walk.indptr.data_ptr(), walk.indices.data_ptr()]
-    args += [0 if walk.edge_ids is None else walk.edge_ids.data_ptr(), seed]
+    args += [pass_edges.indptr.data_ptr(), pass_edges.indices.data_ptr()]
+    args += [0 if pass_edges.edge_ids is None else pass_edges.edge_ids.data_ptr(), seed]
     for given, array in zip(function.inputs, inputs, strict=True):
         args += [array.data_ptr(), 0 if given.side == "param" else array.stride(0)]
     for out, slot in zip(outs, slots, strict=True):
@@ -83,20 +84,18 @@ def run(
     for number in totals:
         # One thread sums, in the runs' order. PyTorch's order would depend on the number of threads.
         outs[number] = torch.from_numpy(np.asarray(outs[number].numpy().sum(0)))
-    return finished(results, outs, walk, into)
+    return finished(results, outs, pass_edges, into)
 
 
 def _kernel_of(function: EdgeFunction, form: Form) -> int:
     """Address of a function's kernel, which is emitted and compiled, or loaded from the cache folder, at the first call."""
 
-    def compiled_kernel() -> int:
-        return compile_source(
-            canonical_source(
-                function, form.in_order, lambda named, in_order: emit(named, form._replace(in_order=in_order))
-            )
-        )
+    def emitted(named: EdgeFunction, in_order: frozenset[str]) -> str:
+        return emit(named, form._replace(in_order=in_order))
 
-    address: int = function.derived(form, compiled_kernel)
+    address: int = function.derived(
+        form, lambda: compile_source(canonical_source(function, form.in_order, emitted))
+    )
     return address
 
 
@@ -118,8 +117,8 @@ def _id_kind(function: EdgeFunction, into: Sequence[Tensor]) -> str:
 
 def work_of(edges: Edges, at: End) -> Work:
     """The work items of a pass over edges grouped at "dst" or "src"; divided at the first call, then kept."""
-    walk = grouped(edges, at)
-    work: Work = walk.derived("work", lambda: divide(walk.indptr.cpu().numpy(), HOST_GRAIN))
+    pass_edges = grouped(edges, at)
+    work: Work = pass_edges.derived("work", lambda: divide(pass_edges.indptr.cpu().numpy(), HOST_GRAIN))
     return work
 
 

@@ -18,7 +18,8 @@ from torch import Tensor
 
 from sagann.jit import compiled
 from sagann.kernels.edge.divide import divide
-from sagann.kernels.edge.pass_edges import Edges, End, grouped, used_rows
+from sagann.kernels.edge.function import End
+from sagann.kernels.edge.pass_edges import Edges, grouped, used_rows
 from sagann.kernels.edge.work import DEVICE_GRAIN
 
 FAN_IN = 64
@@ -64,10 +65,10 @@ class Cut:
 
 def cut_of(edges: Edges, at: End) -> Cut:
     """Cut the rows of edges at "dst" or "src"; the arrays lie on the host."""
-    walk = grouped(edges, at)
-    work = divide(walk.indptr.cpu().numpy(), DEVICE_GRAIN)
+    pass_edges = grouped(edges, at)
+    work = divide(pass_edges.indptr.cpu().numpy(), DEVICE_GRAIN)
     return Cut(
-        used_rows=used_rows(walk),
+        used_rows=used_rows(pass_edges),
         items=torch.from_numpy(work.items),
         split_rows=torch.from_numpy(work.split_rows),
         rows=merge_tree(work.split_rows, work.split_indptr),

@@ -90,7 +90,7 @@ def _edges(function: EdgeFunction, num_lanes: int) -> int:
 
 
 def supports(function: EdgeFunction) -> str | None:
-    """The reason why a function cannot be a Triton kernel, or None; found once. Half precision is computed in float32."""
+    """The reason why a function cannot be a Triton kernel, or None. Half precision is computed in float32."""
     reason: str | None = function.derived(supports, lambda: _why_not(function))
     return reason
 

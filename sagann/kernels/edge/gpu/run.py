@@ -12,13 +12,13 @@ import triton
 from torch import Tensor
 
 from sagann.kernels.edge import naive
-from sagann.kernels.edge.function import EdgeFunction
+from sagann.kernels.edge.function import EdgeFunction, End
 from sagann.kernels.edge.gpu.cut import Cut, cut_of
 from sagann.kernels.edge.gpu.emit import emit
 from sagann.kernels.edge.gpu.layout import shared_results, supports
 from sagann.kernels.edge.gpu.merge import MERGES, merge_rows
 from sagann.kernels.edge.gpu.writers import WRITERS
-from sagann.kernels.edge.pass_edges import Edges, End, fill_neutral, finished, grouped, prepared, targets
+from sagann.kernels.edge.pass_edges import Edges, fill_neutral, finished, grouped, prepared, targets
 from sagann.kernels.edge.source import canonical_source, import_source, library_hash
 
 LIBRARY = Path(__file__).with_name("device.py"), Path(__file__).parents[1] / "random.py"
@@ -47,18 +47,18 @@ def run(
     cut: Cut = edges.derived(
         ("cut", function.at), lambda: cut_of(edges, function.at).mapped(lambda array: array.to(edges.device))
     )
-    walk = grouped(edges, function.at)
+    pass_edges = grouped(edges, function.at)
     inputs, in_order = prepared(function, arrays, edges)
     kernel, results = kernel_of(function, in_order, continued=into is not None), function.results
-    outs, slots = targets(results, walk, into, num_totals=1), []
+    outs, slots = targets(results, pass_edges, into, num_totals=1), []
     for result, out in zip(results, outs, strict=True):
         num_slots = (cut.totals if result.rows == "item" else cut.rows).num_slots
         # Items write their partial results to the first slots.
         slots.append(out.new_empty(max(1, num_slots), *result.shape))
-    args: list[object] = [cut.items, walk.indptr, walk.indices]
+    args: list[object] = [cut.items, pass_edges.indptr, pass_edges.indices]
     if function.at == "src":
         # A pass over edges without ids reads no ids.
-        args.append(walk.indices if walk.edge_ids is None else walk.edge_ids)
+        args.append(pass_edges.indices if pass_edges.edge_ids is None else pass_edges.edge_ids)
     # Always 32 bits, so that no seed compiles the kernel anew.
     args.append((seed & 0xFFFFFFFF) - ((seed & 0x80000000) << 1))
     for given, array in zip(function.inputs, inputs, strict=True):
@@ -82,7 +82,7 @@ def run(
                 for groups in cut.totals.levels:
                     MERGES["sum"](groups, [slots[number], outs[number]])
                 outs[number] = outs[number][0]
-    return finished(results, outs, walk, into)
+    return finished(results, outs, pass_edges, into)
 
 
 def kernel_of(
