@@ -65,8 +65,8 @@ def traffic_of(settings: Pass, design: KernelDesign) -> Traffic:
 def cycles_of(settings: Pass, design: KernelDesign) -> Cycles:
     """The cycles that kernels of this design take for a pass.
 
-    Rows from external memory and words are there whenever a kernel takes them, and results are taken as they come. With the default design a
-    word has 515 bits and a result a tile of 512 bytes, so of rows of one chunk either may be more in a cycle than external memory gives.
+    Rows from external memory and words are there whenever a kernel takes them, and results are taken as they come. With the default
+    design a word has 526 bits and a result 512 bytes. Where rows have one chunk, a cycle may have both, beside 256 bytes of rows.
     """
     if settings.loads is not None:
         return Cycles(_START + len(settings.loads) + 1, 0, 0, 0, 0, 0)

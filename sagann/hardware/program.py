@@ -1,10 +1,11 @@
 """Programs of the aggregate kernel: words that the host writes for a mini-batch, and that the kernel obeys in order.
 
 A scatter word has an edge for each of n scatter PEs at most, whose destination has its sum in the bank of that PE. So no two of them ever want
-the same accumulator, and products need no routing. A drain word hands n destinations on. Rows lie in external memory in the order of their first use and arrive once. A local memory holds
-``window_rows`` of them: a row takes the place of the one that many before it, once that is not needed any more.
+the same accumulator, and products need no routing. A drain word hands n destinations on. Rows lie in external memory in the order of their first
+use and arrive once. A local memory holds ``window_rows`` of them: a row takes the place of the one that many before it, once that is not needed
+any more.
 
-A destination's edges are added in the order of their rows, so neither n nor the window changes a bit of a sum.
+A destination's edges are added in the order of their rows, so the window changes no bit of a sum. n does, as first use depends on it.
 """
 
 from __future__ import annotations

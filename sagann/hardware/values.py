@@ -1,7 +1,7 @@
 """Values of the kernels, bit by bit: passes carried out by :mod:`sagann.hardware.arithmetic`.
 
 Gradients of weights that are infinite or NaN are read out as they are; the circuit, which multiplies them by unit vectors, gives NaN for all of
-their chunk, and if that is the first one, for the biases.
+their chunk, and if that is the first one, for the biases. Those that are -0 are read out as 0.
 """
 
 from __future__ import annotations
@@ -124,4 +124,4 @@ class Values:
     def _read_out(self, settings: Pass) -> Array:
         weights = self._matrix(settings.weights, settings.drains.chunks, settings.tiles)
         biases = self._bias_grads[settings.biases : settings.biases + settings.tiles]
-        return np.concatenate([weights, biases.reshape(1, -1)])
+        return np.concatenate([weights, biases.reshape(1, -1)]) + np.float32(0)

@@ -107,16 +107,12 @@ class Run(NamedTuple):
     "Beats of rows that were read."
 
 
-def _give(
-    stream: Any, payloads: list[Any], *, after: int = 0, begun: list[bool] | None = None
-) -> tuple[Any, list[int]]:
-    """What gives a stream its payloads, after some cycles, or once a list is not empty; and the cycles that each one waited."""
+def _give(stream: Any, payloads: list[Any], *, begun: list[bool]) -> tuple[Any, list[int]]:
+    """What gives a stream its payloads, once a list is not empty; and the cycles that each one waited."""
     cycles: list[int] = []
 
     async def give(ctx: Any) -> None:
-        if after:
-            await ctx.tick().repeat(after)
-        while begun == []:
+        while not begun:
             await ctx.tick()
         for payload in payloads:
             ctx.set(stream.payload, payload)
@@ -162,7 +158,6 @@ def run_kernel(
             ctx.set(kernel.room, 1)
             rows, words = encoded_rows(before.features, design, padding=np.nan), encoded_words(other, design)
             # Words wait for their rows, so a word is offered while rows are given.
-            ctx.set(kernel.rows.valid, 1)
             ctx.set(kernel.words.valid, 1)
             while words:
                 if rows:

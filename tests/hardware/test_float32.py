@@ -90,22 +90,8 @@ def _special(random: np.random.Generator) -> Pairs:
     return tuple(each.ravel().astype(np.float32) for each in np.meshgrid(values, values))  # type: ignore[return-value]
 
 
-PAIRS: list[Callable[[np.random.Generator], Pairs]] = [
-    _any,
-    _near,
-    _close,
-    _tied,
-    _tiny,
-    _huge,
-    _least_products,
-    _least_sums,
-    _carrying,
-    _special,
-]
-OPERATORS = {
-    "mul": (float32.Mul, MUL_STAGES, arithmetic.mul),
-    "add": (float32.Add, ADD_STAGES, arithmetic.add),
-}
+PAIRS = (_any, _near, _close, _tied, _tiny, _huge, _least_products, _least_sums, _carrying, _special)
+OPERATORS = {"mul": (float32.Mul, MUL_STAGES, arithmetic.mul), "add": (float32.Add, ADD_STAGES, arithmetic.add)}
 
 
 def pairs() -> Pairs:

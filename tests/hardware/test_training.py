@@ -110,6 +110,11 @@ CASES = {
         replace(NARROW, lanes=8, row_chunks=1, beat_chunks=1, array_columns=8),
         Share((3, 2), (3, 2), own=False),
     ),
+    "tiles wider than rows": (
+        replace(NARROW, window_rows=1, row_chunks=2, beat_chunks=2, array_columns=8),
+        Share((3, 2), (2, 2), own=True),
+    ),
+    "one column": (replace(NARROW, lanes=1, array_columns=1), Share((3, 2), (3, 1), own=False)),
     "sub-batches": (replace(SMALL, bank_chunks=8), Share((12, 8, 6), (4, 4, 2), own=False)),
 }
 
@@ -136,6 +141,16 @@ def test_circuits_train_as_the_values_model_says(name: str) -> None:
     training = Training(design=design, widths=share.widths, own=share.own)
     assert (len(training.sub_batches(share.hops)) > 1) == ("sub-batches" in name)
     require_exact(design, share, run_passes)
+
+
+@pytest.mark.slow
+def test_a_gradient_of_minus_zero_is_read_out_as_zero() -> None:
+    share = Share((2, 2), (1, 1), own=False)
+    share.hops = [Hop(np.arange(3), np.arange(2), np.ones(2, dtype=np.float32))]
+    # The gradient of the weight is 2^-128 below zero, and so -0.
+    share.features = np.array([[1.5], [1.75]], dtype=np.float32) * np.float32(2.0**-63)
+    share.grads = np.array([[1], [-1]], dtype=np.float32) * np.float32(2.0**-63)
+    require_exact(NARROW, share, run_passes)
 
 
 @pytest.mark.slow

@@ -174,21 +174,18 @@ class _RowMemory(wiring.Component):
                 m.d.sync += place.eq(place + 1)
 
         entry, num_read = Signal.like(read.addr), Signal.like(config.rows)
-        beat = Signal(range(max(2, design.row_chunks)))
+        beat, held = (Signal(range(max(2, design.row_chunks)), name=name) for name in ("beat", "held"))
         beat_part = beat[: exact_log2(entry_beats)]
         ends_read = beat == (config.row_chunks - 1) >> exact_log2(design.beat_chunks)
         is_there = Mux(config.chained, num_read < num_written, num_read < config.rows)
         takes = self.runs & config.rows_on_chip & is_there & (~self.rows.valid | self.rows.ready)
         m.d.comb += [read.en.eq(takes), read.addr.eq(config.rows_from + entry)]
         with m.If(takes):
-            m.d.sync += [beat.eq(Mux(ends_read, 0, beat + 1)), num_read.eq(num_read + ends_read)]
+            m.d.sync += [beat.eq(Mux(ends_read, 0, beat + 1)), held.eq(beat), num_read.eq(num_read + ends_read)]
             with m.If(ends_read | (beat_part == entry_beats - 1)):
                 m.d.sync += entry.eq(entry + 1)
         with m.If(takes | self.rows.ready):
             m.d.sync += self.rows.valid.eq(takes)
-        held = Signal.like(beat)
-        with m.If(takes):
-            m.d.sync += held.eq(beat)
         width = 32 * design.lanes * design.beat_chunks
         m.d.comb += self.rows.payload.as_value().eq(read.data.word_select(held[: exact_log2(entry_beats)], width))
         return m

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from amaranth.back import rtlil
-from amaranth.hdl import Cat, ClockSignal, Instance, Module, ResetSignal, Shape, Signal, Value
+from amaranth.hdl import Cat, ClockDomain, ClockSignal, Fragment, Instance, Module, ResetSignal, Signal, Value
 from amaranth.lib import wiring
 from amaranth.lib.memory import Memory
 
@@ -42,17 +42,17 @@ class _Netlist:
     def get_memory(self, memory: Memory) -> Instance:
         """An instance of :data:`sagann.hardware.yosys.RAM`; Amaranth calls it."""
         (write,), (read,) = memory.write_ports, memory.read_ports
-        width, address = Shape.cast(memory.shape).width, max(1, len(read.addr))
+        width, address = len(Value.cast(read.data)), max(1, len(read.addr))
         sizes = {"p_WIDTH": width, "p_DEPTH": memory.depth, "p_ADDRESS": address, "p_PARTS": len(write.en)}
         return Instance(
             "Ram",
             **sizes,
             i_clk=ClockSignal(),
             i_write_en=write.en,
-            i_write_addr=write.addr,
+            i_write_addr=Cat(write.addr, 0)[:address],
             i_write_data=write.data,
             i_read_en=read.en,
-            i_read_addr=read.addr,
+            i_read_addr=Cat(read.addr, 0)[:address],
             o_read_data=read.data,
         )
 
@@ -74,11 +74,14 @@ def netlist_of(circuit: wiring.Component, name: str) -> str:
     texts: dict[str, str] = {}
     while new := parts.keys() - texts.keys():
         for each in sorted(new):
-            netlist = _Netlist(parts[each])
+            netlist, clock = _Netlist(parts[each]), ClockDomain("sync")
+            # Instances have clock and reset, so a part without registers has their ports, too.
+            fragment = Fragment.get(parts[each], netlist)
+            fragment.add_domains(clock)
             # The ready signal of a stream that is always ready is a constant.
             values = [Value.cast(value) for *_, value in parts[each].signature.flatten(parts[each])]
-            ports = [value for value in values if isinstance(value, Signal)]
-            texts[each] = rtlil.convert(parts[each], name=each, platform=netlist, ports=ports, emit_src=False)
+            ports = [*(value for value in values if isinstance(value, Signal)), clock.clk, clock.rst]
+            texts[each] = rtlil.convert(fragment, name=each, platform=netlist, ports=ports, emit_src=False)
             parts = netlist.parts | parts
     first, *others = texts.values()
     return "\n".join([first, *(text.replace("attribute \\top 1\n", "") for text in others)])

@@ -183,7 +183,7 @@ class Feeder(wiring.Component):
             read, read_grads = rows.read_port(), tiles.read_port()
             # The first chunk of a tile clears the others, which a narrower row does not have.
             is_first = filled[:part_bits] == 0
-            enabled = Mux(is_first, (1 << (1 << part_bits)) - 1, 1 << filled[:part_bits])
+            enabled = Mux(is_first, (1 << design.tile_chunks) - 1, 1 << filled[:part_bits])
             others = [Mux(is_first, 0, drained.chunks[number].as_value())] * ((1 << part_bits) - 1)
             m.d.comb += [
                 write.en.eq(self.drained.valid & ~drained.grads),
@@ -303,8 +303,7 @@ class _ArrayRow(Part):
         design, m = self._design, Module()
         operand, controls = delayed(m, self.operand, 1), [self.control]
         for _ in range(design.array_columns + _TO_SUM + ADD_STAGES):
-            before = controls[-1].as_value()
-            controls.append(data.View(self._control, delayed(m, before, 1, resets=True)))
+            controls.append(data.View(self._control, delayed(m, controls[-1].as_value(), 1, resets=True)))
         for column in range(design.array_columns):
             m.submodules[f"memory{column}"] = memory = Memory(shape=32, depth=design.array_weights, init=[])
             m.submodules[f"mul{column}"], m.submodules[f"add{column}"] = mul, add = Mul(), Add()
