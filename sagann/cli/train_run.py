@@ -80,6 +80,7 @@ def _train(
 ) -> int:
     """Train in this process, alone or as one of several workers, of which the first one writes and reports."""
     terminal, is_first = shared.terminal(), workers.is_first
+    shared.load_kernels()
     run_dir = out or _free_folder(settings)
     # torchrun counts restarts on each machine, and not those in which a machine follows another one.
     if workers.size > 1 and workers.any(is_restarted(), "agreeing on whether to resume"):
