@@ -185,9 +185,9 @@ def option(
     return typer.Option(*names, help=text, metavar=metavar, rich_help_panel=panel, hidden=hidden, min=low, max=high)
 
 
-def switch(name: str, text: str, *, panel: str | None = None, callback: Any = None) -> Any:
+def switch(name: str, text: str, *, callback: Any = None) -> Any:
     """An option without a value."""
-    return typer.Option(name, help=text, metavar="", rich_help_panel=panel, callback=callback)
+    return typer.Option(name, help=text, metavar="", callback=callback)
 
 
 def _remember(context: typer.Context, parameter: typer.CallbackParam, value: Any) -> Any:
