@@ -20,7 +20,7 @@ from sagann.nn import GGNN
 from sagann.runtime.in_memory.engine import CompiledEngine
 from sagann.saga import Edge, SagaLayer, using_engine
 from tests.compiler.layers import assert_compiles_right
-from tests.graphs import odd_topologies
+from tests.graphs import odd_topologies, rows
 
 
 def program(layer: SagaLayer, engine: CompiledEngine) -> Any:
@@ -125,10 +125,6 @@ def drawn(draw: st.DrawFn) -> tuple[Drawn, Topology]:
     parts = [draw(st.sampled_from(sorted(choices))) for choices in (ROWS, NUMBERS, COMBINATIONS, VERTEX)]
     accumulator = draw(st.sampled_from(["sum", "sum", "mean", "mean", "max", "softmax"]))
     return Drawn(num_types, *parts, accumulator).double(), draw(typed_topologies(num_types))
-
-
-def rows(topology: Topology, dim: int = 4) -> Tensor:
-    return torch.randn(topology.num_src, dim, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
 
 
 @settings(max_examples=25)

@@ -18,7 +18,7 @@ from sagann.runtime.in_memory.engine import CompiledEngine
 from sagann.runtime.in_memory.typed_maps import count_pairs, moved_bytes, pairs_of
 from sagann.saga import Edge, NaiveEngine, SagaLayer, using_engine
 from tests.compiler.layers import results
-from tests.graphs import odd_topologies, topology_of
+from tests.graphs import odd_topologies, rows, topology_of
 from tests.tolerances import assert_close, largest
 
 
@@ -58,10 +58,6 @@ def out_star(num_types: int = 3) -> Topology:
 def in_star(num_types: int = 3) -> Topology:
     """The same, reversed."""
     return topology_of([(v % 40, 0) for v in range(120)], 40, types=num_types)
-
-
-def rows(topology: Topology, dim: int) -> Tensor:
-    return torch.randn(topology.num_src, dim, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
 
 
 def orders_run(
