@@ -13,11 +13,11 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 from torch.nn import Parameter
 
@@ -26,6 +26,7 @@ from sagann.graph.large_arrays import empty_array
 from sagann.partition import vertex_ranges
 from sagann.runtime.team import START_TIMEOUT_S, Team
 from sagann.runtime.workers.carriers import HostCarrier, Operation, connected_devices
+from sagann.runtime.workers.side_channel import SideChannel, connect
 from sagann.runtime.workers.stopwatch import Stopwatch
 
 TIMEOUT_S = 60.0
@@ -40,17 +41,27 @@ class Workers(Team):
         size: number of workers.
         timeout_s: seconds for which this worker waits for another one while they train.
         balance: name of the policy that divides the vertices (:data:`sagann.partition.BALANCES`).
+        address: IPv4 address at which the others reach this worker.
     """
 
-    def __init__(self, *, rank: int, size: int, timeout_s: float = TIMEOUT_S, balance: str = "edges") -> None:
+    def __init__(
+        self,
+        *,
+        rank: int,
+        size: int,
+        timeout_s: float = TIMEOUT_S,
+        balance: str = "edges",
+        address: str = "127.0.0.1",
+    ) -> None:
         self.rank, self.size, self.timeout_s, self.balance = rank, size, timeout_s, balance
+        self._address = address
         self.sent_bytes = 0
         "Bytes that this worker has sent to the others."
         self.stopwatch = Stopwatch()
         "Measures this worker's own computing while it trains."
         self._carriers: dict[str, HostCarrier] = {"cpu": HostCarrier()}
         "What carries tensors, by the type of their device."
-        self._asides: dict[str, Workers] = {}
+        self._asides: dict[str, SideChannel] = {}
 
     @property
     def others(self) -> list[int]:
@@ -304,19 +315,19 @@ class Workers(Team):
         (kind,) = kinds
         return self._carriers[kind].operations(sends, receives, tag)
 
-    def aside(self, doing: str) -> Workers:
-        """The same workers with connections of their own, for what one thread exchanges beside the training step. All call this at the same time."""
-        if doing not in self._asides:
-            self._asides[doing] = self._connected()
-        return self._asides[doing]
+    def aside(self, name: str) -> SideChannel:
+        """Connections of their own with the others, for what one thread exchanges beside the training step. All call this at the same time."""
+        if name not in self._asides:
+            limit_s = max(self.timeout_s, TIMEOUT_S)
+            texts = partial(self.texts, doing=f"connecting for {name}", timeout_s=limit_s)
+            links = connect(self.rank, self.size, self._address, texts, timeout_s=limit_s, gone=self._gone)
+            self._asides[name] = SideChannel(links, rank=self.rank, timeout_s=self.timeout_s, gone=self._gone)
+        return self._asides[name]
 
-    def _connected(self) -> Workers:
-        found = Workers(rank=self.rank, size=self.size, timeout_s=self.timeout_s, balance=self.balance)
-        limit_s = max(self.timeout_s, TIMEOUT_S)
-        with self._blaming(self.others, "connecting once more", limit_s):
-            group = dist.new_group(backend="gloo", timeout=timedelta(seconds=limit_s))
-        found._carriers["cpu"] = HostCarrier(group)
-        return found
+    def close(self) -> None:
+        """Close the connections of :meth:`aside`."""
+        for channel in self._asides.values():
+            channel.close()
 
     def compute_on(self, device: torch.device) -> None:
         """Compute on a device, and let tensors travel between it and the other workers' devices.
