@@ -106,8 +106,16 @@ def exchange(workers: Workers) -> None:
     finish()
 
 
+def sample(workers: Workers) -> None:
+    """Exchange what mini-batches are made of."""
+    workers.aside("sampling").exchange(
+        {rank: [torch.ones(1 << 22)] for rank in workers.others}, "sampling neighbours"
+    )
+
+
 def die(workers: Workers, folder: Path, name: str, signum: int, wait: Callable[[Workers], None]) -> None:
     """Worker 1 gets a signal while the others wait for it."""
+    workers.aside("sampling")
     if workers.rank == 1:
         os.kill(os.getpid(), signum)
         time.sleep(60)
@@ -146,6 +154,8 @@ def main(folder: Path) -> None:
             ("killed", signal.SIGKILL, ask, LONG_S),
             ("stopped", signal.SIGSTOP, ask, TIMEOUT_S),
             ("killed in an exchange", signal.SIGKILL, exchange, LONG_S),
+            ("killed while sampling", signal.SIGKILL, sample, LONG_S),
+            ("stopped while sampling", signal.SIGSTOP, sample, TIMEOUT_S),
         ):
             work = partial(prepared, partial(die, name=name, signum=signum, wait=wait))
             pids = start_workers(work, SIZE, timeout_s=timeout_s)
