@@ -11,7 +11,7 @@ References:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib import import_module
 
 import torch
@@ -25,20 +25,22 @@ UNKNOWN, FAR, FIRST = range(3)
 "Columns of counts: ids of no row, rows that lie nowhere, and rows of the first source, before those of the others."
 BANKS = 64
 "Rows of counts, over which programs are spread: they would wait for each other at one address."
+DEALT_BITS = 12
+"Rows that are dealt to several sources go in blocks of 4,096: the place of each follows from its id."
 
 
 class RowSources:
     """Sources of rows, uint8 [num_rows_there, bytes of a row], and the place of each row in them.
 
     ``places`` are int32 or int64 [num_rows] on the device that reads: ``source << shift | position``, or NOWHERE; None where one source has all rows
-    in their order, and then ``device`` reads.
+    in their order, or blocks of them are dealt to several sources in turn (:func:`dealt_to`), and then ``device`` reads.
     """
 
     def __init__(
         self, tensors: Sequence[Tensor], places: Tensor | None, shift: int, *, device: torch.device | None = None
     ) -> None:
         assert all(tensor.dtype == torch.uint8 and tensor.is_contiguous() for tensor in tensors)
-        assert places is not None or (len(tensors) == 1 and device is not None)
+        assert places is not None or device is not None
         self.tensors, self.places, self.shift = tuple(tensors), places, shift
         self.addresses = torch.tensor([tensor.data_ptr() for tensor in tensors], dtype=torch.int64).to(
             device if places is None else places.device
@@ -48,12 +50,29 @@ class RowSources:
     @property
     def num_rows(self) -> int:
         """Number of rows that have ids."""
-        return len(self.tensors[0] if self.places is None else self.places)
+        return sum(map(len, self.tensors)) if self.places is None else len(self.places)
 
     def new_counts(self) -> Tensor:
         """Counters of zero, int64 [BANKS, columns], on the device that reads; each count is a sum over the banks."""
         columns = 1 << (len(self.tensors) + FIRST - 1).bit_length()
         return torch.zeros((BANKS, columns), dtype=torch.int64, device=self.addresses.device)
+
+
+def num_dealt(number: int, count: int, num_rows: int) -> int:
+    """Number of rows that are dealt to one of ``count`` sources."""
+    whole, rest = divmod(num_rows, count << DEALT_BITS)
+    return (whole << DEALT_BITS) + min(max(rest - (number << DEALT_BITS), 0), 1 << DEALT_BITS)
+
+
+def dealt_to(number: int, count: int, rows: Tensor, *, step: int) -> Iterator[Tensor]:
+    """The rows that are dealt to one of ``count`` sources, in their order, in pieces of at most ``step`` blocks."""
+    size = 1 << DEALT_BITS
+    whole = len(rows) // (size * count)
+    blocks = rows[: whole * count * size].view(whole, count, size, *rows.shape[1:])
+    for first in range(0, whole, step):
+        yield blocks[first : first + step, number].flatten(0, 1)
+    begin = (whole * count + number) * size
+    yield rows[begin : begin + size]
 
 
 def shift_of(num_rows: int) -> int:
@@ -91,6 +110,10 @@ def gather_naive(sources: RowSources, ids: Tensor, out: Tensor, counts: Tensor |
     places = torch.where(is_known, ids, 0).long()
     if sources.places is not None:
         places = sources.places[places].long()
+    elif len(sources.tensors) > 1:
+        block, count = places >> DEALT_BITS, len(sources.tensors)
+        own = block // count << DEALT_BITS | places & (1 << DEALT_BITS) - 1
+        places = block % count << sources.shift | own
     source = torch.where(is_known, places >> sources.shift, NOWHERE)
     out[~is_known] = 0
     for number, tensor in enumerate(sources.tensors):

@@ -26,6 +26,7 @@ import triton.language as tl
 from torch import Tensor
 
 from sagann.kernels.edge.gpu.layout import power_of_two
+from sagann.kernels.row_gather import DEALT_BITS
 
 if TYPE_CHECKING:
     from sagann.kernels.row_gather import RowSources
@@ -57,13 +58,23 @@ def copy_rows(
     word_bytes: tl.constexpr,
     num_banks: tl.constexpr,
     num_counts: tl.constexpr,
+    num_dealt: tl.constexpr,
+    dealt_bits: tl.constexpr,
 ):
     o_row = tl.program_id(0).to(tl.int64) * rows + tl.arange(0, rows)
     m_row = o_row < num_ids
     row = tl.load(p_ids + o_row, mask=m_row, other=-1).to(tl.int64)
     m_known = (row >= 0) & (row < num_rows)
     if p_places is None:
-        place = tl.where(m_known, row, -1)
+        place = row
+        if num_dealt > 1:
+            block = row >> dealt_bits
+            place = (
+                ((block % num_dealt) << shift)
+                | ((block // num_dealt) << dealt_bits)
+                | (row & ((1 << dealt_bits) - 1))
+            )
+        place = tl.where(m_known, place, -1)
     else:
         place = tl.load(p_places + row, mask=m_known, other=-1).to(tl.int64)
     m_here = place >= 0
@@ -120,5 +131,7 @@ def gather_rows(sources: RowSources, ids: Tensor, out: Tensor, counts: Tensor | 
             word_bytes=word_bytes,
             num_banks=1 if counts is None else counts.shape[0],
             num_counts=1 if counts is None else counts.shape[1],
+            num_dealt=len(sources.tensors) if sources.places is None else 1,
+            dealt_bits=DEALT_BITS,
             num_warps=4,
         )

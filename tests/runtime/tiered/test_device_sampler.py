@@ -92,6 +92,20 @@ def test_ids_of_64_bits_and_edges_read_in_place(given: dict[str, Any], memory: s
 
 
 @interpreted
+@pytest.mark.parametrize("number", [0, 2])
+def test_each_of_several_devices_samples_the_blocks_of_the_processor(number: int) -> None:
+    topology, seeds = random_topology(300, 30_000, types=3), torch.arange(20)
+    devices = SimulatedDevices((1 << 20,) * 3)
+    edges = DeviceTopology(topology, "100%", devices=devices).seen_from(number)
+    dealt = sum(rows.nbytes for rows in (topology.indices, *topology.edge_data.values()))
+    assert 0 < edges.device_bytes - topology.indptr.nbytes < 0.6 * dealt
+    expected, ours = (
+        make(each, [3, -1], seed=3) for make, each in ((NeighborSampler, topology), (DeviceSampler, edges))
+    )
+    assert_same(ours.sample(seeds, epoch=1), expected.sample(seeds, epoch=1))
+
+
+@interpreted
 @pytest.mark.parametrize("seed", [3, 4])
 def test_random_graphs(seed: int) -> None:
     # Many vertices have no edge, some have very many, and edges stand several times.

@@ -169,7 +169,16 @@ def main() -> None:
     softmax_types = sum_types | dict.fromkeys(scores, "*fp32") | {"num_scores": "i32"}
     row_types = {"p_ids": "*i64", "p_places": "*i32", "p_addresses": "*i64", "p_out": "*i32"}
     row_types |= dict.fromkeys(["num_ids", "num_rows", "width", "span", "shift"], "i32") | {"p_counts": "*i64"}
-    sizes = {"rows": 4, "tile": 128, "line": 32, "word_bytes": 4, "num_banks": BANKS, "num_counts": 4}
+    sizes = {
+        "rows": 4,
+        "tile": 128,
+        "line": 32,
+        "word_bytes": 4,
+        "num_banks": BANKS,
+        "num_counts": 4,
+        "num_dealt": 2,
+        "dealt_bits": 12,
+    }
     report("gather_rows", row_gather.copy_rows, row_types, sizes, {"p_out", "width"}, warps=4)
     report(
         "gather_rows of one source",
