@@ -63,7 +63,6 @@ class HybridEpochs(SampledEpochs):
         minibatches: MiniBatches | None = None,
     ) -> None:
         assert config.devices is not None
-        require_shareable(predictor.model, prepared, "devices")
         self._config = config
         tiered = replace(config, cache="static") if config.has_tiers else config
         super().__init__(predictor, prepared, tiered, say=say, minibatches=minibatches)
@@ -71,12 +70,7 @@ class HybridEpochs(SampledEpochs):
         self._say = say
         self.devices = Devices.parse(config.devices, where="TrainConfig.devices")
         "Who trains."
-        self.manager = Manager(
-            config.sharing,
-            self.devices.weights(),
-            batch_size=min(config.seeds_per_batch, len(self.minibatches.seeds)),
-            uses_host=self.devices.uses_host,
-        )
+        self.manager = _manager(self.devices, self.minibatches, config)
         self.has_shares = False
         "Whether seeds and threads are those of a checkpoint."
         self._own_cores: tuple[int, ...] = ()
@@ -84,7 +78,7 @@ class HybridEpochs(SampledEpochs):
         self._parameters = tuple(predictor.model.parameters())
         self._threads = torch.get_num_threads()
         self.trainers: Mapping[str, Trainer] = {}
-        self._kernels = self._simulated()
+        self._kernels = _kernels(self.devices, predictor, self.minibatches, config)
 
     @property
     def ahead(self) -> int:
@@ -181,19 +175,6 @@ class HybridEpochs(SampledEpochs):
         with seeded(sent.seed, torch.device("cpu")):
             return self.trainers[name].finish()
 
-    def _simulated(self) -> list[SimulatedKernels | None]:
-        """The hardware kernels that each accelerator process simulates. A model or share that they do not take is an InputError."""
-        if not any(self.devices.fpga):
-            return [None for _ in self.devices.fpga]
-        # Imported here: few runs simulate any.
-        from sagann.train.fpga import SimulatedKernels
-
-        seeds, indptr = self.minibatches.seeds, self.minibatches.graph.topology.indptr
-        largest = seeds[(indptr[seeds + 1] - indptr[seeds]).argmax()]
-        batch = self.minibatches.load(self.minibatches.neighbor_sampler.sample(largest[None]))
-        given = (self._predictor.model, batch, self._config.link_rate)
-        return [None if answers is None else SimulatedKernels.of(answers, *given) for answers in self.devices.fpga]
-
     def _started(self) -> dict[str, Trainer]:
         """The trainers, that of the processor first."""
         trainers, known = dict[str, Trainer](), self._predictor
@@ -228,6 +209,54 @@ class HybridEpochs(SampledEpochs):
                     trainer.close()
             raise
         return trainers
+
+
+def require_trainers(predictor: Predictor, prepared: PreparedGraph, config: TrainConfig) -> None:
+    """Refuse what the trainers of a run cannot train, before anything is started or written.
+
+    Raises:
+        LayerError: a model computes means over a mini-batch.
+        InputError: edge data learn, a device is missing, or simulated kernels do not compute the model, or would for too long.
+    """
+    assert config.devices is not None
+    assert config.sample is not None
+    devices = Devices.parse(config.devices, where="TrainConfig.devices")
+    devices.cuda_devices(where="TrainConfig.devices")
+    devices.cores()
+    require_shareable(predictor.model, prepared, "devices")
+    if any(devices.fpga):
+        from sagann.train.fpga import require_short
+
+        size = config.seeds_per_batch
+        batches = MiniBatches(prepared.sampled, fanouts=config.sample, batch_size=size, seed=config.seed, ahead=0)
+        shares = _manager(devices, batches, config).assignment
+        found = zip(
+            accelerator_names(len(devices.fpga)), _kernels(devices, predictor, batches, config), strict=True
+        )
+        for name, kernels in found:
+            is_fixed = config.sharing == "static" and config.mapping == "cores"
+            if kernels is not None:
+                require_short(kernels, batches, shares.seeds[name] if is_fixed else shares.total)
+
+
+def _manager(devices: Devices, minibatches: MiniBatches, config: TrainConfig) -> Manager:
+    return Manager(
+        config.sharing,
+        devices.weights(),
+        batch_size=min(config.seeds_per_batch, len(minibatches.seeds)),
+        uses_host=devices.uses_host,
+    )
+
+
+def _kernels(
+    devices: Devices, predictor: Predictor, minibatches: MiniBatches, config: TrainConfig
+) -> list[SimulatedKernels | None]:
+    if not any(devices.fpga):
+        return [None for _ in devices.fpga]
+    # Imported here: few runs simulate any.
+    from sagann.train.fpga import simulated_kernels
+
+    return simulated_kernels(devices, predictor.model, minibatches, config.link_rate)
 
 
 def _replica(

@@ -173,6 +173,10 @@ class Trainer:
             self._in_files_bytes = bytes_in_files(self.predictor, self.graph, self.config)
             self.prepared: PreparedGraph = self._prepare()
             "The graph as the model reads it."
+            if self.config.devices is not None:
+                from sagann.train.hybrid_epochs import require_trainers
+
+                require_trainers(self.predictor, self.prepared, self.config)
 
     def _made_predictor(
         self,

@@ -238,7 +238,7 @@ class MiniBatches(Batches[MiniBatch]):
     def sample(self, seeds: Tensor, *, epoch: int, batch: int) -> MiniBatch:
         """This process's share of a batch of some of ``self.seeds``, without rows; an empty share has one seed, which counts for another process.
 
-        Blocks lie on the device where it samples; ids lie on the processor in any case.
+        Blocks lie on the device where it samples, and so do ids of sources, unless the processor reads rows by them.
         """
         own = self.team.share_of(len(seeds))
         own = own if own.start < own.stop else slice(0, 1)
@@ -254,7 +254,15 @@ class MiniBatches(Batches[MiniBatch]):
         # A lane of its own, so that sampling does not wait for the training step.
         with streams.on("load"):
             sampled = joined(self._device_sampler.sample(seeds, epoch=epoch, batch=batch))
-            return with_changes(sampled, src_ids=sampled.src_ids.cpu(), seeds=seeds)
+            if self._reads_rows:
+                sampled = with_changes(sampled, src_ids=self._device_sampler.edges.pool.read(sampled.src_ids))
+            return with_changes(sampled, seeds=seeds)
+
+    @property
+    def _reads_rows(self) -> bool:
+        """Whether the processor reads rows of a batch, and so its ids."""
+        features = self._features
+        return features.has_far_rows if isinstance(features, DeviceFeatures) else features is not None
 
     def _queue(self) -> tuple[Streams, PinnedPool]:
         if self._queues is None:
