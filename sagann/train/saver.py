@@ -39,6 +39,10 @@ class Saver(Reporter):
         unsaved_s = time.perf_counter() - self._saved_s
         return unsaved_s >= max(_MOST_UNSAVED_S, _LEAST_SPACING * self._cost_s)
 
+    def needs_weights(self, epoch: int) -> bool:
+        """Whether a checkpoint is due after an epoch."""
+        return self.is_late or epoch % self._session.config.checkpoint_every == 0
+
     def on_batch(self, progress: EpochProgress) -> None:
         """Save the batch that was trained last, where a checkpoint is due."""
         if self.is_late:
@@ -47,7 +51,8 @@ class Saver(Reporter):
     def on_epoch(self, record: EpochRecord) -> None:
         """Add the epoch that was trained last to the history, and save it where a checkpoint is due."""
         self._folder.append(record)
-        if self.is_late or record.epoch % self._session.config.checkpoint_every == 0:
+        # Where the next epoch has begun, it is saved after that.
+        if not self._session.is_ahead and self.needs_weights(record.epoch):
             self.save()
 
     def save(self) -> None:

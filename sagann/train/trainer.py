@@ -291,7 +291,11 @@ class Trainer:
 
                 begin_as_foretold(self, session.source, self._say)
             session.source.open()
-            session.run(reporters, stops=lambda: self.team.any(self._is_stopping, "agreeing on the next epoch"))
+            session.run(
+                reporters,
+                stops=lambda: self.team.any(self._is_stopping, "agreeing on the next epoch"),
+                say=self._say,
+            )
             if saver is not None:
                 saver.save()
             result = self._finish(session, folder)
