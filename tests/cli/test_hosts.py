@@ -87,8 +87,13 @@ def test_the_printed_command_trains_on_two_hosts_what_one_process_trains(
 
 @pytest.mark.parametrize(
     ("harm", "options"),
-    [(Host.cut, ()), pytest.param(Host.unplug, (), marks=pytest.mark.thorough), (Host.cut, ("--memory", "40MiB"))],
-    ids=["cut", "unplugged", "cut while streaming"],
+    [
+        (Host.cut, ()),
+        pytest.param(Host.unplug, (), marks=pytest.mark.thorough),
+        (Host.cut, ("--memory", "40MiB")),
+        (Host.cut, ("--model", "sage", "--sample", "5,3", "--batch-size", 16)),
+    ],
+    ids=["cut", "unplugged", "cut while streaming", "cut while sampling"],
 )
 def test_a_cable_that_is_pulled_ends_both_workers_in_time(
     pair: list[Host],
@@ -96,11 +101,11 @@ def test_a_cable_that_is_pulled_ends_both_workers_in_time(
     tmp_path: Path,
     warm: Warm,
     harm: Callable[[Host], None],
-    options: tuple[str, ...],
+    options: tuple[object, ...],
 ) -> None:
     folder, spill = tmp_path / "run", tmp_path / "spill"
     spill.mkdir()
-    options = (*options, "--spill", str(spill)) if options else ()
+    options = (*options, "--spill", str(spill)) if "--memory" in options else options
     patience = ("--worker-timeout", TIMEOUT_S)
     command = ("train", "--data", blocks, *OPTIONS, *options, *patience, "--epochs", 100000, "--out", folder)
     processes = start_by_hand(warm, commands=[command, command], hosts=pair)

@@ -123,7 +123,7 @@ class _Message:
 
 def _views(tensors: Sequence[Tensor]) -> list[memoryview]:
     """The memory of tensors that are not empty; of one that is not contiguous a copy."""
-    return [memoryview(flat_bytes(tensor)) for tensor in tensors if tensor.numel()]
+    return [flat_bytes(tensor).data for tensor in tensors if tensor.numel()]
 
 
 def _move(views: list[memoryview], some: Callable[[list[memoryview]], int]) -> None:
