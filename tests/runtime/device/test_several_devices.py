@@ -22,6 +22,7 @@ from sagann.plan.gradients import Gradients, undivided_of
 from sagann.plan.residency import BudgetError
 from sagann.plan.spec import verify
 from sagann.plan.steps import DEVICE, Move
+from sagann.report.plan_text import plan_text
 from sagann.runtime.device.residents import DeviceResidents
 from sagann.runtime.recorder import Recorder
 from sagann.runtime.streaming.streamed import StreamedModel
@@ -177,14 +178,12 @@ def test_along_a_chain_and_round_a_ring_rows_of_sources_are_loaded_once() -> Non
         streamed.budget_bytes = within(streamed, x, 0.3)
         streamed.close()
         streamed.loss(x, partial_loss).backward()
-        loads = [
-            each
-            for each in streamed.plan(x, folded=True).plan.operations
-            if isinstance(each, Move) and each.kind == "load"
-        ]
+        planned = streamed.plan(x, folded=True)
+        loads = [each for each in planned.plan.operations if isinstance(each, Move) and each.kind == "load"]
         # Edges come from the host, whatever the route.
         of_host = sum(each.num_bytes for each in loads if not each.peer or each.block.kind == "edges")
         assert sum(each.copied["load"] for each in lanes) == pytest.approx(of_host, rel=0.01)
+        assert ("From device to device: vertex data" in plan_text(planned)) == (name != "each")
         loaded[name] = sum(each.num_bytes for each in loads if each.block.kind == "value" and not each.peer)
     assert loaded["chain"] <= 0.8 * loaded["each"]
     assert loaded["ring"] <= 0.8 * loaded["each"]
