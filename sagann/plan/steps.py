@@ -253,7 +253,12 @@ class Move(NamedTuple):
     @property
     def occupies(self) -> str:
         """The resource that the move occupies, the default included."""
-        return self.resource or self.owner + _ENGINES.get(self.kind, "")
+        return (self.kind != "load" and self.resource) or self.owner + _ENGINES.get(self.kind, "")
+
+    @property
+    def link(self) -> str:
+        """The link that the move goes over."""
+        return self.resource or self.occupies
 
     @property
     def owner(self) -> str:

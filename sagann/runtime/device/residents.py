@@ -5,6 +5,7 @@ that computes, so memory is reused in the plan's order, and no more is in use th
 
 - A load gets its memory, and a mark of computing, when the plan comes to the load. Its copy waits for the mark, because
   earlier steps may still use the memory. The first step that reads the block waits for the copy.
+- A copy from another device takes memory in the same way, and also waits until the block is there: for its load, or the step that made it.
 - A store's copy waits for the step that wrote the block last. A step that changes or drops the block waits for the copy.
 
 What lies in pinned memory is copied from there. Other loads are prepared by a thread: it reads files, and copies pageable memory

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 from torch.autograd.graph import Node
+from torch.fx import GraphModule
 
+from sagann.compiler.program import Stage
 from sagann.errors import InputError, first_line
 from sagann.graph.feature_store import FeatureStore
 from sagann.graph.large_arrays import Allocate
@@ -77,7 +80,7 @@ class Epoch:
         return result
 
     def added(self, parts: Sequence[Tensor]) -> Tensor:
-        """The sum of tensors of several devices, in order, on the first device. No lane of another device waits, and not the host."""
+        """The sum of tensors of several devices, in order, on the first one. Their lanes that compute wait for each other, and the host does not."""
         first, *others = [each.to(self.first.device) for each in parts]
         return sum(others, first)
 
@@ -113,12 +116,28 @@ class Replica:
     """What the steps of one device read besides blocks."""
 
     device: torch.device
+    stages: Sequence[Stage]
+    "The program's stages, which make their tensors on the device."
     shared: dict[str, Tensor] = field(default_factory=dict)
     "Parameters, what depends on them alone, and means of all rows, by name."
     moments: dict[int, Moments] = field(default_factory=dict)
     "Means and variances of all rows that BatchNorms read, by number of the link, once they are complete."
     of_moments: dict[int, Tensor] = field(default_factory=dict)
     "Gradients of these means and scales, [2, C], once they are complete."
+
+
+def stage_on(stage: Stage, device: torch.device) -> Stage:
+    """The stage as a device runs it. A trace names the device of what an operator makes, as of ``torch.full_like``."""
+
+    def is_named(each: object) -> bool:
+        return isinstance(each, torch.device)
+
+    if not any(is_named(each) for node in stage.module.graph.nodes for each in node.kwargs.values()):
+        return stage
+    graph = deepcopy(stage.module.graph)
+    for node in graph.nodes:
+        node.kwargs = {name: device if is_named(each) else each for name, each in node.kwargs.items()}
+    return replace(stage, module=GraphModule(stage.module, graph))
 
 
 @dataclass(kw_only=True, slots=True)

@@ -34,7 +34,7 @@ from sagann.runtime.blocks.sources import Sources
 from sagann.runtime.gather import ChunkedGather, compute_rows, divisors
 from sagann.runtime.moments import Groups, Moments
 from sagann.runtime.recorder import Recorder
-from sagann.runtime.streaming.epoch import Epoch, Replica, Sums, loss_of_rows
+from sagann.runtime.streaming.epoch import Epoch, Replica, Sums, loss_of_rows, stage_on
 from sagann.runtime.streaming.tape import Tape
 from sagann.saga.batch_norms import too_few_rows
 
@@ -71,7 +71,12 @@ class Executor:
         self.gradients = schedule.gradients
         self.chunks = chunks
         self.epoch = epoch
-        epoch.replicas = {f"device{number}": Replica(device=each) for number, each in enumerate(backend.devices)}
+        first, *others = backend.devices
+        replicas = [Replica(device=first, stages=self.program.stages)]
+        replicas += [
+            Replica(device=at, stages=[stage_on(each, at) for each in self.program.stages]) for at in others
+        ]
+        epoch.replicas = dict(zip(backend.names, replicas, strict=True))
         epoch.sums = [Sums() for _ in self.part.devices]
         # Of the step that runs: its device, what that has besides blocks, and the sums that the step adds to.
         self._owner, self._here, self._sums = DEVICE, epoch.first, epoch.sums[0]
@@ -214,7 +219,7 @@ class Executor:
         first, own = self.exchange.first_vertex, self.plan.vertices(step.interval)
         vertices = slice(first + own.start, first + own.stop)
         with others, rows_of(vertices, self.epoch.seeds, first_value=self.exchange.first_value):
-            return self.program.stages[step.number].run(inputs, self._rows)
+            return self._here.stages[step.number].run(inputs, self._rows)
 
     def _taped(self, step: Step) -> tuple[Tape, dict[str, Tensor]]:
         """Run a stage; returns its results, and the tape for their gradient."""

@@ -15,16 +15,19 @@ from torch import Tensor, nn
 
 from sagann.errors import InputError
 from sagann.graph import Topology, declare_constant
-from sagann.nn import ModelConfig, build_model
+from sagann.nn import GNN, ModelConfig, build_model
 from sagann.plan import equal_vertices
 from sagann.plan.dealing import EACH
 from sagann.plan.gradients import Gradients, undivided_of
 from sagann.plan.residency import BudgetError
 from sagann.plan.spec import verify
 from sagann.plan.steps import DEVICE, Move
+from sagann.report.plan_text import plan_text
 from sagann.runtime.device.residents import DeviceResidents
 from sagann.runtime.recorder import Recorder
+from sagann.runtime.streaming.epoch import stage_on
 from sagann.runtime.streaming.streamed import StreamedModel
+from sagann.saga import SagaLayer
 from tests.graphs import labelled_graph, odd_topologies
 from tests.runtime.device.late_streams import LateStreams
 from tests.runtime.device.several import NAMES, ROUTES, chain, late, note_steps, ring, streamed_on
@@ -145,6 +148,30 @@ def test_chunks_and_intervals_may_be_empty(name: str, route: str) -> None:
     assert_all_close(found[:1], dense(model, [topology] * 2, x)[0][:1])
 
 
+class Filled(SagaLayer):
+    """A layer that makes a tensor, whose device a trace names."""
+
+    accumulator = "sum"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+
+    def apply_vertex(self, vertex: Tensor, accum: Tensor) -> Tensor:
+        return torch.tanh(self.linear(accum)) * torch.full_like(vertex, 0.5)
+
+
+def test_stages_make_their_tensors_where_they_run() -> None:
+    _, hops, x = zoo_model("gcn")
+    x.requires_grad_()
+    model = GNN([Filled(), Filled()]).double()
+    program = streamed_on([DEVICE], model, hops, (0, len(x)), late(1)).plan(x).program
+    made = stage_on(program.stages[1], torch.device("meta")).module.graph.nodes
+    assert [node.kwargs["device"].type for node in made if "device" in node.kwargs] == ["meta"]
+    found, _ = require_bits_of_one(model, hops, x, equal_vertices(len(x), 5), "chain of 2")
+    assert_all_close(found[:1], dense(model, hops, x)[0][:1])
+
+
 @pytest.mark.parametrize("build", [Between, partial(Stack, Messages), partial(Stack, Detached)])
 def test_means_of_batch_norms_are_added_in_the_order_of_the_devices(build: Callable[[int], nn.Module]) -> None:
     torch.manual_seed(0)
@@ -177,14 +204,12 @@ def test_along_a_chain_and_round_a_ring_rows_of_sources_are_loaded_once() -> Non
         streamed.budget_bytes = within(streamed, x, 0.3)
         streamed.close()
         streamed.loss(x, partial_loss).backward()
-        loads = [
-            each
-            for each in streamed.plan(x, folded=True).plan.operations
-            if isinstance(each, Move) and each.kind == "load"
-        ]
+        planned = streamed.plan(x, folded=True)
+        loads = [each for each in planned.plan.operations if isinstance(each, Move) and each.kind == "load"]
         # Edges come from the host, whatever the route.
         of_host = sum(each.num_bytes for each in loads if not each.peer or each.block.kind == "edges")
         assert sum(each.copied["load"] for each in lanes) == pytest.approx(of_host, rel=0.01)
+        assert ("From device to device: vertex data" in plan_text(planned)) == (name != "each")
         loaded[name] = sum(each.num_bytes for each in loads if each.block.kind == "value" and not each.peer)
     assert loaded["chain"] <= 0.8 * loaded["each"]
     assert loaded["ring"] <= 0.8 * loaded["each"]
