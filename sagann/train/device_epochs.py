@@ -159,9 +159,12 @@ class DeviceEpochs:
         self._before.take(session.model)
         (step,) = source.steps(session.epoch)
         loss, self._num_edges = session.queue_step(step, rates if reads_rates(session.optimizer) else ())
-        found = source.quick() if measures else {}
-        self._names = tuple((split, name) for split, each in found.items() for name in each)
-        return torch.stack([loss.double(), *(value for each in found.values() for value in each.values())])
+        numbers = [loss.double()]
+        if measures:
+            found = [(split, *each) for split, values in source.quick().items() for each in values.items()]
+            self._names = tuple((split, name) for split, name, _ in found)
+            numbers += [value for *_, value in found]
+        return torch.stack(numbers)
 
     def _recording(self, measures: bool) -> Recording:
         num_rates = len(self._session.optimizer.param_groups)

@@ -45,6 +45,12 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "patience": {"patience": 2, "epochs": 40, "lr": 0.3},
     "metric of the processor": {"monitor": "val/roc_auc"},
     "cycled betas": {"scheduler": "OneCycleLR", "scheduler_options": {"max_lr": 0.1, "total_steps": EPOCHS}},
+    "cycled betas, every third epoch": {
+        "scheduler": "OneCycleLR",
+        "scheduler_options": {"max_lr": 0.1, "total_steps": 10},
+        "eval_every": 3,
+        "epochs": 10,
+    },
     "decay of some": {"decay": "matrices", "scheduler": "StepLR", "scheduler_options": {"step_size": 2}},
 }
 
@@ -316,6 +322,7 @@ def out_of_memory() -> dict[str, Any]:
 
 def freed() -> str:
     """What the interpreter says of a recording that reads memory of which nobody else knows any more."""
+    FAULTS.clear()
     streams = SimulatedStreams(DEVICE[0])
     given = [torch.ones(4, device=DEVICE[0])]
     kept: list[Tensor] = []

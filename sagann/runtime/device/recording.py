@@ -45,9 +45,11 @@ class GraphStreams(Streams):
         """Inside the ``with`` block, this thread queues work that can be captured."""
         before = torch.cuda.current_stream(self.device)
         self._main.wait_stream(before)
-        with torch.cuda.stream(self._main):
-            yield
-        before.wait_stream(self._main)
+        try:
+            with torch.cuda.stream(self._main):
+                yield
+        finally:
+            before.wait_stream(self._main)
 
     def capture(self, work: Callable[[], None]) -> Callable[[], None]:
         """Record what ``work`` queues, without running it; gives what launches it.
