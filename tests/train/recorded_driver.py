@@ -193,16 +193,19 @@ def run(
     trainer = Trainer(model, graph or community_graph(), config, reporter=watching, run_dir=run_dir, **given)
     RUNNING[:] = [trainer]
     result = trainer.fit(resume=resume)
-    weights = {name: each.to("cpu").tolist() for name, each in trainer.model.state_dict().items()}
     return {
         "history": numbers_of(result),
-        "weights": weights,
+        "weights": weights_of(trainer),
         "metrics": result.metrics,
         "messages": watching.messages,
         "counts": watching.counts,
         "best": result.best_epoch,
         "interrupted": result.interrupted,
     }
+
+
+def weights_of(trainer: Trainer) -> dict[str, Any]:
+    return {name: each.to("cpu").tolist() for name, each in trainer.model.state_dict().items()}
 
 
 RUNNING: list[Trainer] = []
@@ -236,6 +239,15 @@ def resumed_whole(folder: Path) -> bool:
     """Whether a run that was resumed, recorded, is the run in one piece."""
     part, whole = resumed(False, folder / "again"), run(of_model("gcn"), epochs=9, **SCHEDULED)
     return part["history"] == whole["history"] and part["weights"] == whole["weights"]
+
+
+def own_reporter() -> bool:
+    """Whether a reporter that needs weights sees those of its epoch, which a shorter run ends with."""
+    seen: list[dict[str, Any]] = []
+    watching = Watching({4: lambda: seen.append(weights_of(RUNNING[0]))})
+    with patch.object(Watching, "needs_weights", lambda self, epoch: True):
+        run(of_model("gcn"), watching=watching, weights="last")
+    return seen == [run(of_model("gcn"), epochs=4, weights="last")["weights"]]
 
 
 def interrupted(folder: Path) -> dict[str, Any]:
@@ -375,6 +387,7 @@ def cases(folder: Path) -> dict[str, Any]:
             "labels": both(lambda queued: run(of_model("sage"), community_graph(multi_label=True), queued=queued)),
             "own dropout": both(lambda queued: run(seeded(OwnDropout), queued=queued)),
         },
+        "own reporter": own_reporter(),
         "freed": freed(),
     }
     return found
