@@ -11,6 +11,7 @@ import pytest
 
 from tests.train.recorded_driver import CAUSES, MODELS, OPTIONS
 
+pytestmark = pytest.mark.slow
 CALLS = {"copies": 1, "launches": 1, "late reads": 1}
 "What the host queues for a recorded epoch."
 REASONS = {
