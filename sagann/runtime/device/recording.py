@@ -23,12 +23,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-import sagann
 from sagann.errors import first_line
 from sagann.kernels.seeds import drawn_seed, generators_of, placing_seeds
 from sagann.runtime.device.streams import Streams
 
-_NOT_THE_USERS = (*torch.__path__, *sagann.__path__, sysconfig.get_path("stdlib"))
+_NOT_THE_USERS = (*torch.__path__, str(Path(__file__).parents[2]), sysconfig.get_path("stdlib"))
 "Folders of code that is not the user's."
 
 
