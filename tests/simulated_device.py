@@ -78,13 +78,14 @@ class Tape:
     def queue(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Add an operator; its results, which are poison, or views."""
         schema = func._schema
-        if {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape} & set(func.tags):
+        by_ids = func is _ATEN.index.Tensor and all(each is None or each.dtype != torch.bool for each in args[1])
+        if {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape} & set(func.tags) and not by_ids:
             raise NotRecordableError(str(func))
         if any(each.alias_info is not None and not each.alias_info.is_write for each in schema.returns):
             return func(*args, **kwargs)
         is_random = torch.Tag.nondeterministic_seeded in func.tags
         written = [each.alias_info is not None and each.alias_info.is_write for each in schema.arguments]
-        if any(written):
+        if any(written) and all(each.alias_info is not None for each in schema.returns):
             self._add(func, args, kwargs, [], is_random)
             place = written.index(True)
             found = kwargs[schema.arguments[place].name] if place >= len(args) else args[place]
@@ -128,7 +129,8 @@ class Tape:
                 found = node.run(*args, **kwargs)
             for result, value in zip(node.results, pytree.tree_leaves(found) if node.results else [], strict=True):
                 if isinstance(result, Tensor):
-                    result.copy_(value)
+                    # Batch norm gives no moments where it evaluates, except for tensors without numbers.
+                    result.copy_(value) if value.numel() else None
 
     def _add(self, run: Any, args: Any, kwargs: Any, results: Sequence[Any], is_random: bool) -> None:
         args, kwargs = pytree.tree_map_only(Tensor, self._kept, (args, kwargs))
@@ -176,6 +178,12 @@ _TAPES: list[Tape] = []
 "The recording under way, at most one. Threads of autograd queue operators as well."
 _LATE: list[Callable[[], object]] = []
 "Copies and launches that the device has not begun yet. It begins them when the host waits for them, or queues an operator."
+
+
+def reset() -> None:
+    """Forget what an earlier run has left behind."""
+    for each in (COUNTED, _TAPES, _LATE, _DEVICE_NUMBERS, _PINNED):
+        each.clear()
 
 
 def _run_late(count: int) -> None:
@@ -304,15 +312,15 @@ class SimulatedStreams:
         return _PINNED[-1]
 
     def copy(self, into: Tensor, source: Tensor) -> None:
-        assert _is_pinned(source if isinstance(into, SimulatedTensor) else into)
-        COUNTED["copies"] += 1
+        is_read = not isinstance(into, SimulatedTensor)
+        assert _is_pinned(into if is_read else source)
+        COUNTED["late reads" if is_read else "copies"] += 1
         self._late(lambda: _values(into).copy_(_values(source)))
 
     def mark(self, lane: str) -> int:
         return self._given
 
     def finish(self, mark: int) -> None:
-        COUNTED["reads"] += 1
         _run_late(max(0, mark - self._done))
 
     def capture(self, work: Callable[[], None]) -> Callable[[], None]:

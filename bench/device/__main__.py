@@ -1,15 +1,23 @@
 """A device's figures in one table: ``python -m bench.device``. It asks nothing, and goes on where something fails.
 
 Epochs of the eight models against the best of PyG's variants on the same device; the fused gathers against the device's
+<<<<<<< ours
 copy bandwidth; sampled epochs whose rows and edges lie on the device, against batches of the processor; a store's rows
 against its kernel alone; and epochs streamed to the device within an eighth of their working set, their host in memory, against
 the same code without a budget. With ``--device cpu`` the same runs on the processor, to try the script out.
+=======
+copy bandwidth; epochs streamed to the device within an eighth of their working set, their host in memory, against the
+same code without a budget; and the Trainer's epochs, recorded, queued, and PyG's in CUDA graphs. A part ends after ``--limit`` seconds, and
+is told as a line of JSON as well. With ``--device cpu`` the same runs on the processor, to try the script out.
+>>>>>>> theirs
 """
 
 from __future__ import annotations
 
 import argparse
 import gc
+import json
+import signal
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -27,7 +35,7 @@ from bench.epochs import pyg_worker, sagann_worker
 from bench.epochs.graphs import SHAPES, graph_of, specification_of, write_task
 from bench.epochs.pyg_worker import VARIANTS
 from bench.epochs.report import MODELS
-from bench.epochs.sagann_worker import load
+from bench.epochs.sagann_worker import TrainerRun, config_of, load
 from bench.kernels.gathers import GATHERS, Gather
 from bench.minibatches.sagann_worker import Training as Sampled
 from bench.pages import command_line, figure, head, parser_of, row
@@ -62,11 +70,15 @@ def main(given: Sequence[str] | None = None) -> int:
 
 def _measure(arguments: argparse.Namespace) -> int:
     wrong = 0
+    signal.signal(signal.SIGALRM, _too_long)
     for dataset in arguments.datasets:
         with TemporaryDirectory(prefix="sagann_device_", dir=arguments.work) as folder:
             for what, contest in _contests(dataset, Path(folder), arguments):
+                rows: list[str] = []
                 try:
-                    print("\n".join(contest()), flush=True)
+                    signal.alarm(arguments.limit)
+                    rows += contest()
+                    print("\n".join(rows), flush=True)
                 except Exception as error:  # noqa: BLE001
                     # The rest of the table is worth having all the same.
                     wrong += 1
@@ -74,14 +86,24 @@ def _measure(arguments: argparse.Namespace) -> int:
                     said = f"failed: {type(error).__name__}: {first}"[:200].replace("|", "/")
                     print(row([what, dataset, "-", "-", "-", "-", said]), flush=True)
                 finally:
+                    signal.alarm(0)
+                    print(json.dumps({"part": what, "on": dataset, "rows": rows}), flush=True)
                     free(arguments.device)
     return int(wrong > 0)
+
+
+def _too_long(*_: object) -> None:
+    raise TimeoutError("the part took too long")
 
 
 def _contests(
     dataset: str, folder: Path, how: argparse.Namespace
 ) -> Iterator[tuple[str, Callable[[], Iterable[str]]]]:
+<<<<<<< ours
     plain = graph_of(write_task(folder, dataset, [*how.models, *how.streamed, *how.sampled], how.hidden))
+=======
+    plain = graph_of(write_task(folder, dataset, [*how.models, *how.streamed, *how.recorded], how.hidden))
+>>>>>>> theirs
     told = {"hidden": how.hidden, "folder": str(folder)}
     for model in how.models:
         specification = specification_of(model, **told)
@@ -95,6 +117,9 @@ def _contests(
     for model in how.streamed:
         specification = specification_of(model, **told)
         yield f"streamed, {model}", lambda m=model, s=specification: [streamed(dataset, m, s, load(s, folder), how)]
+    for model in how.recorded:
+        specification = specification_of(model, **told | {"defaults": True, "dropout": 0.5})
+        yield f"recorded, {model}", lambda m=model, s=specification: recorded(dataset, m, s, folder, how)
 
 
 def _arguments(given: Sequence[str] | None) -> argparse.Namespace:
@@ -104,6 +129,8 @@ def _arguments(given: Sequence[str] | None) -> argparse.Namespace:
         datasets=(["reddit-small", "reddit-middle"], "graphs", SHAPES),
         models=(list(MODELS), "models of epochs in memory", MODELS),
         variants=(list(VARIANTS), "PyG's forms of the edges", VARIANTS),
+        recorded=(list(MODELS), "models of recorded epochs", MODELS),
+        limit=(60, "most seconds of a part"),
         streamed=(["gcn", "gated-gcn", "gat", "ggnn"], "models of streamed epochs", MODELS),
         sampled=(["sage"], "models of sampled epochs", MODELS),
         fanouts=([25, 10], "edges that a vertex picks, by hop"),
@@ -225,6 +252,7 @@ def streamed(dataset: str, model: str, specification: dict, graph: Graph, how: a
     return line(what, dataset, taken["ours"], "P = 1", taken["dense"], ", ".join(remarks), longer=True)
 
 
+<<<<<<< ours
 BATCH_SIZE = 1024
 
 
@@ -270,6 +298,24 @@ def rows(dataset: str, graph: Graph, how: argparse.Namespace) -> Iterator[str]:
             remarks,
             longer=True,
         )
+=======
+def recorded(dataset: str, model: str, specification: dict, folder: Any, how: argparse.Namespace) -> Iterator[str]:
+    """The Trainer's epochs with dropout and evaluation: recorded, against queued ones and PyG's in CUDA graphs."""
+    taken: dict[str, list[float]] = {}
+    for name in ("queued", "recorded"):
+        run = TrainerRun(config_of(specification), load(specification, folder), device=how.device)
+        if name == "queued":
+            # What the host runs in each pass cannot be recorded.
+            run.trainer.model.register_forward_hook(lambda *_: None)
+        try:
+            taken |= timed({name: run.run}, how)
+        finally:
+            run.close()
+    theirs = _theirs(specification | {"variant": "reduce-overhead"}, folder, how.device)
+    taken |= timed({"PyG, reduce-overhead": theirs.run}, how)
+    for against in ("queued", "PyG, reduce-overhead"):
+        yield line(f"recorded, {model}", dataset, taken["recorded"], against, taken[against], "")
+>>>>>>> theirs
 
 
 def peak_bytes(run: Callable[[], object], device: torch.device) -> int | None:

@@ -21,7 +21,7 @@ from sagann.runtime.device.recording import GraphStreams, Recording
 from sagann.runtime.device.streams import Mark
 from sagann.train.epoch_source import WholeGraph
 from sagann.train.metrics import Metrics
-from sagann.train.policies import check_rates, step_scheduler, steps_on_device
+from sagann.train.policies import check_rates, reads_rates, step_scheduler, steps_on_device
 from sagann.train.reporter import Reporter
 
 if TYPE_CHECKING:
@@ -152,30 +152,24 @@ class DeviceEpochs:
         for reporter in reporters:
             reporter.on_epoch(record)
 
-    def _work(self, measures: bool, rates: Sequence[Tensor], captures: bool) -> Tensor:
+    def _work(self, measures: bool, rates: Sequence[Tensor]) -> Tensor:
         """Queue an epoch; its numbers, float64 on the device."""
-        session, source, optimizer = self._session, self._source, self._session.optimizer
+        session, source = self._session, self._source
         session.model.train()
         self._before.take(session.model)
         (step,) = source.steps(session.epoch)
-        known = set(optimizer.state)
-        try:
-            loss, self._num_edges = session.queue_step(step, rates if steps_on_device(optimizer) else ())
-        finally:
-            # What is begun while nothing runs has no numbers.
-            begun = [each for each in optimizer.state if each not in known] if captures else []
-            for each in begun:
-                del optimizer.state[each]
-        if begun:
-            raise RuntimeError("the optimizer begins to step further parameters")
-        found = source.quick() if measures else {}
-        self._names = tuple((split, name) for split, each in found.items() for name in each)
-        return torch.stack([loss.double(), *(value for each in found.values() for value in each.values())])
+        loss, self._num_edges = session.queue_step(step, rates if reads_rates(session.optimizer) else ())
+        numbers = [loss.double()]
+        if measures:
+            found = [(split, *each) for split, values in source.quick().items() for each in values.items()]
+            self._names = tuple((split, name) for split, name, _ in found)
+            numbers += [value for *_, value in found]
+        return torch.stack(numbers)
 
     def _recording(self, measures: bool) -> Recording:
         num_rates = len(self._session.optimizer.param_groups)
         make = partial(self._work, measures)
-        return Recording(self._streams, make, self._baked, num_rates=num_rates, cause=self._cause())
+        return Recording(self._streams, make, self._baked, self._keep, num_rates=num_rates, cause=self._cause())
 
     def _cause(self) -> str | None:
         """Why no epoch can be recorded, as far as that is known before one is trained."""
@@ -209,7 +203,8 @@ class DeviceEpochs:
                     found[f"the storage of {key} {where}"] = _place(value), value.requires_grad
                 elif key != "training" and isinstance(value, int | float | str | None):
                     found[f"{key} {where}"] = value
-        options = {key for group in groups for key in group} - {"params", "lr"}
+        varying = {"params", "lr"} if reads_rates(self._session.optimizer) else {"params"}
+        options = {key for group in groups for key in group} - varying
         for key in sorted(options):
             found[f"{key} of the optimizer"] = [_constant(group.get(key)) for group in groups]
         state = self._session.optimizer.state
@@ -219,6 +214,24 @@ class DeviceEpochs:
             for each in group["params"]
         ]
         return found
+
+    def _keep(self) -> Callable[[], None]:
+        """Keep what an epoch may change on the host: attributes of the model, and what the optimizer knows of each parameter."""
+        owners = [vars(module) for module in self._session.model.modules()]
+        known = [(owner, dict(owner), _copies(owner)) for owner in owners]
+        stepped = set(self._session.optimizer.state)
+
+        def put_back() -> None:
+            for owner, values, copies in known:
+                owner.clear()
+                owner.update(values)
+                for name, copied in copies.items():
+                    owner[name].clear()
+                    (owner[name].extend if isinstance(copied, list) else owner[name].update)(copied)
+            for each in [each for each in self._session.optimizer.state if each not in stepped]:
+                del self._session.optimizer.state[each]
+
+        return put_back
 
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
@@ -232,6 +245,11 @@ def _place(tensor: Tensor) -> tuple[int, ...]:
 def _written(tensor: Tensor) -> tuple[int, ...]:
     """Where a tensor lies, and how often it was written."""
     return *_place(tensor), 0 if tensor.is_inference() else tensor._version
+
+
+def _copies(values: dict[str, Any]) -> dict[str, Any]:
+    """Copies of the lists, mappings and sets among values, whose content may change."""
+    return {name: each.copy() for name, each in values.items() if isinstance(each, list | dict | set)}
 
 
 def _constant(value: object) -> object:

@@ -124,7 +124,7 @@ class Policies:
         with explained("optimizer", config.optimizer):
             optimizer = kind(groups, lr=config.lr, **options)
         # Options that serve recorded epochs do not slow down others here: torch warns of what it would be for its own kernels.
-        optimizer._warned_capturable_if_run_uncaptured = True  # type: ignore[attr-defined]
+        optimizer._warned_capturable_if_run_uncaptured = True
         return optimizer
 
     def scheduler_of(self, optimizer: torch.optim.Optimizer, *, maximise: bool) -> LRScheduler | None:
@@ -182,14 +182,19 @@ def _on_device(kind: object, groups: list[ParamGroup], given: Mapping[str, Any])
 
 
 def steps_on_device(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether a step changes nothing but tensors on the device, and reads its learning rates there."""
+    """Whether a step changes nothing but tensors on the device."""
     groups = optimizer.param_groups
     return type(optimizer) in ELEMENTWISE and all(each.get("capturable") or each.get("fused") for each in groups)
 
 
+def reads_rates(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether a step reads its learning rates on the device, without waiting for them."""
+    return type(optimizer) in _FUSED and all(group.get("fused") for group in optimizer.param_groups)
+
+
 def rates_on(device: torch.device, optimizer: torch.optim.Optimizer) -> list[Tensor]:
     """The learning rates of the groups of an optimizer that reads them on a device, float32 scalars; else none."""
-    if device.type == "cpu" or not steps_on_device(optimizer):
+    if device.type == "cpu" or not reads_rates(optimizer):
         return []
     return list(torch.tensor([float(group["lr"]) for group in optimizer.param_groups]).to(device).unbind())
 

@@ -142,7 +142,7 @@ class Reporter(Protocol):
     def needs_weights(self, epoch: int) -> bool:
         """Whether the model must have the weights of this epoch when :meth:`on_epoch` is called, as it always has on the processor.
 
-        A CUDA device may else be training the next epoch already, in memory (docs/performance.md). By default it waits.
+        A CUDA device may else be training the next epoch already, in memory (docs/training.md). By default it waits.
         """
         return True
 

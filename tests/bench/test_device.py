@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from argparse import Namespace
 
 import pytest
@@ -21,6 +22,7 @@ TINY = "--device cpu --datasets tiny --hidden 16 --rounds 1 --at-least 0 --copie
 @pytest.mark.peers
 def test_one_table_of_epochs_gathers_and_streamed_epochs(capsys: pytest.CaptureFixture[str]) -> None:
     asked = ["--models", "gcn", "--variants", "edge_index", "csr", "--streamed", "gcn", "--fanouts", "3", "2"]
+    asked += ["--recorded", "gcn"]
     assert script.main([*TINY.split(), *asked]) == 0
     said = capsys.readouterr().out
     lines = [line.split(" | ") for line in said.splitlines() if line.startswith("| ") and "|--" not in line][1:]
@@ -29,7 +31,9 @@ def test_one_table_of_epochs_gathers_and_streamed_epochs(capsys: pytest.CaptureF
     assert whats[1:6] == [
         f"gather, {name}, 16 features" for name in ("sum", "weighted sum", "max", "gated", "softmax")
     ]
-    assert whats[6:] == ["sampled, sage", "streamed within 1/8, gcn"]
+    assert whats[6:] == ["sampled, sage", "streamed within 1/8, gcn", "recorded, gcn", "recorded, gcn"]
+    told = [json.loads(line) for line in said.splitlines() if line.startswith("{")]
+    assert [len(each["rows"]) for each in told] == [1, 5, 1, 1, 2]
     assert all(len(cells) == 7 for cells in lines)
     for cells in lines:
         ours, theirs, ratio = float(cells[2]), float(cells[4]), float(cells[5])

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import gc
 import random
+import sysconfig
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,12 +23,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-import sagann
 from sagann.errors import first_line
 from sagann.kernels.seeds import drawn_seed, generators_of, placing_seeds
 from sagann.runtime.device.streams import Streams
 
-_NOT_THE_USERS = (*torch.__path__, *sagann.__path__)
+_NOT_THE_USERS = (*torch.__path__, str(Path(__file__).parents[2]), sysconfig.get_path("stdlib"))
 "Folders of code that is not the user's."
 
 
@@ -44,9 +44,11 @@ class GraphStreams(Streams):
         """Inside the ``with`` block, this thread queues work that can be captured."""
         before = torch.cuda.current_stream(self.device)
         self._main.wait_stream(before)
-        with torch.cuda.stream(self._main):
-            yield
-        before.wait_stream(self._main)
+        try:
+            with torch.cuda.stream(self._main):
+                yield
+        finally:
+            before.wait_stream(self._main)
 
     def capture(self, work: Callable[[], None]) -> Callable[[], None]:
         """Record what ``work`` queues, without running it; gives what launches it.
@@ -96,8 +98,8 @@ class Table:
         self._streams.copy(self._on_device, given)
 
 
-Work = Callable[[Sequence[Tensor], bool], Tensor]
-"Queues an epoch, given the learning rates on the device and whether it is captured; gives its numbers, on the device."
+Work = Callable[[Sequence[Tensor]], Tensor]
+"Queues an epoch, given the learning rates on the device; gives its numbers, on the device."
 
 
 class Recording:
@@ -106,6 +108,7 @@ class Recording:
     Args:
         make: queues the work of an epoch.
         baked: what a graph of the work has baked in, by name: addresses, versions, options. What changes it in each epoch cannot be recorded.
+        keep: keeps what the work changes on the host, and gives what puts it back.
         cause: why the work cannot be recorded; None where it is tried.
     """
 
@@ -114,6 +117,7 @@ class Recording:
         streams: GraphStreams,
         make: Work,
         baked: Callable[[], Mapping[str, object]],
+        keep: Callable[[], Callable[[], None]],
         *,
         num_rates: int,
         cause: str | None = None,
@@ -122,7 +126,8 @@ class Recording:
         "Why epochs are queued one by one; None while they are recorded, or will be."
         self.queued_s = 0.0
         "Seconds of the host that the last epoch took to be queued."
-        self._streams, self._make, self._baked_now, self._num_rates = streams, make, baked, num_rates
+        self._streams, self._make, self._baked_now, self._keep = streams, make, baked, keep
+        self._num_rates = num_rates
         self._table = Table(streams, num_rates, 0)
         self._num_seeds: int | None = None
         "Seeds that an epoch draws; None before the first one."
@@ -156,13 +161,13 @@ class Recording:
         began_s = time.perf_counter()
         self._table.send(rates, ())
         with placing_seeds(counted):
-            numbers = self._make(self._table.rates, False)
+            numbers = self._make(self._table.rates)
         self.queued_s, self._num_seeds = time.perf_counter() - began_s, len(seeds)
         return numbers
 
     def _capture(self) -> list[int] | None:
         """Record an epoch; gives the seeds that it has drawn, or None where it cannot be recorded: then nothing has happened."""
-        before, states = self._baked_now(), _random_states(self._streams.device)
+        before, put_back, states = self._baked_now(), self._keep(), _random_states(self._streams.device)
         table, seeds = Table(self._streams, self._num_rates, self._num_seeds or 0), list[int]()
 
         def placed(seed: int) -> Tensor:
@@ -173,7 +178,7 @@ class Recording:
 
         def work() -> None:
             with placing_seeds(placed):
-                self._numbers = self._make(table.rates, True)
+                self._numbers = self._make(table.rates)
 
         collects = gc.isenabled()
         # A kernel or a graph that is freed meanwhile would spoil the capture.
@@ -193,6 +198,7 @@ class Recording:
                 gc.enable()
         if cause is not None:
             _restore(states, self._streams.device)
+            put_back()
             self._end(cause)
             return None
         self._table, self._baked = table, before
