@@ -297,17 +297,28 @@ class TrainConfig:
         require_effect(self)
         if self.device == "cpu":
             refuse(self, ["sample_on"], "device is 'cpu'")
-        if self.devices is not None:
-            refuse(self, ["memory", "sample_on"], "devices is set", "leave devices out")
-            if self.device not in ("auto", "cpu"):
-                raise options_of(TrainConfig)["device"].refused(self.device, "'auto' or 'cpu' where devices is set")
-        elif self.sample is not None:
+        if self.devices is not None and self.device not in ("auto", "cpu"):
+            raise options_of(TrainConfig)["device"].refused(self.device, "'auto' or 'cpu' where devices is set")
+        if self.sample is not None and not self.trains_together:
             refuse(self, ["profile"], "sample is set: a streamed epoch, or one of several trainers, is profiled")
         if self.task is not None:
             self.require_effect(of_graphs=self.task.startswith(OF_GRAPHS), of_links=self.task == LINK_TASK)
         if self.spill is not None:
             # A run may be resumed or reopened from another folder.
             object.__setattr__(self, "spill", os.path.abspath(self.spill))
+
+    @property
+    def trains_together(self) -> bool:
+        """Whether several trainers share each mini-batch. A CUDA device that ``devices`` names alone trains as without."""
+        return self.devices is not None and re.fullmatch(r"cuda(:\d+)?", self.devices.strip()) is None
+
+    @property
+    def computes_on(self) -> str:
+        """Name of the device with the weights that are trained: ``device``, or of ``devices`` the first CUDA device, else the processor."""
+        if self.devices is None:
+            return self.device
+        found = re.search(r"cuda(?::(\d+))?", "cuda" if self.devices.strip() == "auto" else self.devices)
+        return f"cuda:{int(found[1] or 0)}" if found else "cpu"
 
     @property
     def has_tiers(self) -> bool:
@@ -327,7 +338,6 @@ class TrainConfig:
     def require_effect(self, *, of_graphs: bool, of_links: bool) -> None:
         """Refuse options that have no effect on a task, on whole graphs or on links. A configuration that names its task has been checked."""
         if of_links:
-            refuse(self, ["devices"], "links are learned, which one trainer does")
             if self.sample is None:
                 names = ("batches_ahead", "keep_positives", "profile")
                 refuse(self, names, "links are learned and sample is not set", _SET_SAMPLE)

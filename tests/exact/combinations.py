@@ -34,14 +34,14 @@ PLACEMENTS: dict[str, dict[str, Any]] = {
 }
 
 _OF_GRAPHS = "Whole graphs are trained in batches, and a batch is what is in memory at a time."
-_SHARED = "Hybrid training shares mini-batches of vertices; of links, and within `--memory`, it is not built."
+_SHARED = "Hybrid training shares mini-batches (`--sample`)."
 
 
 def why_not(task: str, source: str, placement: str) -> str:
     """Why a combination is refused; empty where it trains."""
     if task == "whole graphs" and source != "all at once":
         return _OF_GRAPHS
-    if placement == "hybrid" and (task, source) != ("vertices", "`--sample`"):
+    if placement == "hybrid" and "--sample" not in source:
         return _SHARED
     return ""
 
