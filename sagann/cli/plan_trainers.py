@@ -58,12 +58,7 @@ def show_trainers(run: PlannedRun, *, machine_file: Path | None, kernel: str | N
     """
     train = run.settings.train
     assert train.devices is not None
-    refuse(
-        train,
-        ["memory"],
-        "devices is set, which a plan of mini-batches is of",
-        "leave it out: it plans no evaluation",
-    )
+    refuse(train, ["memory"], "devices is set", "leave it out: evaluations are not planned")
     devices = Devices.parse(train.devices, where="--devices")
     num_others = len(devices.names)
     if machine_file is None:

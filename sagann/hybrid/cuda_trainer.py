@@ -55,7 +55,7 @@ class _OnDevice(Trainer):
         self._loss_of, self._streams, self._sampler = loss_of, streams, sampler
         self._copies = DeviceCopies(streams, features)
         self._numbers = streams.pinned(16 * _KEPT).view(torch.float64).view(_KEPT, 2)
-        self._turn = 0
+        self._turn, self._unknown = 0, torch.zeros(2)
 
     def sample(self, minibatches: MiniBatches, seeds: Tensor, own: slice, *, epoch: int, batch: int) -> MiniBatch:
         if self._sampler is None:
@@ -113,9 +113,9 @@ class OwnCudaTrainer(_OnDevice, OwnTrainer):
             return self._loss_of(batch) * share.weight
 
     def ended(self, loss: Tensor, gradients: Sequence[Tensor]) -> Found:
-        numbers = self._kept(numbers_of(loss, gradients)) if gradients else torch.zeros(2)
+        numbers = self._kept(numbers_of(loss, gradients)) if gradients else self._unknown
         end = self._streams.mark("compute")
-        return Found(numbers=numbers, elapsed=Elapsed(0.0, self._streams, self._begin, end))
+        return Found(numbers=numbers, elapsed=Elapsed(0.0, self._streams, (self._begin, end)))
 
 
 class CudaTrainer(_OnDevice):
@@ -147,8 +147,8 @@ class CudaTrainer(_OnDevice):
         share, arrival = sent
         streams = self._streams
         with self._naming(f"propagating {share.iteration}"), seeded(share.seed, streams.device):
-            if weights.arrival.end is not None:
-                streams.wait("compute", weights.arrival.end)
+            if weights.arrival.marks is not None:
+                streams.wait("compute", weights.arrival.marks[1])
             streams.copy(self._weights.memory, weights.memory)
             share = replace(share, batch=self._copies.receive(arrival))
             begin = streams.mark("compute")
@@ -158,7 +158,7 @@ class CudaTrainer(_OnDevice):
             pairs = zip(written, self._on_host.tensors, strict=True)
             self._launched = Found(
                 numbers=numbers,
-                elapsed=Elapsed(0.0, streams, begin, streams.mark("compute")),
+                elapsed=Elapsed(0.0, streams, (begin, streams.mark("compute"))),
                 gradients=tuple(None if each is None else memory for each, memory in pairs),
                 memory=self._on_host.memory,
             )

@@ -107,7 +107,7 @@ class ProcessTrainer(Trainer):
 
     def launch(self, sent: tuple[str, Order], weights: Weights) -> None:
         iteration, order = sent
-        weights.arrival.wait()
+        weights.arrival.seconds()
         self._weights.copy_(weights.memory)
         piece = self._pieces[order.piece]
         is_new = order.piece not in self._known

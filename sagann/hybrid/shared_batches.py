@@ -77,7 +77,7 @@ class Iteration:
 
     def times(self, train_s: Mapping[str, float]) -> StageTimes:
         """Seconds of the stages, given those of the trainers. Threads count as far as there are iterations to work on."""
-        threads = self.assignment.working
+        threads = self.assignment.threads
         part = min(1.0, self.ahead / filling_ahead(threads))
         return StageTimes(
             sample=self.sample_s / max(1.0, part * threads.sample),

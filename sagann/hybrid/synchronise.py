@@ -30,8 +30,10 @@ class Synchroniser:
         self._num_bytes = Exchange.layout(self._parameters).num_bytes
         self.weights = self.pinned()
         "Memory of the host in which weights are published, as :class:`~sagann.hybrid.trainer.Exchange` lays them out."
-        self._outgoing = Exchange(self._parameters, self._on_device(self.weights))
-        self._incoming: Exchange | None = None
+        self._outgoing, self._incoming = (
+            Exchange(self._parameters, self.weights if streams is None else streams.empty(self._num_bytes))
+            for _ in range(2)
+        )
         self._staging: dict[str, Tensor] = {}
 
     def pinned(self) -> Tensor:
@@ -40,9 +42,6 @@ class Synchroniser:
             return torch.empty(self._num_bytes, dtype=torch.uint8)
         return self._streams.pinned(self._num_bytes)
 
-    def _on_device(self, memory: Tensor) -> Tensor:
-        return memory if self._streams is None else self._streams.empty(self._num_bytes)
-
     def publish(self) -> Weights:
         """Copy the parameters as they are now to the host's memory. Does not wait for a device."""
         with torch.no_grad():
@@ -50,7 +49,8 @@ class Synchroniser:
         if self._streams is None:
             return Weights(memory=self.weights)
         self._streams.copy(self.weights, self._outgoing.memory)
-        return Weights(memory=self.weights, arrival=Elapsed(0.0, self._streams, end=self._streams.mark("compute")))
+        mark = self._streams.mark("compute")
+        return Weights(memory=self.weights, arrival=Elapsed(0.0, self._streams, (mark, mark)))
 
     def add(self, name: str, found: Found, loss: Tensor) -> Tensor:
         """Add the gradient that a trainer has found to those of the parameters, and its part to the loss. Does not wait for a device."""
@@ -76,10 +76,8 @@ class Synchroniser:
         assert memory is not None
         if streams is None:
             return Exchange(self._parameters, memory)
-        if self._incoming is None:
-            self._incoming = Exchange(self._parameters, streams.empty(self._num_bytes))
-        if found.elapsed.end is not None:
-            streams.wait("compute", found.elapsed.end)
+        if found.elapsed.marks is not None:
+            streams.wait("compute", found.elapsed.marks[1])
         elif not streams.is_pinned(memory):
             # That of a process. It is free again when the process has got the next weights.
             if name not in self._staging:

@@ -81,28 +81,23 @@ def numbers_of(loss: Tensor, gradients: Sequence[Tensor]) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Elapsed:
-    """Seconds of work, which a device may not have done yet."""
+    """Seconds of work. With ``marks``, its begin and end, it is that of a device, which may not have done it yet."""
 
     known_s: float = 0.0
-    "The seconds, where no device works."
     streams: Streams | None = None
-    begin: Mark | None = None
-    end: Mark | None = None
+    marks: tuple[Mark, Mark] | None = None
 
     def is_passed(self) -> bool:
         """Whether the work is done."""
-        return self.streams is None or self.end is None or self.streams.is_passed(self.end)
-
-    def wait(self) -> None:
-        """Wait for the end of the work."""
-        if self.streams is not None and self.end is not None and not self.streams.is_passed(self.end):
-            self.streams.finish(self.end)
+        return self.streams is None or self.marks is None or self.streams.is_passed(self.marks[1])
 
     def seconds(self) -> float:
-        """The seconds of work that is done."""
-        if self.streams is None or self.begin is None or self.end is None:
+        """The seconds, when the work is done, which is waited for."""
+        if self.streams is None or self.marks is None:
             return self.known_s
-        return self.streams.seconds(self.begin, self.end)
+        if not self.is_passed():
+            self.streams.finish(self.marks[1])
+        return self.streams.seconds(*self.marks)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -199,7 +194,7 @@ class OwnTrainer(Trainer):
             return self._loss_of(sent.batch) * sent.weight
 
     def ended(self, loss: Tensor, gradients: Sequence[Tensor]) -> Found:
-        """What it has found, when the backward pass is queued. Without ``gradients``, nobody asks whether they are finite."""
+        """What it has found, when the backward pass is queued. Without ``gradients``, nobody asks for its numbers."""
         elapsed = Elapsed(time.perf_counter() - self._since_s)
         return Found(numbers=numbers_of(loss, gradients), elapsed=elapsed)
 
@@ -243,7 +238,7 @@ class HostTrainer(Trainer):
     def finish(self) -> Found:
         assert self._launched is not None
         share, weights = self._launched
-        weights.arrival.wait()
+        weights.arrival.seconds()
         since_s = time.perf_counter()
         with seeded(share.seed, torch.device("cpu")):
             gradients = self._found.write(*differentiated(self._loss_of, self._parameters, share))

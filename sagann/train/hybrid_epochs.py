@@ -114,7 +114,7 @@ class HybridEpochs(SampledEpochs):
         self._threads = torch.get_num_threads()
         self.trainers: Mapping[str, Trainer] = {}
         self._own, self._own_name = OwnTrainer(predictor.loss_of_batch), HOST
-        self._synchroniser: Synchroniser | None = None
+        self._synchroniser: Synchroniser
         self._weights: Weights | None = None
         "The parameters as they are, if they have been published since they changed."
         self._propagated = deque[_Propagated]()
@@ -154,7 +154,8 @@ class HybridEpochs(SampledEpochs):
     def _measured(self, batches: MiniBatches, *, has_window: bool) -> BatchMemory:
         found = super()._measured(batches, has_window=has_window)
         # Vertices that several trainers need are sampled and loaded for each, and shares of processes are copied.
-        most = 1 + len(self.devices.names) + len(self.devices.accelerator_cores)
+        devices = self.devices
+        most = devices.uses_host + len(devices.names) + len(devices.accelerator_cores)
         return replace(found, batch_bytes=most * found.batch_bytes)
 
     def steps(self, epoch: int, *, first: int = 0) -> Generator[TrainStep, None, None]:
@@ -173,7 +174,7 @@ class HybridEpochs(SampledEpochs):
                         complete=partial(self._complete, iteration),
                         note=self.manager.why,
                     )
-                    self._weights = self._publish() if self._others(iteration) else None
+                    self._weights = self._synchroniser.publish() if self._others(iteration) else None
                     self._trained.append(iteration)
                     self._learn(_BEHIND)
                     for name, sent in iteration.sent.items():
@@ -204,11 +205,6 @@ class HybridEpochs(SampledEpochs):
         """Names of the trainers with a share and a copy of the weights, in the order in which gradients are added."""
         return [name for name in iteration.sent if name != self._own_name]
 
-    def _publish(self) -> Weights:
-        if self._synchroniser is None:
-            self._synchroniser = Synchroniser(self._parameters)
-        return self._synchroniser.publish()
-
     def _loss(self, iteration: Iteration, launched: Callable[[], None]) -> Tensor:
         """The part of the loss that is the own trainer's, perhaps not for the first time; the others have begun theirs."""
         self._learn(_BEHIND)
@@ -218,7 +214,7 @@ class HybridEpochs(SampledEpochs):
             torch.set_num_threads(threads)
         others = self._others(iteration)
         if others:
-            weights, self._weights = self._weights or self._publish(), None
+            weights, self._weights = self._weights or self._synchroniser.publish(), None
             for name in others:
                 self.trainers[name].launch(iteration.sent[name], weights)
         launched()
@@ -234,7 +230,6 @@ class HybridEpochs(SampledEpochs):
             gradients = [each.grad for each in self._parameters if each.grad is not None] if others else []
             found[self._own_name] = self._own.ended(loss, gradients)
         for name in others:
-            assert self._synchroniser is not None
             found[name] = self.trainers[name].finish()
             loss = self._synchroniser.add(name, found[name], loss)
         since_s = iteration.launched_s
@@ -257,7 +252,6 @@ class HybridEpochs(SampledEpochs):
     def _take_in(self, propagated: _Propagated) -> None:
         iteration, train_s = propagated.iteration, dict[str, float]()
         for name, each in propagated.found.items():
-            each.elapsed.wait()
             train_s[name] = each.elapsed.seconds()
             iteration.train_s[name] = iteration.train_s.get(name, 0.0) + train_s[name]
             if each.simulation_s:
@@ -285,15 +279,16 @@ class HybridEpochs(SampledEpochs):
         devices = self.devices.cuda_devices(where="TrainConfig.devices")
         streams = [Streams(device) for device in devices]
         self._synchroniser = Synchroniser(self._parameters, *streams[:1])
-        if self.devices.uses_host and devices:
-            copy, memory = known.copied(device=torch.device("cpu")), self._synchroniser.pinned()
-            copy.model.train()
-            trainers[HOST] = HostTrainer(copy.model, copy.loss_of_batch, self._synchroniser.weights, memory)
-        elif self.devices.uses_host:
-            trainers[HOST] = self._own
-        self._stores = (
-            [*self._stores] if self._hot is None else [self._hot.seen_from(at) for at in range(len(devices))]
-        )
+        on_host = known.copied(device=torch.device("cpu")) if devices else known
+        on_host.model.train()
+        # A model that cannot be pickled is an InputError.
+        parts = pickled((on_host.model, known.contract, known.mean_loss, current_engine())) if cores else b""
+        if self.devices.uses_host:
+            weights, memory = self._synchroniser.weights, self._synchroniser.pinned()
+            copied = HostTrainer(on_host.model, on_host.loss_of_batch, weights, memory) if devices else self._own
+            trainers[HOST] = copied
+        if self._hot is not None:
+            self._stores = [self._hot.seen_from(at) for at in range(len(devices))]
         try:
             for number, (name, device) in enumerate(zip(self.devices.cuda, devices, strict=True)):
                 queues, given = streams[number], self._of_device(number)
@@ -305,8 +300,6 @@ class HybridEpochs(SampledEpochs):
                 copy.model.train()
                 trainers[name] = CudaTrainer(name, copy.model, copy.loss_of_batch, queues, **given)
             for name, own, kernels in zip(accelerator_names(len(cores)), cores, self._kernels, strict=True):
-                # A model that cannot be pickled is an InputError.
-                parts = pickled((known.model, known.contract, known.mean_loss, current_engine()))
                 replica = partial(_replica, self._model_file, parts, kernels)
                 trainers[name] = ProcessTrainer(
                     name,

@@ -26,6 +26,6 @@ class MessageTrainer(HostTrainer):
         return put_together(text, [array.clone() for array in arrays])
 
     def launch(self, sent: Share, weights: Weights) -> None:
-        weights.arrival.wait()
+        weights.arrival.seconds()
         self._copy.copy_(weights.memory)
         super().launch(sent, weights)

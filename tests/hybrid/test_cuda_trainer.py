@@ -51,7 +51,7 @@ class Trained:
 
     def finish(self) -> Found:
         found = self.trainer.finish()
-        found.elapsed.wait()
+        found.elapsed.seconds()
         return found
 
     def train(self, share: Share) -> Found:
