@@ -256,7 +256,7 @@ class TrainConfig:
     hot: Annotated[str | None, _BATCHES, _SHARES, FREE, _SAMPLED] = None
     """Size of the hot tier, the memory for rows of features that mini-batches read most: a size as '2GiB', a part of the rows as '10%', or 'auto' for
     half of the free memory. Other rows are read from where they are. None is what the memory budget has room for, or no tier without a budget.
-    The tier of a graph in the host's memory lies on the CUDA device that trains. It does not change the numbers."""
+    The tier of a graph in the host's memory lies on the CUDA devices that train. It does not change the numbers."""
     score: Annotated[str, ADVANCED, _BATCHES, _SCORES, FREE, _SAMPLED, _TIERED] = "vip"
     """Score by which vertices are hot: 'degree', 'rpr' (reverse PageRank), 'wrpr' (the same from the training vertices) or 'vip' (the
     probability that a mini-batch reads the vertex). It does not change the numbers."""
