@@ -299,6 +299,8 @@ class TrainConfig:
             refuse(self, ["sample_on"], "device is 'cpu'")
         if self.devices is not None and self.device not in ("auto", "cpu"):
             raise options_of(TrainConfig)["device"].refused(self.device, "'auto' or 'cpu' where devices is set")
+        if self.devices is not None and self.computes_on == "cpu":
+            refuse(self, ["sample_on"], "devices is set without a CUDA device", "name one in devices")
         if self.sample is not None and not self.trains_together:
             refuse(self, ["profile"], "sample is set: a streamed epoch, or one of several trainers, is profiled")
         if self.task is not None:

@@ -32,7 +32,6 @@ from sagann.hybrid.shared_batches import Iteration, SharedBatches
 from sagann.hybrid.synchronise import Synchroniser, require_finite
 from sagann.hybrid.trainer import Found, HostTrainer, LossOf, OwnTrainer, Trainer, Weights
 from sagann.nn.user_model import load_class
-from sagann.options import refuse
 from sagann.runtime.device.streams import Streams
 from sagann.runtime.loading import MiniBatches
 from sagann.runtime.loading.minibatches import SampleOn
@@ -345,8 +344,6 @@ def require_trainers(predictor: Predictor, prepared: PreparedGraph, config: Trai
     devices = Devices.parse(config.devices, where="TrainConfig.devices")
     devices.cuda_devices(where="TrainConfig.devices")
     devices.cores()
-    if not devices.cuda:
-        refuse(config, ["sample_on"], "no CUDA device is among devices", "name one")
     require_shareable(predictor.model, prepared, "devices")
     if any(devices.fpga):
         if predictor.contract.unit == "link":
