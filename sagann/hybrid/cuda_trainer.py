@@ -60,7 +60,8 @@ class _OnDevice(Trainer):
     def sample(self, minibatches: MiniBatches, seeds: Tensor, own: slice, *, epoch: int, batch: int) -> MiniBatch:
         if self._sampler is None:
             return super().sample(minibatches, seeds, own, epoch=epoch, batch=batch)
-        return minibatches.drawn_on(self._streams, seeds, own, self._sampler, epoch=epoch, batch=batch)
+        features = self._copies.features or minibatches.graph.features
+        return minibatches.drawn_on(self._streams, seeds, own, self._sampler, features, epoch=epoch, batch=batch)
 
     def load(self, share: Share, minibatches: MiniBatches) -> tuple[tuple[Share, Packed], MiniBatch]:
         packed = minibatches.packed(share.batch, self._copies)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from sagann.errors import InputError, require_type
 from sagann.graph import Graph
-from sagann.graph.feature_store import AnnouncedFeatures, read_announced, read_rows
+from sagann.graph.feature_store import AnnouncedFeatures, Features, read_announced, read_rows
 from sagann.graph.topology import Topology
 from sagann.ranges import require_integer
 from sagann.runtime.device.cuda_devices import CudaDevices
@@ -233,13 +233,14 @@ class MiniBatches(Batches[MiniBatch]):
     def sample(self, seeds: Tensor, *, epoch: int, batch: int) -> MiniBatch:
         """This process's share of a batch of some of ``self.seeds``, without rows; an empty share has one seed, which counts for another process.
 
-        Blocks lie on the device where it samples; ids lie on the processor in any case.
+        Blocks lie on the device where it samples, and so do ids of sources, unless the processor reads rows by them.
         """
         own = self.team.share_of(len(seeds))
         own = own if own.start < own.stop else slice(0, 1)
         if self._device_sampler is None:
             return self.drawn(seeds, own, self.neighbor_sampler, epoch=epoch, batch=batch)[0].prepare()
-        return self.drawn_on(self._queue()[0], seeds, own, self._device_sampler, epoch=epoch, batch=batch)
+        given = self._queue()[0], seeds, own, self._device_sampler, self._features
+        return self.drawn_on(*given, epoch=epoch, batch=batch)
 
     def drawn(
         self, seeds: Tensor, own: slice, sampler: NeighborSampler | DeviceSampler, *, epoch: int, batch: int
@@ -251,13 +252,23 @@ class MiniBatches(Batches[MiniBatch]):
         return self._links.joined(sampler.sample(links.seeds, epoch=epoch, batch=batch), links), links.seeds
 
     def drawn_on(
-        self, streams: Streams, seeds: Tensor, own: slice, sampler: DeviceSampler, *, epoch: int, batch: int
+        self,
+        streams: Streams,
+        seeds: Tensor,
+        own: slice,
+        sampler: DeviceSampler,
+        features: Features | None,
+        *,
+        epoch: int,
+        batch: int,
     ) -> MiniBatch:
-        """The same, sampled by a device; ids lie on the processor."""
+        """The same, sampled by a device. Ids of sources lie there, too, unless the processor reads rows of ``features`` by them."""
         # A lane of its own, so that sampling does not wait for the training step.
         with streams.on("load"):
             sampled, ids = self.drawn(seeds, own, sampler, epoch=epoch, batch=batch)
-            return with_changes(sampled, src_ids=sampled.src_ids.cpu(), seeds=ids)
+            if features.has_far_rows if isinstance(features, DeviceFeatures) else features is not None:
+                sampled = with_changes(sampled, src_ids=sampler.edges.pool.read(sampled.src_ids))
+            return with_changes(sampled, seeds=ids)
 
     def packed(self, batch: Any, copies: DeviceCopies, read: Callable[[Any], MiniBatch] | None = None) -> Packed:
         """A sampled batch, ready for a device, with the rows that ``read`` gives, by default :meth:`load`, or those that the device does not gather."""

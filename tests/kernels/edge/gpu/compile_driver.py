@@ -27,7 +27,7 @@ from sagann.kernels.edge.function import EdgeFunction
 from sagann.kernels.edge.gpu import merge
 from sagann.kernels.edge.gpu.run import kernel_of
 from sagann.kernels.edge.source import canonical_names, renamed
-from sagann.kernels.row_gather import gpu as row_gather
+from sagann.kernels.row_gather import BANKS, gpu as row_gather
 from tests.kernels.edge import cases
 from tests.kernels.edge.functions import Builder, attention, gated
 
@@ -168,11 +168,25 @@ def main() -> None:
     scores = [f"p_{end}_{of}" for end in ("slots", "out") for of in ("top", "weight")]
     softmax_types = sum_types | dict.fromkeys(scores, "*fp32") | {"num_scores": "i32"}
     row_types = {"p_ids": "*i64", "p_places": "*i32", "p_addresses": "*i64", "p_out": "*i32"}
-    row_types |= dict.fromkeys(["num_ids", "width", "span", "shift"], "i32")
-    sizes = {"rows": 4, "tile": 128, "line": 32, "word_bytes": 4}
+    row_types |= dict.fromkeys(["num_ids", "num_rows", "width", "span", "shift"], "i32") | {"p_counts": "*i64"}
+    sizes = {
+        "rows": 4,
+        "tile": 128,
+        "line": 32,
+        "word_bytes": 4,
+        "num_banks": BANKS,
+        "num_counts": 4,
+        "num_dealt": 2,
+        "dealt_bits": 12,
+    }
     report("gather_rows", row_gather.copy_rows, row_types, sizes, {"p_out", "width"}, warps=4)
     report(
-        "gather_rows of one source", row_gather.copy_rows, row_types, sizes | {"p_places": None}, {"p_out"}, warps=4
+        "gather_rows of one source",
+        row_gather.copy_rows,
+        row_types,
+        sizes | {"p_places": None, "p_counts": None},
+        {"p_out"},
+        warps=4,
     )
     pick_types = dict.fromkeys(["p_begins", "p_degrees", "p_vertices", "p_indptr"], "*i64") | {
         "p_positions": "*i32"
