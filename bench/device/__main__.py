@@ -1,15 +1,10 @@
 """A device's figures in one table: ``python -m bench.device``. It asks nothing, and goes on where something fails.
 
 Epochs of the eight models against the best of PyG's variants on the same device; the fused gathers against the device's
-<<<<<<< ours
 copy bandwidth; sampled epochs whose rows and edges lie on the device, against batches of the processor; a store's rows
-against its kernel alone; and epochs streamed to the device within an eighth of their working set, their host in memory, against
-the same code without a budget. With ``--device cpu`` the same runs on the processor, to try the script out.
-=======
-copy bandwidth; epochs streamed to the device within an eighth of their working set, their host in memory, against the
+against its kernel alone; epochs streamed to the device within an eighth of their working set, their host in memory, against the
 same code without a budget; and the Trainer's epochs, recorded, queued, and PyG's in CUDA graphs. A part ends after ``--limit`` seconds, and
 is told as a line of JSON as well. With ``--device cpu`` the same runs on the processor, to try the script out.
->>>>>>> theirs
 """
 
 from __future__ import annotations
@@ -99,11 +94,9 @@ def _too_long(*_: object) -> None:
 def _contests(
     dataset: str, folder: Path, how: argparse.Namespace
 ) -> Iterator[tuple[str, Callable[[], Iterable[str]]]]:
-<<<<<<< ours
-    plain = graph_of(write_task(folder, dataset, [*how.models, *how.streamed, *how.sampled], how.hidden))
-=======
-    plain = graph_of(write_task(folder, dataset, [*how.models, *how.streamed, *how.recorded], how.hidden))
->>>>>>> theirs
+    plain = graph_of(
+        write_task(folder, dataset, [*how.models, *how.streamed, *how.sampled, *how.recorded], how.hidden)
+    )
     told = {"hidden": how.hidden, "folder": str(folder)}
     for model in how.models:
         specification = specification_of(model, **told)
@@ -252,7 +245,6 @@ def streamed(dataset: str, model: str, specification: dict, graph: Graph, how: a
     return line(what, dataset, taken["ours"], "P = 1", taken["dense"], ", ".join(remarks), longer=True)
 
 
-<<<<<<< ours
 BATCH_SIZE = 1024
 
 
@@ -298,7 +290,8 @@ def rows(dataset: str, graph: Graph, how: argparse.Namespace) -> Iterator[str]:
             remarks,
             longer=True,
         )
-=======
+
+
 def recorded(dataset: str, model: str, specification: dict, folder: Any, how: argparse.Namespace) -> Iterator[str]:
     """The Trainer's epochs with dropout and evaluation: recorded, against queued ones and PyG's in CUDA graphs."""
     taken: dict[str, list[float]] = {}
@@ -315,7 +308,6 @@ def recorded(dataset: str, model: str, specification: dict, folder: Any, how: ar
     taken |= timed({"PyG, reduce-overhead": theirs.run}, how)
     for against in ("queued", "PyG, reduce-overhead"):
         yield line(f"recorded, {model}", dataset, taken["recorded"], against, taken[against], "")
->>>>>>> theirs
 
 
 def peak_bytes(run: Callable[[], object], device: torch.device) -> int | None:

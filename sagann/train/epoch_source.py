@@ -221,10 +221,11 @@ def source_of(
         from sagann.train.batch_epochs import GraphEpochs
 
         source = GraphEpochs(predictor, prepared, config)
-    elif config.devices is not None:
-        from sagann.train.hybrid_epochs import HybridEpochs
+    elif config.trains_together:
+        from sagann.train.hybrid_epochs import HybridEpochs, HybridLinkEpochs
 
-        source = HybridEpochs(predictor, prepared, config, model_config=model_config, say=say)
+        of_devices = HybridLinkEpochs if unit == "link" else HybridEpochs
+        source = of_devices(predictor, prepared, config, model_config=model_config, say=say)
     elif config.sample is not None:
         from sagann.train.batch_epochs import SampledEpochs, SampledLinkEpochs
 

@@ -86,11 +86,15 @@ def continue_run(session: TrainSession, folder: RunFolder, run: Run, on_message:
         raise _lost("run.json", value, str(folder.path))
     saved = folder.read_run()
     checkpoint = folder.checkpoints.newest(on_damaged=on_message)
-    check_same(saved.identity, run.identity, where=str(folder.path))
-    for name, now in run.versions.items():
+    now = dict(run.identity)
+    if saved.train_config.devices is not None or run.train_config.devices is not None:
+        # The weights may lie on another device where others train.
+        now["train"] = {**now["train"], "device": saved.device}
+    check_same(saved.identity, now, where=str(folder.path))
+    for name, version in run.versions.items():
         before = saved.versions.get(name)
-        if before != now:
-            on_message(f"The run was started with {name} {before}, this is {now}: its last bits may differ.")
+        if before != version:
+            on_message(f"The run was started with {name} {before}, this is {version}: its last bits may differ.")
     # The saved identity: an option may be 1 now that was 1.0 then.
     digest = digest_of(saved.identity)
     if checkpoint is None:

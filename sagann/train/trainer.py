@@ -173,7 +173,7 @@ class Trainer:
             self._in_files_bytes = bytes_in_files(self.predictor, self.graph, self.config)
             self.prepared: PreparedGraph = self._prepare()
             "The graph as the model reads it."
-            if self.config.devices is not None:
+            if self.config.trains_together:
                 from sagann.train.hybrid_epochs import require_trainers
 
                 require_trainers(self.predictor, self.prepared, self.config)
@@ -186,7 +186,7 @@ class Trainer:
         metrics: OwnMetrics | None,
     ) -> Predictor:
         config, answers = self.config, self.graph.answers
-        device = device_together("cpu" if config.devices else config.device, self.team, self._tell)
+        device = device_together(config.computes_on, self.team, self._tell)
         with seeded(config.seed, device):
             loss = build_loss(
                 contract.kind, answers, name=config.loss, class_weights=config.class_weights, function=function
