@@ -48,8 +48,9 @@ _SIZES = Values(
     lambda size: parse_bytes(size, where="TrainConfig.memory") > 0, "a size above 0 such as '2GiB'", "SIZE"
 )
 _FOLDERS = Values(lambda value: value != "" and b"\0" not in os.fsencode(value), "a folder", "FOLDER")
-_IS_DEVICE, _NAMES = re.compile(r"auto|cpu|cuda(:\d+)?").fullmatch, "'cpu', 'cuda', 'cuda:N' or 'auto'"
-_DEVICES = Values(lambda value: _IS_DEVICE(value) is not None, _NAMES, "auto|cpu|cuda|cuda:N")
+_IS_DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?|cuda:\d+(,cuda:\d+)+").fullmatch
+_NAMES = "'cpu', 'cuda', 'cuda:N', several as 'cuda:0,cuda:1', or 'auto'"
+_DEVICES = Values(lambda value: _IS_DEVICE(value) is not None, _NAMES, "auto|cpu|cuda|cuda:N,...")
 MOST_WAIT_S = 1e6
 "Most seconds for which a worker waits: the transport of workers counts milliseconds."
 _WAITS = Values(lambda value: 1e-3 <= value <= MOST_WAIT_S, f"seconds from 0.001 to {MOST_WAIT_S:g}", "SECONDS")
@@ -219,7 +220,7 @@ class TrainConfig:
     "Seed of all random numbers of training, and of the weights where Trainer builds the model."
     device: Annotated[str, _RESOURCES, _DEVICES] = "auto"
     """Device that computes: 'cpu', 'cuda' or 'cuda:N'; 'auto' is cuda where there is one. With 'cuda', every worker of a machine has one of its
-    own; 'auto' is the processor where one has none."""
+    own; 'auto' is the processor where one has none. Several, as 'cuda:0,cuda:1', share a streamed epoch, each within the memory budget."""
     deterministic: Annotated[bool, ADVANCED] = True
     "Refuse operators that have no reproducible implementation on the device, so that the same seed gives the same bits."
     sample: Annotated[tuple[int, ...] | None, _BATCHES, _FANOUTS] = None
@@ -295,6 +296,8 @@ class TrainConfig:
         check_fields(self)
         default("training names")(self)
         require_effect(self)
+        if "," in self.device:
+            self._check_devices()
         if self.device == "cpu":
             refuse(self, ["sample_on"], "device is 'cpu'")
         if self.devices is not None:
@@ -308,6 +311,16 @@ class TrainConfig:
         if self.spill is not None:
             # A run may be resumed or reopened from another folder.
             object.__setattr__(self, "spill", os.path.abspath(self.spill))
+
+    def _check_devices(self) -> None:
+        """Refuse several devices where they do not share a streamed epoch."""
+        option = options_of(TrainConfig)["device"]
+        if self.sample is not None and self.devices is None:
+            hint = "Let them train as trainers (devices, --devices cuda:0,cuda:1), or leave sample out."
+            raise option.refused(self.device, "one device where sample is set", hint)
+        if self.memory is None:
+            hint = "Set memory (--memory 8GiB), the budget of each device, or name one device."
+            raise option.refused(self.device, "one device where memory is not set", hint)
 
     @property
     def has_tiers(self) -> bool:

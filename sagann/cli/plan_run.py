@@ -189,9 +189,8 @@ class PlannedRun:
         budget_bytes = streaming.memory_bytes
         # A loss of links needs the rows of all vertices.
         folded = graph.answers.unit == "vertex"
-        planned = foretell(
-            model, graph, budget_bytes=budget_bytes, folded=folded, device=self.device, on_disk=on_disk
-        )
+        devices = ",".join(map(str, streaming.devices or [self.device]))
+        planned = foretell(model, graph, budget_bytes=budget_bytes, folded=folded, device=devices, on_disk=on_disk)
         show(plan_text(planned, on_disk=on_disk))
         if loaded_bytes is not None and self.device.type == "cpu":
             resident = expected_resident(
@@ -204,6 +203,11 @@ class PlannedRun:
             show(resident_text(resident))
         if with_steps:
             show(steps_text(planned.plan))
+        if machine is None and streaming.devices:
+            say(
+                "No seconds are expected: what devices copy from each other is not measured here. --machine describes it."
+            )
+            return
         if machine is None:
             say("Measuring this machine, and timing steps of the plan ...")
             machine = probe(self.folder, self.device)

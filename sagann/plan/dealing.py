@@ -66,6 +66,26 @@ def dealt(schedule: Iterable[Step], part: PartIntervals) -> list[Step]:
         return block._replace(owner=device)
 
     found: list[Step] = []
+
+    def assemble(number: int) -> None:
+        for piece, whole in assembled.get(number, ()):
+            for device in devices:
+                into = owned(whole, device)
+                reads = (owned(piece, device), *([into] if into in begun else []))
+                begun.add(into)
+                found.append(
+                    Step(
+                        "assemble",
+                        steps[max(number, 0)].number,
+                        piece.interval,
+                        reads=reads,
+                        writes=(into,),
+                        resource=device,
+                    )
+                )
+
+    # What exists before the first step.
+    assemble(-1)
     for number, step in enumerate(steps):
         device = part.devices[part.place_of(_own_interval(step))]
         found.append(
@@ -76,14 +96,7 @@ def dealt(schedule: Iterable[Step], part: PartIntervals) -> list[Step]:
                 resource=device,
             )
         )
-        for piece, whole in assembled.get(number, ()):
-            for device in devices:
-                into = owned(whole, device)
-                reads = (owned(piece, device), *([into] if into in begun else []))
-                begun.add(into)
-                found.append(
-                    Step("assemble", step.number, piece.interval, reads=reads, writes=(into,), resource=device)
-                )
+        assemble(number)
     if any(step.kind == "return" for step in steps):
         found.append(Step("share_grads", 0, 0, resource=devices[0]))
     return found
