@@ -193,6 +193,15 @@ CutPart = Callable[[int, CutOwn], PartIntervals]
 "Cuts all sources into about as many intervals."
 
 
+def dealing(cut_part: CutPart, devices: Sequence[str]) -> CutPart:
+    """Cuts as ``cut_part`` does, into so many intervals for each of some devices, and deals them in turn."""
+
+    def cut(count: int, cut_own: CutOwn) -> PartIntervals:
+        return replace(cut_part(count * len(devices), cut_own), devices=tuple(devices))
+
+    return cut
+
+
 def cut_graph(count: int, cut_own: CutOwn) -> PartIntervals:
     """Cut a whole graph, in which every source is an own vertex."""
     return PartIntervals.of_graph(cut_own(count))

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
+from typing import NamedTuple
 
 from sagann.plan.dealing import EACH, Before, Route
 from sagann.plan.epoch import Planned
@@ -51,15 +52,27 @@ def routes_of(machine: Machine, devices: Sequence[str]) -> list[Route]:
     return found
 
 
-def fastest(
+class Routed(NamedTuple):
+    """An epoch of several devices, by one route."""
+
+    route: Route
+    planned: Planned
+    seconds: float
+    "Simulated seconds of the epoch."
+
+
+def routed(
     plan_by: Callable[[Route], Planned],
     machine: Machine,
     devices: Sequence[str],
     work_of: Callable[[Planned], StepWork],
-) -> tuple[Route, Planned]:
-    """The route whose epoch takes the fewest simulated seconds, and its plan; ``plan_by`` plans the epoch by a route."""
-    plans = [(route, plan_by(route)) for route in routes_of(machine, devices)]
-    return min(plans, key=lambda each: seconds_of(each[1], machine, work_of(each[1])))
+) -> list[Routed]:
+    """An epoch by every route that a machine has, the fastest first; ``plan_by`` plans it by a route."""
+    found = []
+    for route in routes_of(machine, devices):
+        planned = plan_by(route)
+        found.append(Routed(route, planned, seconds_of(planned, machine, work_of(planned))))
+    return sorted(found, key=lambda each: each.seconds)
 
 
 def seconds_of(planned: Planned, machine: Machine, work: StepWork) -> float:

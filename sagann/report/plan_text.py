@@ -14,6 +14,8 @@ from sagann.partition import FEATURES, CostModel
 from sagann.partition.halo import Part
 from sagann.plan.epoch import Planned
 from sagann.plan.intervals import sizes
+from sagann.plan.machine import Machine
+from sagann.plan.routes import Routed
 from sagann.plan.schedule import Schedule
 from sagann.plan.steps import DEVICE, Block, Move, Plan, Step
 from sagann.plan.timeline import Lane
@@ -67,6 +69,22 @@ def plan_text(planned: Planned, *, on_disk: bool = True) -> str:
     hungriest = steps[taken.index(max(taken))]
     lines.append(f"The hungriest step, {_named(hungriest)}, takes {format_bytes(max(taken))} by itself.")
     return "\n".join(lines)
+
+
+def routes_text(found: Sequence[Routed], machine: Machine, devices: Sequence[str]) -> str:
+    """Describe the routes to several devices, the fastest first, and what the fastest one copies over each link."""
+    best, *others = found
+    by_link: Counter[str] = Counter()
+    for move in best.planned.plan.operations:
+        if isinstance(move, Move) and move.kind != "drop":
+            by_link[move.link] += move.num_bytes
+    slower = ", ".join(f"{each.route.name} {each.seconds:.3g} s" for each in others)
+    copied = "\n".join(f"  {link}: {format_bytes(size)}" for link, size in sorted(by_link.items()))
+    return (
+        f"Expected: {best.seconds:.3g} s an epoch on {len(devices)} devices of {machine.name}, simulated from the machine's rates alone.\n"
+        f"Route: {best.route.name}{f'; slower: {slower}' if slower else ''}.\n"
+        f"Copied over each link:\n{copied}"
+    )
 
 
 def _by_kind(verb: str, blocks: Iterable[tuple[Block, int]]) -> list[str]:

@@ -6,7 +6,6 @@ The executor obeys a plan in the same way on every device. A backend says where 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,6 @@ from sagann.kernels.edge import Dialect, dialect_for
 from sagann.kernels.edge.work import DEVICE_GRAIN
 from sagann.kernels.memory import POOL
 from sagann.plan.dealing import EACH, Before, Route
-from sagann.plan.intervals import CutOwn, CutPart, PartIntervals
 from sagann.plan.steps import FILES, MEMORY, Beside, Plan
 from sagann.runtime.blocks.host import HOST_POOL, DiskHost, Host, RamHost
 from sagann.runtime.blocks.residents import BytesOf, Residents
@@ -49,15 +47,6 @@ class Backend:
     def names(self) -> tuple[str, ...]:
         """The names of the devices in plans."""
         return tuple(f"device{number}" for number in range(len(self.devices)))
-
-    def dealing(self, cut_part: CutPart) -> CutPart:
-        """Cuts as ``cut_part`` does, into as many intervals for each device, and deals them in turn."""
-
-        def cut(count: int, cut_own: CutOwn) -> PartIntervals:
-            rounds = -(-count // len(self.devices))
-            return replace(cut_part(rounds * len(self.devices), cut_own), devices=self.names)
-
-        return cut
 
     def beside(self, *, on_disk: bool) -> Beside:
         """What plans must know of the memory where blocks lie that are not in use: files, or the memory that computes."""

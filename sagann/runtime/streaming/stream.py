@@ -18,14 +18,19 @@ from sagann.graph.feature_store import Features, TensorRows
 from sagann.graph.graph import Graph
 from sagann.graph.rows import is_sparse
 from sagann.graph.topology import Topology
+from sagann.kernels.edge.work import DEVICE_GRAIN
+from sagann.plan.dealing import Route
 from sagann.plan.epoch import MemoryPolicy, Planned, dense_peak_bytes, plan_epoch
 from sagann.plan.fit import MOST_INTERVALS, cutter, fitted_intervals, hop_sizes
 from sagann.plan.gradients import Gradients
-from sagann.plan.intervals import PartIntervals, cut_graph
+from sagann.plan.intervals import PartIntervals, cut_graph, dealing
+from sagann.plan.machine import Machine
+from sagann.plan.routes import Routed, routed
 from sagann.plan.selection import ALWAYS, NEVER, Select, Selection
-from sagann.plan.steps import UNLIMITED
+from sagann.plan.steps import UNLIMITED, Beside
 from sagann.runtime.backend import backend_of
 from sagann.runtime.blocks.residents import Exchange
+from sagann.runtime.forecasting.forecast import work_of
 from sagann.runtime.forecasting.probe import measured_selection
 from sagann.runtime.places import devices_named, require_on_host, require_places
 from sagann.runtime.streaming.capturing import are_constant, captured, like_on, needs_gradient, trained_in
@@ -115,7 +120,7 @@ def stream(
             gradients=Gradients(program, wanted_x=needs_gradient(graph.features)),
             trains=trains,
             beside=backend.beside(on_disk=spill is not None),
-            cut_part=backend.dealing(exchange.cut),
+            cut_part=dealing(exchange.cut, backend.names),
             is_square=select == "always",
         )
     elif 1 <= num_intervals <= MOST_INTERVALS:
@@ -168,7 +173,7 @@ def foretell(
         budget_bytes,
         gradients=Gradients(program, wanted_x=needs_gradient(graph.features)),
         beside=beside,
-        cut_part=backend.dealing(cut_graph),
+        cut_part=dealing(cut_graph, backend.names),
         is_square=select == "always",
     )
     selection = _selection(select, budget_bytes, part, backend.device, on_disk=on_disk)
@@ -184,6 +189,46 @@ def foretell(
         route=backend.route,
         has_mapped_x=not beside.copies_beside and not isinstance(positioned(_features_of(graph)), TensorRows),
     )
+
+
+def foretell_devices(
+    model: nn.Module,
+    graph: Graph,
+    *,
+    budget_bytes: int,
+    folded: bool = True,
+    machine: Machine,
+    devices: Sequence[str],
+) -> list[Routed]:
+    """What an epoch is planned to be on some devices of a described machine, by every route that it has, the fastest first.
+
+    Each device has the budget. Blocks that are not in use lie in the host's memory.
+    """
+    beside = Beside(copies_beside=True, has_engines=True, grain=DEVICE_GRAIN)
+    hops, program = _captured_on(model, graph, torch.device("cpu"))
+    part = fitted_intervals(
+        program,
+        hops,
+        budget_bytes,
+        gradients=Gradients(program, wanted_x=needs_gradient(graph.features)),
+        beside=beside,
+        cut_part=dealing(cut_graph, devices),
+    )
+    sizes = hop_sizes(program, hops, part, grain=beside.grain)
+
+    def plan_by(route: Route) -> Planned:
+        return plan_epoch(
+            program,
+            sizes,
+            part,
+            budget_bytes,
+            gradients=_gradients(program, model, graph),
+            folded=folded,
+            beside=beside,
+            route=route,
+        )
+
+    return routed(plan_by, machine, devices, lambda planned: work_of(planned, graph.features))
 
 
 def _selection(

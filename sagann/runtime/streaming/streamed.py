@@ -30,7 +30,7 @@ from sagann.plan.dealing import Route
 from sagann.plan.epoch import MEMORY_POLICIES, MemoryPolicy, Planned, plan_constants, plan_epoch
 from sagann.plan.fit import fitted_intervals
 from sagann.plan.gradients import Gradients, undivided_of
-from sagann.plan.intervals import PartIntervals
+from sagann.plan.intervals import PartIntervals, dealing
 from sagann.plan.residency import BudgetError
 from sagann.plan.selection import NEVER, Selection
 from sagann.plan.steps import UNLIMITED
@@ -351,7 +351,7 @@ class StreamedModel(nn.Module):
             gradients=gradients,
             trains=self.trains,
             beside=self._beside,
-            cut_part=self._backend.dealing(self._exchange.cut),
+            cut_part=dealing(self._exchange.cut, self._backend.names),
             is_square=self.selection.is_forced,
         )
         self.bounds = self._part.bounds
