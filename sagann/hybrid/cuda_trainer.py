@@ -67,9 +67,6 @@ class _OnDevice(Trainer):
         packed = minibatches.packed(share.batch, self._copies)
         return (share, packed), packed.batch
 
-    def pack(self, share: Share) -> tuple[Share, Packed]:
-        return share, self._copies.pack(share.batch)
-
     def send(self, packed: tuple[Share, Packed]) -> tuple[Share, Sent]:
         share, batch = packed
         with self._naming(f"copying {share.iteration}"):

@@ -45,7 +45,7 @@ class Iteration:
     sampled: dict[str, MiniBatch] = field(default_factory=dict)
     "Sampled blocks of each trainer that has a seed."
     sent: dict[str, Any] = field(default_factory=dict)
-    "Each trainer's share, by name: what the trainer's ``pack`` has returned, and after the transfer what its ``send`` has."
+    "Each trainer's share, by name: what the trainer's ``load`` has returned, and after the transfer what its ``send`` has."
     num_edges: int = 0
     "Edges of all mini-batches."
     sample_s: float = 0.0

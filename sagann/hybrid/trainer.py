@@ -149,11 +149,7 @@ class Trainer:
     def load(self, share: Share, minibatches: MiniBatches) -> tuple[Any, MiniBatch]:
         """Make a share that was sampled ready for :meth:`send`, on any thread; and its mini-batch, with the rows that the processor has read."""
         share = replace(share, batch=minibatches.load(share.batch))
-        return self.pack(share), share.batch
-
-    def pack(self, share: Share) -> Any:
-        """Make a share that was loaded ready for :meth:`send`, on any thread."""
-        return share
+        return share, share.batch
 
     def send(self, packed: Any) -> Any:
         """Transfer a share; called on a thread of its own, in the order of the iterations."""

@@ -125,12 +125,7 @@ class SimulatedKernels:
 def simulated_kernels(
     devices: Devices, model: nn.Module, minibatches: MiniBatches, link_rate: float | None
 ) -> list[SimulatedKernels | None]:
-    """The kernels that each accelerator process simulates; None for one that simulates none.
-
-    Raises:
-        InputError: they do not compute the model, or the seed with the most in-edges does not fit them.
-        MissingDependencyError: circuits are asked for, and the extra 'hardware' is missing.
-    """
+    """The kernels that each accelerator process simulates, tried with the seed of the most in-edges; None for one that simulates none."""
     seeds, indptr = minibatches.seeds, minibatches.graph.topology.indptr
     largest = seeds[(indptr[seeds + 1] - indptr[seeds]).argmax()]
     batch = minibatches.load(minibatches.neighbor_sampler.sample(largest[None]))

@@ -128,9 +128,7 @@ class HybridEpochs(SampledEpochs):
         return self._batches().ahead
 
     def _batches(self, trace: Recorder | None = None) -> SharedBatches:
-        ahead = self._config.batches_ahead
-        if self._config.memory is not None:
-            ahead = self.minibatches.ahead
+        ahead = self._config.batches_ahead if self._config.memory is None else self.minibatches.ahead
         return SharedBatches(self.minibatches, self.manager, self.trainers, ahead=ahead, trace=trace)
 
     def _gathers_there(self) -> bool:
@@ -208,11 +206,9 @@ class HybridEpochs(SampledEpochs):
         """The part of the loss that is the own trainer's, perhaps not for the first time; the others have begun theirs."""
         self._learn(_BEHIND)
         iteration.launched_s = time.perf_counter()
-        threads = iteration.assignment.working.train
-        if threads != torch.get_num_threads():
+        if (threads := iteration.assignment.working.train) != torch.get_num_threads():
             torch.set_num_threads(threads)
-        others = self._others(iteration)
-        if others:
+        if others := self._others(iteration):
             weights, self._weights = self._weights or self._synchroniser.publish(), None
             for name in others:
                 self.trainers[name].launch(iteration.sent[name], weights)
@@ -231,9 +227,8 @@ class HybridEpochs(SampledEpochs):
         for name in others:
             found[name] = self.trainers[name].finish()
             loss = self._synchroniser.add(name, found[name], loss)
-        since_s = iteration.launched_s
-        seconds = time.perf_counter() - since_s
-        self._propagated.append(_Propagated(iteration=iteration, found=found, since_s=since_s, seconds=seconds))
+        times = {"since_s": iteration.launched_s, "seconds": time.perf_counter() - iteration.launched_s}
+        self._propagated.append(_Propagated(iteration=iteration, found=found, **times))
         return loss, num_edges
 
     def _learn(self, behind: int) -> None:
@@ -333,12 +328,7 @@ class HybridLinkEpochs(SampledLinkEpochs, HybridEpochs):
 
 
 def require_trainers(predictor: Predictor, prepared: PreparedGraph, config: TrainConfig) -> None:
-    """Refuse what the trainers of a run cannot train, before anything is started or written.
-
-    Raises:
-        LayerError: a model computes means over a mini-batch.
-        InputError: edge data learn, a device is missing, or simulated kernels do not compute the model, or would for too long.
-    """
+    """Refuse models, graphs and devices with which the trainers of a run cannot train, before anything is started or written."""
     assert config.devices is not None
     assert config.sample is not None
     devices = Devices.parse(config.devices, where="TrainConfig.devices")
@@ -379,7 +369,7 @@ def _kernels(
 ) -> list[SimulatedKernels | None]:
     if not any(devices.fpga):
         return [None for _ in devices.fpga]
-    # Imported here: few runs simulate any.
+    # Few runs simulate any.
     from sagann.train.fpga import simulated_kernels
 
     return simulated_kernels(devices, predictor.model, minibatches, config.link_rate)

@@ -41,7 +41,7 @@ class Trained:
         self.parameters, self.published = parameters, Exchange(parameters, memory)
 
     def sent(self, share: Share) -> Any:
-        return self.trainer.send(self.trainer.pack(share))
+        return self.trainer.send((share, self.trainer._copies.pack(share.batch)))
 
     def launch(self, sent: Any) -> None:
         with torch.no_grad():
