@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from sagann.runtime.recorder import Recorder
     from sagann.runtime.tiered import Traffic
     from sagann.train.balancer import Balancer
+    from sagann.train.losses import Loss
 
 WHILE_TRAINING = ("train", "val")
 "The splits that are measured while a model is trained."
@@ -154,6 +155,11 @@ class WholeGraph(EpochSource):
     def graph(self) -> Graph:
         """The graph that is walked."""
         return self._prepared.graph
+
+    @property
+    def loss(self) -> Loss:
+        """The loss that is trained."""
+        return self._predictor.mean_loss
 
     def is_quick(self, metric: str) -> bool:
         """Whether :meth:`quick` gives a metric."""

@@ -188,8 +188,10 @@ def steps_on_device(optimizer: torch.optim.Optimizer) -> bool:
 
 
 def reads_rates(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether a step reads its learning rates on the device, without waiting for them."""
-    return type(optimizer) in _FUSED and all(group.get("fused") for group in optimizer.param_groups)
+    """Whether a step reads its learning rates on the device, without waiting for them: as float32, which would round those of float64 parameters."""
+    groups = optimizer.param_groups
+    is_rounded = any(each.dtype == torch.float64 for group in groups for each in group["params"])
+    return type(optimizer) in _FUSED and all(group.get("fused") for group in groups) and not is_rounded
 
 
 def rates_on(device: torch.device, optimizer: torch.optim.Optimizer) -> list[Tensor]:
