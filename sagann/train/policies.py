@@ -181,6 +181,14 @@ def _on_device(kind: object, groups: list[ParamGroup], given: Mapping[str, Any])
     return {name: value for name, value in options.items() if value} | dict(given)
 
 
+def continued(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> dict[str, Any]:
+    """The state of an optimizer that perhaps stepped on another device, with the options by which this one keeps its numbers."""
+    own = [
+        {name: group[name] for name in ("capturable", "fused") if name in group} for group in optimizer.param_groups
+    ]
+    return {**state, "param_groups": [saved | kept for saved, kept in zip(state["param_groups"], own, strict=True)]}
+
+
 def steps_on_device(optimizer: torch.optim.Optimizer) -> bool:
     """Whether a step changes nothing but tensors on the device."""
     groups = optimizer.param_groups
