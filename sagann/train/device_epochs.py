@@ -187,9 +187,13 @@ class DeviceEpochs:
 
     def _cause(self) -> str | None:
         """Why no epoch can be recorded, as far as that is known before one is trained."""
-        model, optimizer = self._session.model, self._session.optimizer
+        optimizer = self._session.optimizer
         if not steps_on_device(optimizer):
             return f"the optimizer {type(optimizer).__name__} is not capturable: it steps by numbers of the host"
+        return "hooks are set, which run on the host" if self._has_hooks() else None
+
+    def _has_hooks(self) -> bool:
+        model, optimizer = self._session.model, self._session.optimizer
         hooks = [
             *(each for module in model.modules() for name, each in vars(module).items() if name in _HOOKS),
             *(each._backward_hooks for each in model.parameters()),
@@ -197,12 +201,13 @@ class DeviceEpochs:
             optimizer._optimizer_step_pre_hooks,
             optimizer._optimizer_step_post_hooks,
         ]
-        return "hooks are set, which run on the host" if any(hooks) else None
+        return any(hooks)
 
     def _baked(self) -> dict[str, object]:
         """What a recorded epoch has baked in. Weights may change where they lie; edges and features may not."""
         groups, graph = self._session.optimizer.param_groups, self._source.graph
         found: dict[str, object] = {
+            "whether hooks are set": self._has_hooks(),
             "edges": _written(graph.topology.indptr),
             "edges' sources": _written(graph.topology.indices),
         }

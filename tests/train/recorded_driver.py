@@ -456,6 +456,7 @@ def cases(folder: Path) -> dict[str, Any]:
             "edge data": changed(write_edges),
             "storage": changed(replace_weight),
             "loss": both(loss_changed),
+            "hook": changed(lambda trainer: trainer.model.register_forward_hook(lambda *given: None)),
         },
         "out of memory": out_of_memory(),
         "no graphs": run(of_model("gcn"), queued=True)["messages"],

@@ -93,6 +93,7 @@ def test_what_cannot_be_recorded_is_queued_and_said_once(seen: dict[str, Any], n
         ("edge data", "the edge data 'weight' changed"),
         ("storage", "the storage of attend_src of layers.0 changed"),
         ("loss", "weight of the loss changed"),
+        ("hook", "whether hooks are set changed"),
     ],
 )
 def test_a_change_ends_a_recording(seen: dict[str, Any], name: str, reason: str) -> None:
