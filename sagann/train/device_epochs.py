@@ -193,15 +193,13 @@ class DeviceEpochs:
         return "hooks are set, which run on the host" if self._has_hooks() else None
 
     def _has_hooks(self) -> bool:
-        model, optimizer = self._session.model, self._session.optimizer
-        hooks = [
-            *(each for module in model.modules() for name, each in vars(module).items() if name in _HOOKS),
-            *(each._backward_hooks for each in model.parameters()),
-            *(each._post_accumulate_grad_hooks for each in model.parameters()),
-            optimizer._optimizer_step_pre_hooks,
-            optimizer._optimizer_step_post_hooks,
-        ]
-        return any(hooks)
+        optimizer, owners = self._session.optimizer, self._owners().values()
+        if optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks:
+            return True
+        if any(owner.get(name) for owner in owners for name in _HOOKS):
+            return True
+        learned = (each for group in optimizer.param_groups for each in group["params"])
+        return any(each._backward_hooks or each._post_accumulate_grad_hooks for each in learned)
 
     def _baked(self) -> dict[str, object]:
         """What a recorded epoch has baked in. Weights may change where they lie; edges and features may not."""
@@ -226,12 +224,12 @@ class DeviceEpochs:
             for each in group["params"]
         ]
         for where, owner in self._owners().items():
-            learned = {**owner.get("_parameters", {}), **owner.get("_buffers", {})}
-            for key, value in {**owner, **learned}.items():
-                if isinstance(value, Tensor):
-                    found[f"the storage of {key} {where}"] = _place(value), value.requires_grad
-                elif key not in _OF_MODULES:
-                    found[f"{key} {where}"] = _content(value)
+            for values in (owner, owner.get("_parameters", {}), owner.get("_buffers", {})):
+                for key, value in values.items():
+                    if isinstance(value, Tensor):
+                        found[f"the storage of {key} {where}"] = _place(value), value.requires_grad
+                    elif key not in _OF_MODULES:
+                        found[f"{key} {where}"] = _content(value)
         return found
 
     def _owners(self) -> dict[str, dict[str, Any]]:
@@ -266,6 +264,7 @@ _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_
 
 _OF_MODULES = frozenset(vars(nn.Module()))
 "Attributes that every module has."
+_PLAIN = (int, float, str, type(None))
 _MOST_COMPARED = 1000
 "Longer lists, mappings and sets are compared by their lengths alone."
 
@@ -289,12 +288,14 @@ def _copies(values: dict[str, Any]) -> dict[str, Any]:
 
 def _content(value: object) -> object:
     """What is compared of an attribute: numbers, texts, places of tensors, and lists, mappings and sets of them; nothing of other objects."""
+    if isinstance(value, _PLAIN):
+        # In a tuple, NaN is equal to itself.
+        return (value,)
     if isinstance(value, dict):
         value = [*value, *value.values()]
     if isinstance(value, list | tuple | set):
         return len(value), [_content(each) for each in value] if len(value) <= _MOST_COMPARED else None
-    # In a tuple, NaN is equal to itself.
-    return (_constant(value),) if isinstance(value, int | float | str | Tensor | None) else None
+    return _place(value) if isinstance(value, Tensor) else None
 
 
 def _constant(value: object) -> object:
