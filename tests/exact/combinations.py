@@ -35,7 +35,7 @@ PLACEMENTS: dict[str, dict[str, Any]] = {
 }
 
 _OF_GRAPHS = "Whole graphs are trained in batches, and a batch is what is in memory at a time."
-_STREAMED = "Several devices share a streamed epoch, which `--memory` alone asks for; mini-batches are shared by hybrid training."
+_STREAMED = "Several devices share a streamed epoch (`--memory` without `--sample`)."
 _SHARED = "Hybrid training shares mini-batches of vertices; of links, and within `--memory`, it is not built."
 
 
