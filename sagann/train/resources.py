@@ -95,11 +95,11 @@ def capture_rng(device: torch.device) -> dict[str, Any]:
 
 
 def restore_rng(state: Mapping[str, Any], device: torch.device) -> None:
-    """Set the generators to a result of :func:`capture_rng` for the same kind of device."""
+    """Set the generators to a result of :func:`capture_rng`; that of a device, if the result has one."""
     random.setstate(state["python"])
     np.random.set_state(state["numpy"])
     torch.set_rng_state(state["torch"])
-    if device.type == "cuda":
+    if device.type == "cuda" and "cuda" in state:
         torch.cuda.set_rng_state(state["cuda"], device)
 
 

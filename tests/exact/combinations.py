@@ -36,7 +36,7 @@ PLACEMENTS: dict[str, dict[str, Any]] = {
 
 _OF_GRAPHS = "Whole graphs are trained in batches, and a batch is what is in memory at a time."
 _STREAMED = "Several devices share a streamed epoch (`--memory` without `--sample`)."
-_SHARED = "Hybrid training shares mini-batches of vertices; of links, and within `--memory`, it is not built."
+_SHARED = "Hybrid training shares mini-batches (`--sample`)."
 
 
 def why_not(task: str, source: str, placement: str) -> str:
@@ -45,7 +45,7 @@ def why_not(task: str, source: str, placement: str) -> str:
         return _OF_GRAPHS
     if placement == "several devices" and source != "`--memory`":
         return _STREAMED
-    if placement == "hybrid" and (task, source) != ("vertices", "`--sample`"):
+    if placement == "hybrid" and "--sample" not in source:
         return _SHARED
     return ""
 

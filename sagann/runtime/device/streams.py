@@ -190,6 +190,24 @@ class PinnedPool:
                 self._returned.append((piece, mark))
             self._changed.notify_all()
 
+    def bring(self, array: Tensor) -> Tensor:
+        """Queue the copy of an array of the host to the device, in this thread's stream; the array is free at once."""
+        piece, memory = self.take(array.nbytes), self._streams.empty(array.nbytes)
+        piece[: array.nbytes].view(array.dtype).view(array.shape).copy_(array)
+        self._streams.copy(memory, piece[: array.nbytes])
+        self.give(piece, self._streams.mark("compute"))
+        return memory.view(array.dtype).view(array.shape)
+
+    def read(self, array: Tensor) -> Tensor:
+        """An array of the device, on the host. Waits for this thread's stream, and for nothing else of the device."""
+        piece = self.take(array.nbytes)
+        landing = piece[: array.nbytes].view(array.dtype).view(array.shape)
+        self._streams.copy(landing, array)
+        self._streams.finish(self._streams.mark("compute"))
+        found = landing.clone()
+        self.give(piece)
+        return found
+
     def reclaim(self, pieces: Sequence[Tensor]) -> None:
         """Take pieces back, once all lanes have done what they were given."""
         for streams in (self._streams, *self._beside) if pieces else ():

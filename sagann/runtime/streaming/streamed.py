@@ -269,8 +269,8 @@ class StreamedModel(nn.Module):
             named = tensors_of(self.model)
         program = plan.program
         # Without randomness in the program, the caller's random generator is not used.
-        seeds = [drawn_seed() for _ in range(program.num_seeds)]
-        seed = drawn_seed() if program.draws_more else 0
+        seeds = [int(drawn_seed()) for _ in range(program.num_seeds)]
+        seed = int(drawn_seed()) if program.draws_more else 0
         parameters = [named[name] for _, name in program.parameters]
         records = torch.is_grad_enabled()
         trains = records and (needs_gradient(x) or any(each.requires_grad for each in parameters))
