@@ -145,12 +145,10 @@ class _Plain(Compiler):
         return [passes]
 
 
-_OF_ONE_POINTER = types.void(types.voidptr)
-
-
-def compiled_callback(function: Callable[..., None], signature: Any = _OF_ONE_POINTER) -> CFunc:
-    """Compile a C function of numbers and intrinsics, by default of one pointer, or load its kept machine code."""
-    callback = CFunc(function, sigutils.normalize_signature(signature), {}, {}, pipeline_class=_Plain)
+def compiled_callback(function: Callable[..., None]) -> CFunc:
+    """Compile a C function of numbers and intrinsics that takes one pointer, or load its kept machine code."""
+    signature = sigutils.normalize_signature(types.void(types.voidptr))
+    callback = CFunc(function, signature, {}, {}, pipeline_class=_Plain)
     _keep(callback, function)
     with _one_at_a_time(function):
         callback.compile()

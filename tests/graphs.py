@@ -49,6 +49,16 @@ def _odd_topologies(types: int) -> dict[str, Topology]:
     return topologies
 
 
+def skewed() -> Topology:
+    """The odd topology that has a bit of everything."""
+    return odd_topologies()["skewed"]
+
+
+def rows(topology: Topology, dim: int = 4, dtype: torch.dtype = torch.float64) -> torch.Tensor:
+    """Drawn rows of the sources, the same every time."""
+    return torch.randn(topology.num_src, dim, dtype=dtype, generator=torch.Generator().manual_seed(0))
+
+
 def edge_index(topology: Topology) -> torch.Tensor:
     """PyG's form of the edges, in CSC order: int64 [2, num_edges]."""
     return torch.stack([topology.indices.long(), topology.edge_dst().long()])

@@ -16,6 +16,7 @@ from bench.epochs.graphs import graph_of, stored_graph
 from bench.pages import head, parser_of, row
 from sagann import MiniBatches, ModelConfig, TrainConfig, Trainer
 from sagann.graph import Graph
+from sagann.graph.rows import row_arrays
 from sagann.train.rehearsals import SampledForecast
 
 COLUMNS = "graph | model | batches | forecast, s | measured, s | seconds, forecast / measured | bytes, forecast / measured | bottleneck"
@@ -88,7 +89,7 @@ def _bytes_of(graph: Graph, trainer: Trainer, config: TrainConfig) -> int:
     num_bytes = 0
     for epoch in range(2, config.epochs + 1):
         with minibatches.batches(epoch) as batches:
-            num_bytes += sum(array.nbytes for batch in batches for array in batch.feature_arrays)
+            num_bytes += sum(array.nbytes for batch in batches for array in row_arrays(batch.features))
     return num_bytes
 
 

@@ -210,6 +210,7 @@ def use_run(opening: Opening, given: Given, shared: Shared, use: Callable[[Train
 def _use(
     opening: Opening, run_dir: Path, shared: Shared, use: Callable[[TrainedRun], None], workers: Team = SOLO
 ) -> None:
+    shared.load_kernels()
     settings = _settings(run_dir, has_data=opening.data is not None)
     predictor, terminal = _opened(opening, run_dir, shared, workers), shared.terminal()
     shared.load_compiler()

@@ -110,10 +110,3 @@ def _column_of_split(text: str | None) -> int | None:
             hint="Give its number, or leave it out where there is one split.",
         )
     return None if text is None else int(text)
-
-
-def _not_recognised(source: Path, value: str) -> DatasetError:
-    return DatasetError(
-        f"format is not recognised: {value} (in {source})",
-        hint=f"Say what it is with --format: {', '.join(FORMATS)}.",
-    )

@@ -96,35 +96,42 @@ class Shared:
     "Whether the process runs this one command and ends, unlike one that calls commands beside other work."
 
     @contextmanager
-    def loading(self) -> Iterator[None]:
+    def loading(self, *hidden: str) -> Iterator[None]:
         """Load libraries in the block without looking for garbage, and look for none later among all objects that exist then.
 
         PyTorch and Numba make half a million objects, which stay until the end: looking at them takes a third of the time of a short command.
+        Who asks for a ``hidden`` module, and does without where there is none, finds none.
         """
         if not self.is_program:
             yield
             return
+        unloaded = [name for name in hidden if name not in sys.modules]
+        # Python refuses to import what has None here.
+        sys.modules.update(dict.fromkeys(unloaded))  # type: ignore[arg-type]
         gc.disable()
         try:
             yield
         finally:
+            for name in unloaded:
+                del sys.modules[name]
             gc.freeze()
             gc.enable()
 
+    def load_kernels(self) -> None:
+        """Load what Numba loads for its first function, without SciPy's linear algebra: Numba asks for it, and imports it again where it is used."""
+        with self.loading("scipy.linalg"):
+            importlib.import_module("numba.np.arraymath")
+
     def load_compiler(self) -> None:
-        """Load PyTorch's compiler, which its optimizers and its traces would load; without Triton, where no device runs its kernels."""
+        """Load PyTorch's compiler, which its optimizers and its traces would load; without tensors that are sharded among devices, which take a third
+        of its modules and no command has, and without Triton, where no device runs its kernels."""
         with self.loading():
             import torch
 
-            is_hidden = self.is_program and "triton" not in sys.modules and not torch.accelerator.is_available()
-            if is_hidden:
-                # Python refuses to import what has None here. The compiler asks once whether there is Triton, and keeps the answer.
-                sys.modules["triton"] = None  # type: ignore[assignment]
-            try:
-                importlib.import_module("torch._dynamo")
-            finally:
-                if is_hidden:
-                    del sys.modules["triton"]
+        unused = [] if torch.accelerator.is_available() else ["triton"]
+        # The compiler asks once what there is, and keeps the answer.
+        with self.loading("torch.distributed.fsdp", "torch.distributed.tensor", *unused):
+            importlib.import_module("torch._dynamo")
 
     def add_user_file(self, model: str) -> None:
         """Note the file of a model that is named as FILE.py:CLASS; a name of the zoo has none."""
@@ -178,9 +185,9 @@ def option(
     return typer.Option(*names, help=text, metavar=metavar, rich_help_panel=panel, hidden=hidden, min=low, max=high)
 
 
-def switch(name: str, text: str, *, panel: str | None = None, callback: Any = None) -> Any:
+def switch(name: str, text: str, *, callback: Any = None) -> Any:
     """An option without a value."""
-    return typer.Option(name, help=text, metavar="", rich_help_panel=panel, callback=callback)
+    return typer.Option(name, help=text, metavar="", callback=callback)
 
 
 def _remember(context: typer.Context, parameter: typer.CallbackParam, value: Any) -> Any:

@@ -80,6 +80,7 @@ def _train(
 ) -> int:
     """Train in this process, alone or as one of several workers, of which the first one writes and reports."""
     terminal, is_first = shared.terminal(), workers.is_first
+    shared.load_kernels()
     run_dir = out or _free_folder(settings)
     # torchrun counts restarts on each machine, and not those in which a machine follows another one.
     if workers.size > 1 and workers.any(is_restarted(), "agreeing on whether to resume"):
@@ -90,7 +91,7 @@ def _train(
         _check_folder(run_dir, resume=resume, overwrite=overwrite)
     with workers.together("checking the options"):
         if workers.size == 1:
-            device = resolve_device(settings.train.device)
+            device = resolve_device(settings.train.computes_on)
         else:
             device = _device_of_worker(settings, local_rank=local_rank(), num_local=num_local_workers())
         streaming = Streaming.of(settings.train, run_dir, device=device)

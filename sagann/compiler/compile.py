@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, fx
@@ -33,16 +33,12 @@ from sagann.compiler.stages import cut
 from sagann.compiler.trace import TraceError, trace_layer
 from sagann.compiler.typed import map_first, map_last, map_single_types, with_bytes
 from sagann.compiler.vjp import Backward
-from sagann.errors import require_choice
 from sagann.kernels.accumulators import Gathering
 from sagann.kernels.edge.builder import Builder
 from sagann.kernels.edge.function import EdgeFunction, Input, Side
 
 if TYPE_CHECKING:
     from sagann.saga.layer import SagaLayer
-
-
-MapOrder = Literal["cheaper", "first", "last"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,13 +54,6 @@ class CompilerOptions:
     invariant: bool = True
     fuse: bool = True
     "Run the edges as one pass without edge tensors; otherwise every edge tensor is materialised."
-    typed_maps: MapOrder = "cheaper"
-    """Where maps by edge type run: before the gather ("first"), after the gather if possible ("last"), or where fewer bytes move
-    in the topology ("cheaper"). "first" needs ``hoist``; "last" needs ``hoist`` and ``commute``."""
-
-    def __post_init__(self) -> None:
-        where = "CompilerOptions.typed_maps"
-        require_choice(self.typed_maps, get_args(MapOrder), what="unknown order of maps by type", where=where)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -98,16 +87,13 @@ def compile_layer(layer: SagaLayer, form: CallForm) -> LayerProgram:
     maps_last = None
     if options.hoist and typed is None:
         typed, done = map_first(module)
-        if typed is not None and options.commute and options.typed_maps != "first":
+        if typed is not None and options.commute:
             last = map_last(module, typed)
             if last is not None:
                 changed, typed_last, note = last
                 maps_last = _program(layer, form, changed, typed_last, naive_bytes, [*notes, note])
         notes += done
-    if maps_last is not None and options.typed_maps == "last":
-        return maps_last
-    program = _program(layer, form, module, typed, naive_bytes, notes)
-    return replace(program, maps_last=maps_last)
+    return replace(_program(layer, form, module, typed, naive_bytes, notes), maps_last=maps_last)
 
 
 def rewritten(

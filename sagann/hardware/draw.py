@@ -13,7 +13,7 @@ from sagann.hardware.design import KernelDesign
 from sagann.hardware.training import Training
 
 
-def drawn_hops(vertices: Sequence[float], edges: Sequence[float], *, own: bool, seed: int = 0) -> list[Hop]:
+def drawn_hops(vertices: Sequence[float], edges: Sequence[float], *, own: bool) -> list[Hop]:
     """Blocks with so many vertices and edges. Destinations have equally many edges, and sources, which all have one, the others at random.
 
     Args:
@@ -21,7 +21,7 @@ def drawn_hops(vertices: Sequence[float], edges: Sequence[float], *, own: bool, 
         edges: into layers 1 to L, without those from vertices to themselves.
         own: whether a layer reads a vertex's own row beside its edges; otherwise each vertex has an edge to itself.
     """
-    random = np.random.default_rng(seed)
+    random = np.random.default_rng(0)
     hops = []
     for number, num_edges in enumerate(edges):
         num_src, num_dst = (max(1, round(count)) for count in vertices[number : number + 2])

@@ -59,11 +59,6 @@ class TrainerWork:
         self.load_s += times.load
         self.why = why
 
-    @property
-    def without_seeds(self) -> tuple[str, ...]:
-        """Names of the trainers that trained nothing."""
-        return tuple(name for name in self.names if not self.seeds[name])
-
     def to_json(self) -> dict[str, Any]:
         """The values as part of a line of metrics.jsonl: lists with an entry for each trainer; those of simulations only if there is one."""
         by_trainer = (self.seeds, self.train_s, self.idle_s, self.transfer_s, self.simulation_s)

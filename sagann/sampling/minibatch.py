@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from sagann.graph.rows import gather_ranges, mapped_rows, row_arrays
+from sagann.graph.rows import gather_ranges, mapped_rows
 from sagann.graph.topology import Topology
 from sagann.kernels.edge.cpu.run import work_of
 from sagann.sampling.links import Links
@@ -42,11 +42,6 @@ class MiniBatch:
     def num_edges(self) -> int:
         """Number of edges in all blocks."""
         return sum(block.num_edges for block in self.blocks)
-
-    @property
-    def feature_arrays(self) -> tuple[Tensor, ...]:
-        """The arrays of the features: one of dense features, three of sparse ones."""
-        return row_arrays(self.features)
 
     def mapped(self, move: Callable[[Tensor], Tensor]) -> MiniBatch:
         """The same batch with every array replaced by the result of ``move``, for example a copy on a device."""

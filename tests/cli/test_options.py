@@ -54,20 +54,23 @@ seen: list[tuple[Shared, Given, Path, bool]] = []
 
 
 @pytest.mark.parametrize("has_device", [False, True])
-def test_the_compiler_finds_triton_where_a_device_runs_its_kernels(
+def test_libraries_that_ask_for_what_no_command_needs_find_none(
     has_device: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hidden: list[bool] = []
+    unneeded = ("scipy.linalg", "torch.distributed.fsdp", "torch.distributed.tensor", "triton")
+    hidden: list[str] = []
 
     def import_module(name: str) -> None:
-        hidden.append("triton" in sys.modules)
+        hidden.extend(each for each in unneeded if each in sys.modules)
 
     monkeypatch.setattr("torch.accelerator.is_available", lambda: has_device)
     monkeypatch.setattr(options, "importlib", SimpleNamespace(import_module=import_module))
-    monkeypatch.delitem(sys.modules, "triton", raising=False)
+    for name in unneeded:
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    Shared(is_program=True).load_kernels()
     Shared(is_program=True).load_compiler()
-    assert hidden == [not has_device]
-    assert "triton" not in sys.modules
+    assert hidden == list(unneeded[: 3 if has_device else 4])
+    assert sys.modules.keys().isdisjoint(unneeded)
 
 
 def test_a_command_gets_its_settings_options_and_what_is_shared() -> None:

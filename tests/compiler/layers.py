@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
+from sagann.compiler import LayerProgram
 from sagann.compiler.nodes import classify, place_of
 from sagann.compiler.operators import GATHER
 from sagann.compiler.trace import trace_layer
@@ -82,6 +83,19 @@ def assert_compiles_right(
     for name, gradient in mine.items():
         assert_close(gradient, other[name], scale=scale)
     return engine
+
+
+class Ordered(CompiledEngine):
+    """Runs maps by edge type before the gather ("first"), after it where that is possible ("last"), or as it does itself ("cheaper")."""
+
+    def __init__(self, order: str, **options: Any) -> None:
+        super().__init__(**options)
+        self.order = order
+
+    def _ordered(self, program: LayerProgram, *arguments: Any) -> LayerProgram:
+        if self.order == "cheaper":
+            return super()._ordered(program, *arguments)
+        return program.maps_last or program if self.order == "last" else program
 
 
 def program_of(layer: SagaLayer, topology: Topology, x: Tensor, engine: CompiledEngine) -> Any:

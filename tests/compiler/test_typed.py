@@ -19,8 +19,8 @@ from sagann.kernels.dense import typed_linear
 from sagann.nn import GGNN
 from sagann.runtime.in_memory.engine import CompiledEngine
 from sagann.saga import Edge, SagaLayer, using_engine
-from tests.compiler.layers import assert_compiles_right
-from tests.graphs import odd_topologies
+from tests.compiler.layers import Ordered, assert_compiles_right
+from tests.graphs import odd_topologies, rows
 
 
 def program(layer: SagaLayer, engine: CompiledEngine) -> Any:
@@ -127,18 +127,14 @@ def drawn(draw: st.DrawFn) -> tuple[Drawn, Topology]:
     return Drawn(num_types, *parts, accumulator).double(), draw(typed_topologies(num_types))
 
 
-def rows(topology: Topology, dim: int = 4) -> Tensor:
-    return torch.randn(topology.num_src, dim, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-
-
 @settings(max_examples=25)
 @given(drawn(), st.sampled_from(ORDERS), st.booleans())
 def test_a_random_typed_layer_equals_the_naive_one(
     layer_and_topology: tuple[Drawn, Topology], order: Any, fuse: bool
 ) -> None:
     layer, topology = layer_and_topology
-    options = CompilerOptions(typed_maps=order, fuse=fuse)
-    assert_compiles_right(layer, topology, rows(topology), engine=CompiledEngine(dialect="naive", options=options))
+    engine = Ordered(order, dialect="naive", options=CompilerOptions(fuse=fuse))
+    assert_compiles_right(layer, topology, rows(topology), engine=engine)
 
 
 @pytest.mark.parametrize("graph", odd_topologies())
@@ -150,8 +146,7 @@ def test_both_orders_equal_the_naive_layer(order: Any, accumulator: str, num_typ
     layer = Drawn(num_types, "source", "of both", "row * number", "map", accumulator).double()
     # Generating kernels takes seconds.
     dialect = "auto" if num_types == 2 and graph in ("no edges", "skewed") else "naive"
-    engine = CompiledEngine(dialect=dialect, options=CompilerOptions(typed_maps=order))
-    assert_compiles_right(layer, topology, rows(topology), engine=engine)
+    assert_compiles_right(layer, topology, rows(topology), engine=Ordered(order, dialect=dialect))
 
 
 @pytest.mark.parametrize("order", ORDERS)
@@ -172,8 +167,7 @@ def test_rows_without_features(dim_in: int, dim_out: int, order: Any) -> None:
         def apply_vertex(self, vertex: Tensor, accum: Tensor) -> Tensor:
             return accum
 
-    engine = CompiledEngine(options=CompilerOptions(typed_maps=order))
-    assert_compiles_right(Plain(), topology, rows(topology, dim_in), engine=engine)
+    assert_compiles_right(Plain(), topology, rows(topology, dim_in), engine=Ordered(order))
 
 
 def compiled(combined: str, accumulator: str = "sum", number: str = "of both", **options: Any) -> LayerProgram:
@@ -236,22 +230,15 @@ def test_a_mean_in_half_precision_is_not_taken_of_sums() -> None:
     ("combined", "accumulator"), [("not linear", "sum"), ("more than the row", "mean"), ("row * number", "max")]
 )
 def test_what_is_not_linear_in_it_is_mapped_first(combined: str, accumulator: str) -> None:
-    assert compiled(combined, accumulator).maps_last is None
-    forced = compiled(combined, accumulator, typed_maps="last")
-    assert forced.typed.order == "first"
+    made = compiled(combined, accumulator)
+    assert made.typed.order == "first"
+    assert made.maps_last is None
 
 
-def test_the_order_can_be_told() -> None:
-    first, last = (compiled("row", typed_maps=order) for order in ("first", "last"))
-    assert first.typed.order == "first"
-    assert first.maps_last is None
-    assert last.typed.order == "last"
-    assert last.maps_last is None
-    assert compiled("row", commute=False, typed_maps="last").typed == first.typed
-    with pytest.raises(
-        InputError, match="unknown order of maps by type: 'best', expected one of cheaper, first, last"
-    ):
-        CompilerOptions(typed_maps="best")
+def test_maps_that_may_not_commute_run_first() -> None:
+    made = compiled("row", commute=False)
+    assert made.typed == compiled("row").typed
+    assert made.maps_last is None
 
 
 def test_both_orders_and_their_bytes_are_explained() -> None:
@@ -260,4 +247,4 @@ def test_both_orders_and_their_bytes_are_explained() -> None:
     # Rows of float64: 4 features before the map, 3 after it; both ends' rows make the number.
     assert "before: 88 an edge and 184 a pair of source and type\n" in said
     assert "after: 64 an edge and 176 a pair of destination and type\n" in said
-    assert "once per pair of destination and type, after the gather" in explain(compiled("row", typed_maps="last"))
+    assert "once per pair of destination and type, after the gather" in explain(compiled("row").maps_last)

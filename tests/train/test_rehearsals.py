@@ -19,6 +19,7 @@ from torch import nn
 
 from sagann.errors import InputError
 from sagann.graph import Graph
+from sagann.graph.rows import row_arrays
 from sagann.hybrid.assignment import HOST
 from sagann.hybrid.costs import CostFit, Rates
 from sagann.hybrid.forecast import Prediction, predict
@@ -156,7 +157,7 @@ def test_bytes_and_edges_are_those_of_the_epochs_that_were_rehearsed(sample: tup
     num_bytes = num_edges = 0
     for epoch in range(2, 7):
         with minibatches.batches(epoch) as batches:
-            num_bytes += sum(array.nbytes for batch in batches for array in batch.feature_arrays)
+            num_bytes += sum(array.nbytes for batch in batches for array in row_arrays(batch.features))
             num_edges += batches.counters[0].rows
     assert found.num_bytes == pytest.approx(num_bytes / 5, rel=5e-3)
     assert found.num_edges == pytest.approx(num_edges / 5, rel=5e-3)

@@ -14,7 +14,7 @@ _NAN = 0x7FC00000
 _BIAS = 127
 _SPECIAL = 255
 # A mantissa of 24 bits, followed by guard, round and sticky bit.
-_MANTISSA, _GUARDED = 24, 27
+_GUARDED = 27
 
 
 class _Unpacked(NamedTuple):

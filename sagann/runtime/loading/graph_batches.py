@@ -11,7 +11,7 @@ from torch import Tensor
 from sagann.errors import InputError
 from sagann.graph import Graph
 from sagann.graph.feature_store import read_rows
-from sagann.graph.rows import gather_ranges, mapped_rows, offsets_of, row_arrays
+from sagann.graph.rows import gather_ranges, mapped_rows, offsets_of
 from sagann.graph.topology import Topology
 from sagann.graph.validate import validate_graphs
 from sagann.runtime.loading.batches import Batches, chosen, require_graph, size_of_rows
@@ -57,11 +57,6 @@ class GraphBatch:
     def hops(self, k: int) -> list[Topology]:
         """The k topologies that a k-layer model walks: k times the topology of the batch."""
         return [self.topology] * k
-
-    @property
-    def feature_arrays(self) -> tuple[Tensor, ...]:
-        """The arrays of the features: one of dense features, three of sparse ones."""
-        return row_arrays(self.features)
 
     def mapped(self, move: Callable[[Tensor], Tensor]) -> GraphBatch:
         """The same batch with every array replaced by the result of ``move``, for example a copy on a device."""

@@ -34,16 +34,8 @@ from sagann.runtime.streaming.streamed import StreamedModel
 from sagann.saga import Edge, Engine, NaiveEngine, SagaLayer, current_engine, set_engine, using_engine
 from tests.compiler.layers import Layer, assert_compiles_right, program_of, results
 from tests.graph.graphs import sparse
-from tests.graphs import block_of, odd_topologies, random_topology
+from tests.graphs import block_of, odd_topologies, random_topology, rows, skewed
 from tests.tolerances import assert_close, largest
-
-
-def skewed() -> Topology:
-    return odd_topologies()["skewed"]
-
-
-def rows(topology: Topology, dim: int = 4, dtype: torch.dtype = torch.float64) -> Tensor:
-    return torch.randn(topology.num_src, dim, dtype=dtype, generator=torch.Generator().manual_seed(0))
 
 
 def test_an_engine_can_be_set_and_put_back() -> None:

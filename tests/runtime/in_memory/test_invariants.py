@@ -11,23 +11,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from sagann.graph import Topology
 from sagann.graph.feature_store import declare_constant
 from sagann.kernels.edge import naive
 from sagann.runtime.in_memory.engine import CompiledEngine
 from sagann.runtime.in_memory.invariants import Invariants, Owner
 from sagann.saga import NaiveEngine, SagaLayer, using_engine
 from tests.compiler.layers import Layer
-from tests.graphs import odd_topologies, random_topology
+from tests.graphs import random_topology, rows, skewed
 from tests.tolerances import assert_close
-
-
-def skewed() -> Topology:
-    return odd_topologies()["skewed"]
-
-
-def rows(topology: Topology, dtype: torch.dtype = torch.float64) -> Tensor:
-    return torch.randn(topology.num_src, 4, dtype=dtype, generator=torch.Generator().manual_seed(0))
 
 
 class Counted(SagaLayer):

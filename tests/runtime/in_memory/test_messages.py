@@ -10,12 +10,12 @@ import torch
 from torch import Tensor, nn
 
 import sagann
-from sagann.compiler import CompilerOptions
 from sagann.errors import InputError, LayerError
 from sagann.graph import Topology
 from sagann.graph.feature_store import declare_constant
 from sagann.runtime.in_memory.engine import CompiledEngine
 from sagann.saga import Edge, Engine, NaiveEngine, SagaLayer, using_engine
+from tests.compiler.layers import Ordered
 from tests.graphs import odd_topologies, random_topology
 from tests.tolerances import assert_close, largest
 
@@ -141,14 +141,14 @@ def test_maps_by_type_read_other_edge_data_in_its_order(order, accumulator):
     layer, topology = Relations(accumulator).double(), random_topology(53, 401, types=3)
     topology = topology.with_edge_data(weight=topology.edge_data["weight"].double())
     rows = {"": rows_of(53)["x"]}
-    engine = CompiledEngine(options=CompilerOptions(typed_maps=order))
+    engine = Ordered(order)
 
     def run(chosen: Engine) -> list[Tensor]:
         return outcome(lambda given: through(chosen, layer, topology)(given[""]), layer, rows)
 
     assert_alike(run(engine), run(NaiveEngine()))
     (program,) = engine.programs_of(layer)
-    assert program.typed.order == order
+    assert [program.typed.order, program.maps_last.typed.order] == ["first", "last"]
 
 
 class Plain(SagaLayer):

@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from sagann.compiler import CompilerOptions
 from sagann.errors import InputError
 from sagann.graph import Topology
 from sagann.graph.feature_store import declare_constant
@@ -17,8 +16,8 @@ from sagann.runtime.in_memory import engine as engine_module
 from sagann.runtime.in_memory.engine import CompiledEngine
 from sagann.runtime.in_memory.typed_maps import count_pairs, moved_bytes, pairs_of
 from sagann.saga import Edge, NaiveEngine, SagaLayer, using_engine
-from tests.compiler.layers import results
-from tests.graphs import odd_topologies, topology_of
+from tests.compiler.layers import Ordered, results
+from tests.graphs import odd_topologies, rows, topology_of
 from tests.tolerances import assert_close, largest
 
 
@@ -58,10 +57,6 @@ def out_star(num_types: int = 3) -> Topology:
 def in_star(num_types: int = 3) -> Topology:
     """The same, reversed."""
     return topology_of([(v % 40, 0) for v in range(120)], 40, types=num_types)
-
-
-def rows(topology: Topology, dim: int) -> Tensor:
-    return torch.randn(topology.num_src, dim, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
 
 
 def orders_run(
@@ -176,8 +171,7 @@ def test_pairs_have_the_same_edges(graph: str, end: Any) -> None:
 @pytest.mark.parametrize("order", ["cheaper", "first", "last"])
 def test_a_type_out_of_range_is_refused_in_either_order(order: Any) -> None:
     topology = odd_topologies(types=3)["one hub"]
-    engine = CompiledEngine(options=CompilerOptions(typed_maps=order))
-    with using_engine(engine), pytest.raises(InputError, match="edge type out of range"):
+    with using_engine(Ordered(order)), pytest.raises(InputError, match="edge type out of range"):
         Relational(4, 4, num_types=2)(topology, rows(topology, 4))
 
 

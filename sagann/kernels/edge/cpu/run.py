@@ -99,14 +99,13 @@ def _kernel_of(function: EdgeFunction, form: Form) -> int:
     return address
 
 
-def source_of(function: EdgeFunction, *, continued: bool = False) -> str:
+def source_of(function: EdgeFunction) -> str:
     """The source of a function's kernel for arrays of the stated types and 32-bit ids, with the function's own names.
 
     A kernel that runs is compiled from this source with canonical names.
     """
     stored = tuple(KINDS[given.dtype] for given in function.inputs)
-    form = Form(index_kind="i4", id_kind="i4", stored=stored, into_id_kind="i4" if continued else None)
-    return emit(function, form)
+    return emit(function, Form(index_kind="i4", id_kind="i4", stored=stored))
 
 
 def _id_kind(function: EdgeFunction, into: Sequence[Tensor]) -> str:
