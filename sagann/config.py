@@ -48,8 +48,9 @@ _SIZES = Values(
     lambda size: parse_bytes(size, where="TrainConfig.memory") > 0, "a size above 0 such as '2GiB'", "SIZE"
 )
 _FOLDERS = Values(lambda value: value != "" and b"\0" not in os.fsencode(value), "a folder", "FOLDER")
-_IS_DEVICE, _NAMES = re.compile(r"auto|cpu|cuda(:\d+)?").fullmatch, "'cpu', 'cuda', 'cuda:N' or 'auto'"
-_DEVICES = Values(lambda value: _IS_DEVICE(value) is not None, _NAMES, "auto|cpu|cuda|cuda:N")
+_IS_DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?|cuda:\d+(,cuda:\d+)+").fullmatch
+_NAMES = "'cpu', 'cuda', 'cuda:N', several as 'cuda:0,cuda:1', or 'auto'"
+_DEVICES = Values(lambda value: _IS_DEVICE(value) is not None, _NAMES, "auto|cpu|cuda|cuda:N,...")
 MOST_WAIT_S = 1e6
 "Most seconds for which a worker waits: the transport of workers counts milliseconds."
 _WAITS = Values(lambda value: 1e-3 <= value <= MOST_WAIT_S, f"seconds from 0.001 to {MOST_WAIT_S:g}", "SECONDS")
@@ -219,7 +220,7 @@ class TrainConfig:
     "Seed of all random numbers of training, and of the weights where Trainer builds the model."
     device: Annotated[str, _RESOURCES, _DEVICES] = "auto"
     """Device that computes: 'cpu', 'cuda' or 'cuda:N'; 'auto' is cuda where there is one. With 'cuda', every worker of a machine has one of its
-    own; 'auto' is the processor where one has none."""
+    own; 'auto' is the processor where one has none. Several, as 'cuda:0,cuda:1', share a streamed epoch, each within the memory budget."""
     deterministic: Annotated[bool, ADVANCED] = True
     "Refuse operators that have no reproducible implementation on the device, so that the same seed gives the same bits."
     sample: Annotated[tuple[int, ...] | None, _BATCHES, _FANOUTS] = None
@@ -256,7 +257,7 @@ class TrainConfig:
     hot: Annotated[str | None, _BATCHES, _SHARES, FREE, _SAMPLED] = None
     """Size of the hot tier, the memory for rows of features that mini-batches read most: a size as '2GiB', a part of the rows as '10%', or 'auto' for
     half of the free memory. Other rows are read from where they are. None is what the memory budget has room for, or no tier without a budget.
-    The tier of a graph in the host's memory lies on the CUDA device that trains. It does not change the numbers."""
+    The tier of a graph in the host's memory lies on the CUDA devices that train. It does not change the numbers."""
     score: Annotated[str, ADVANCED, _BATCHES, _SCORES, FREE, _SAMPLED, _TIERED] = "vip"
     """Score by which vertices are hot: 'degree', 'rpr' (reverse PageRank), 'wrpr' (the same from the training vertices) or 'vip' (the
     probability that a mini-batch reads the vertex). It does not change the numbers."""
@@ -295,19 +296,44 @@ class TrainConfig:
         check_fields(self)
         default("training names")(self)
         require_effect(self)
+        if "," in self.device:
+            self._check_devices()
         if self.device == "cpu":
             refuse(self, ["sample_on"], "device is 'cpu'")
-        if self.devices is not None:
-            refuse(self, ["memory", "sample_on"], "devices is set", "leave devices out")
-            if self.device not in ("auto", "cpu"):
-                raise options_of(TrainConfig)["device"].refused(self.device, "'auto' or 'cpu' where devices is set")
-        elif self.sample is not None:
+        if self.devices is not None and self.device not in ("auto", "cpu"):
+            raise options_of(TrainConfig)["device"].refused(self.device, "'auto' or 'cpu' where devices is set")
+        if self.devices is not None and self.computes_on == "cpu":
+            refuse(self, ["sample_on"], "devices is set without a CUDA device", "name one in devices")
+        if self.sample is not None and not self.trains_together:
             refuse(self, ["profile"], "sample is set: a streamed epoch, or one of several trainers, is profiled")
         if self.task is not None:
             self.require_effect(of_graphs=self.task.startswith(OF_GRAPHS), of_links=self.task == LINK_TASK)
         if self.spill is not None:
             # A run may be resumed or reopened from another folder.
             object.__setattr__(self, "spill", os.path.abspath(self.spill))
+
+    def _check_devices(self) -> None:
+        """Refuse several devices where they do not share a streamed epoch."""
+        option = options_of(TrainConfig)["device"]
+        if self.sample is not None and self.devices is None:
+            hint = "Let them train as trainers (devices, --devices cuda:0,cuda:1), or leave sample out."
+            raise option.refused(self.device, "one device where sample is set", hint)
+        if self.memory is None:
+            hint = "Set memory (--memory 8GiB), the budget of each device, or name one device."
+            raise option.refused(self.device, "one device where memory is not set", hint)
+
+    @property
+    def trains_together(self) -> bool:
+        """Whether several trainers share each mini-batch. A CUDA device that ``devices`` names alone trains as without."""
+        return self.devices is not None and re.fullmatch(r"cuda(:\d+)?", self.devices.strip()) is None
+
+    @property
+    def computes_on(self) -> str:
+        """Name of the device with the weights that are trained: ``device``, or of ``devices`` the first CUDA device, else the processor."""
+        if self.devices is None:
+            return self.device
+        found = re.search(r"cuda(?::(\d+))?", "cuda" if self.devices.strip() == "auto" else self.devices)
+        return f"cuda:{int(found[1] or 0)}" if found else "cpu"
 
     @property
     def has_tiers(self) -> bool:
@@ -327,7 +353,6 @@ class TrainConfig:
     def require_effect(self, *, of_graphs: bool, of_links: bool) -> None:
         """Refuse options that have no effect on a task, on whole graphs or on links. A configuration that names its task has been checked."""
         if of_links:
-            refuse(self, ["devices"], "links are learned, which one trainer does")
             if self.sample is None:
                 names = ("batches_ahead", "keep_positives", "profile")
                 refuse(self, names, "links are learned and sample is not set", _SET_SAMPLE)

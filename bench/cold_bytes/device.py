@@ -93,9 +93,6 @@ def of_store(store: DeviceFeatures, name: str, batches: Sequence[Tensor]) -> dic
     """The rows of a store, and its kernel alone."""
     device = store.device
     fars = [store.pick(ids).mapped(lambda array: array.to(device)) for ids in batches]
-    tiers = store.tiers()
-    total = sum(tier.rows for tier in tiers.values())
-    hot_share = tiers["device"].rows / total
     ids_there = [ids.to(device) for ids in batches]
     out = torch.empty(max(map(len, batches)), *store.row_shape, dtype=store.dtype, device=device)
 
@@ -104,6 +101,11 @@ def of_store(store: DeviceFeatures, name: str, batches: Sequence[Tensor]) -> dic
         store.gather(ids_there[number], fars[number], rows)
         return rows
 
+    for number in range(len(batches)):
+        gather(number)
+    tiers = store.tiers()
+    total = sum(tier.rows for tier in tiers.values())
+    hot_share = tiers["device"].rows / total
     name += "" if store.is_in_place else ", not pinned"
     whole = Way(rows=lambda number: store.rows(batches[number]), hot_share=hot_share, bus_share=1 - hot_share)
     # Far rows are on the device already.

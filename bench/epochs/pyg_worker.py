@@ -2,7 +2,7 @@
 
 The variants are "edge_index" (a plain tensor), "EdgeIndex" (sorted by destination, known to be undirected, with its
 cache filled; and with 32-bit ids), "csr" (adj_t as ``torch.sparse_csr``; and with 32-bit ids), "SparseTensor" (of
-torch_sparse, where it is installed) and "compile" (``torch.compile`` over the plain tensor). After "+sparse", features
+torch_sparse, where it is installed), "compile" (``torch.compile`` over the plain tensor) and "reduce-overhead" (the same, in CUDA graphs). After "+sparse", features
 are ``torch.sparse_csr`` too, which the layers take that begin with a linear map.
 """
 
@@ -26,7 +26,7 @@ from bench.standalone.stored import Stored, read_stored
 from bench.standalone.training import Training, copy_weights, dropped, read_weights, training_of
 
 SELF_LOOPS = ("gcn", "gat")
-VARIANTS = ("edge_index", "EdgeIndex", "EdgeIndex32", "csr", "csr32", "SparseTensor", "compile")
+VARIANTS = ("edge_index", "EdgeIndex", "EdgeIndex32", "csr", "csr32", "SparseTensor", "compile", "reduce-overhead")
 TAKEN_BY = {"EdgeIndex32": ("commnet",), "csr32": ("commnet", "gcn", "sage", "gin", "maxpool-gcn", "ggnn")}
 "Layers that take 32-bit ids: those that hand the whole matrix to one product. Scattering needs 64-bit ids."
 SPARSE = "+sparse"
@@ -171,10 +171,11 @@ def build(specification: dict, loaded: Loaded) -> Training:
     weights = {name.replace("encoder.linear.", "encoder."): value for name, value in weights.items()}
     copy_weights(weights, model, RENAMED.get(specification["model"], {}))
     run = model
-    if specification["variant"] == "compile":
+    if specification["variant"] in ("compile", "reduce-overhead"):
         # A pool of compiling processes would stay, and count.
         os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
-        run = torch.compile(model, dynamic=False)
+        mode = None if specification["variant"] == "compile" else "reduce-overhead"
+        run = torch.compile(model, dynamic=False, mode=mode)
     return training_of(specification, lambda: run(stored.features, edges, weight), model, stored)
 
 

@@ -56,9 +56,9 @@ class TrainerRun(LogReporter):
     So an epoch is all that ``sagann train`` does, evaluation and metrics included.
     """
 
-    def __init__(self, config: ModelConfig, graph: Graph) -> None:
+    def __init__(self, config: ModelConfig, graph: Graph, device: object = "auto") -> None:
         self.graph = graph
-        self.trainer = Trainer(config, graph, TrainConfig(epochs=MOST_EPOCHS), reporter=self)
+        self.trainer = Trainer(config, graph, TrainConfig(epochs=MOST_EPOCHS, device=str(device)), reporter=self)
         self.permits: SimpleQueue[bool] = SimpleQueue()
         self.ended: SimpleQueue[BaseException | None] = SimpleQueue()
         # The engine that was chosen belongs to the context, which a thread does not inherit.

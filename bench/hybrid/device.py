@@ -74,14 +74,13 @@ def _runs(
         source = source_of(predictor, predictor.prepare(graph), config)
         return Run(source, torch.optim.Adam(predictor.model.parameters(), lr=1e-3), device)
 
-    host = torch.device("cpu")
-    yield "the processor", made(host, SampledEpochs, config)
+    yield "the processor", made(torch.device("cpu"), SampledEpochs, config)
     yield "the device", made(device, SampledEpochs, config)
     if device.type != "cuda":
         return
     for devices, sharing in ((str(device), "joint"), (f"host,{device}", "joint"), (f"host,{device}", "hyscale")):
         chosen = TrainConfig(**sampled, devices=devices, sharing=sharing, sampling_threads=1)
-        yield f"`--devices {devices}`, {sharing}", made(host, HybridEpochs, chosen)
+        yield f"`--devices {devices}`, {sharing}", made(device, HybridEpochs, chosen)
 
 
 def _work(run: Run, iterations: int) -> list[str]:

@@ -51,7 +51,9 @@ class Run(AbstractContextManager["Run"]):
         since_s = time.perf_counter()
         for number, step in enumerate(itertools.islice(self._steps, count), 1):
             self._optimizer.zero_grad()
-            step.loss().backward()
+            loss = step.loss()
+            loss.backward()
+            step.complete(loss.detach(), step.num_edges)
             self._optimizer.step()
             if number == count:
                 finish(self._device)

@@ -179,4 +179,7 @@ class WorkerPlan:
         dst = block.dst_interval
         if block.kind in _OF_CHUNKS:
             dst = self.part.numbers[dst]
+        elif not self._is_own(block.interval):
+            # Several workers have a state of the same interval.
+            dst = self.rank
         return block._replace(interval=number, dst_interval=dst, owner=self.device)

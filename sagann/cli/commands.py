@@ -174,8 +174,8 @@ def plan(
     machine: Annotated[
         Path | None,
         option(
-            "With --memory: rates of another machine, as 'sagann machine' writes them. With --devices: those of a machine with "
-            "accelerators, or the name of a published one, as epyc-7763-u250.",
+            "With --memory: rates of another machine, as 'sagann machine' writes them; with --devices 8 beside it, of one with so many devices, as "
+            "p100x8. With --sample and --devices: those of a machine with accelerators, or the name of a published one, as epyc-7763-u250.",
             "FILE",
             default="this one's, measured",
         ),

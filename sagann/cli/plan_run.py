@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
 import torch
 from torch import nn
 
-from sagann.byte_size import format_bytes
+from sagann.byte_size import format_bytes, parse_bytes
 from sagann.cli.options import Given, Shared
 from sagann.cli.plan_trainers import described_machine, require_vertices, show_trainers
 from sagann.cli.result_file import check_target
@@ -32,6 +33,7 @@ from sagann.report.plan_text import (
     parts_table,
     plan_text,
     resident_text,
+    routes_text,
     steps_text,
 )
 from sagann.report.progress import ProgressReporter
@@ -43,7 +45,7 @@ from sagann.runtime.forecasting.timeline_files import write_picture
 from sagann.runtime.in_memory.engine import CompiledEngine
 from sagann.runtime.loading import GraphBatches
 from sagann.runtime.processor import num_cores, processor_name
-from sagann.runtime.streaming.stream import foretell
+from sagann.runtime.streaming.stream import foretell, foretell_devices
 from sagann.saga import SagaLayer
 from sagann.saga.engine import using_engine
 from sagann.saga.layer import count_hops
@@ -57,17 +59,19 @@ from sagann.train.trainable import require_divisible
 
 _PROGRAMS, _STREAMED = "the programs of layers", "an epoch within a budget (--memory)"
 _SAMPLED, _TRAINERS, _PARTS = "mini-batches (--sample)", "several trainers (--devices)", "workers (--workers)"
+_DEALT = "an epoch within a budget on devices of a described machine (--memory, --machine, --devices 8)"
 _READ_BY = {
     "--show kernels": (_PROGRAMS,),
-    "--show steps": (_STREAMED,),
+    "--show steps": (_STREAMED, _DEALT),
     "--picture": (_STREAMED,),
-    "--machine": (_STREAMED, _TRAINERS),
+    "--machine": (_STREAMED, _TRAINERS, _DEALT),
     "--kernel": (_TRAINERS,),
     "--learned": (_PARTS,),
 }
 "Plans that read an option of the command."
 # Programs do not depend on the number of rows; a few rows show everything that a training step compiles.
 _FEW_VERTICES = 16
+_WAY_IN, _MOST_DIGITS = re.compile(r"device(\d{1,4})\.copy_in"), 5
 
 
 def plan_run(
@@ -83,13 +87,23 @@ def plan_run(
 ) -> None:
     """Explain what ``sagann train`` would do; ``given`` are its settings on the command line, ``file`` is ``--config``."""
     of_run = is_of_run(file)
-    settings = chosen_settings(given, file, of_run=of_run)
+    # Without mini-batches, the number of devices of a described machine.
+    devices = str(given.get("devices") or "")
+    count = int(devices) if devices.isdecimal() and len(devices) < _MOST_DIGITS else 0
+    settings = chosen_settings(
+        {name: value for name, value in given.items() if not (count and name == "devices")}, file, of_run=of_run
+    )
     shared.add_user_file(settings.model.model)
     train, plan = settings.train, _PARTS
     if settings.workers == 1 and train.sample is not None:
         plan = _SAMPLED if train.devices is None else _TRAINERS
     elif settings.workers == 1:
-        plan = _PROGRAMS if train.memory is None else _STREAMED
+        plan = _PROGRAMS if train.memory is None else _DEALT if count else _STREAMED
+    if count and (plan != _DEALT or machine_file is None):
+        raise InputError(
+            f"a number of devices is planned on a machine that is described, within a budget: {count} (in --devices)",
+            hint="Add --machine p100x8, or a file of your own, and --memory, the budget of each device; leave --sample and --workers out.",
+        )
     for name in (
         f"--show {show}",
         machine_file and "--machine",
@@ -109,6 +123,8 @@ def plan_run(
         run.show_programs(with_source=show == "kernels")
     elif plan == _STREAMED:
         run.show_streaming(with_steps=show == "steps", machine_file=machine_file, picture=picture)
+    elif plan == _DEALT and machine_file is not None:
+        run.show_devices(count, with_steps=show == "steps", machine_file=machine_file)
     elif plan == _SAMPLED:
         run.show_batches()
     elif plan == _TRAINERS:
@@ -173,9 +189,8 @@ class PlannedRun:
         budget_bytes = streaming.memory_bytes
         # A loss of links needs the rows of all vertices.
         folded = graph.answers.unit == "vertex"
-        planned = foretell(
-            model, graph, budget_bytes=budget_bytes, folded=folded, device=self.device, on_disk=on_disk
-        )
+        devices = ",".join(map(str, streaming.devices or [self.device]))
+        planned = foretell(model, graph, budget_bytes=budget_bytes, folded=folded, device=devices, on_disk=on_disk)
         show(plan_text(planned, on_disk=on_disk))
         if loaded_bytes is not None and self.device.type == "cpu":
             resident = expected_resident(
@@ -188,6 +203,11 @@ class PlannedRun:
             show(resident_text(resident))
         if with_steps:
             show(steps_text(planned.plan))
+        if machine is None and streaming.devices:
+            say(
+                "No seconds are expected: what devices copy from each other is not measured here. --machine describes it."
+            )
+            return
         if machine is None:
             say("Measuring this machine, and timing steps of the plan ...")
             machine = probe(self.folder, self.device)
@@ -201,6 +221,31 @@ class PlannedRun:
             data, kind = Path(self.settings.data.data).stem, self.settings.model.model.rpartition(":")[2]
             title = f"{kind} on {data}: budget {format_bytes(budget_bytes)}, P = {planned.plan.num_intervals}"
             write_picture(picture, {"planned": expected.timeline}, title=title, budget_bytes=budget_bytes)
+
+    def show_devices(self, count: int, *, with_steps: bool, machine_file: Path) -> None:
+        """Print the plan of an epoch on the first devices of a described machine, each with the budget, and its routes."""
+        machine = described_machine(machine_file)
+        known = 1 + max((int(at[1]) for name in machine.links if (at := _WAY_IN.fullmatch(name))), default=0)
+        if machine.host_to_device_bytes is None or count > known:
+            raise InputError(
+                f"the machine has not so many devices: {count} of {known if machine.host_to_device_bytes else 0}, {machine.name} (in --devices)",
+                hint='Name fewer, or add [links."device1.copy_in"] and so on to the machine\'s file, with host_to_device_bytes.',
+            )
+        names = [f"device{number}" for number in range(count)]
+        trainer = self.trainer(self.opened(), device="cpu")
+        self.terminal.say("Planning ...")
+        found = foretell_devices(
+            trainer.model,
+            trainer.prepared.graph,
+            budget_bytes=parse_bytes(str(self.settings.train.memory), where="--memory"),
+            folded=trainer.prepared.graph.answers.unit == "vertex",
+            machine=machine,
+            devices=names,
+        )
+        self.terminal.show(plan_text(found[0].planned, on_disk=False))
+        if with_steps:
+            self.terminal.show(steps_text(found[0].planned.plan))
+        self.terminal.show(routes_text(found, machine, names))
 
     def show_batches(self) -> None:
         """Print the forecast of an epoch of mini-batches."""

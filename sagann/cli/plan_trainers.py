@@ -32,6 +32,7 @@ from sagann.hybrid.forecast import (
     with_accelerators,
 )
 from sagann.machines import NAMES, published_machine
+from sagann.options import refuse
 from sagann.plan.machine import Machine
 from sagann.report.plan_text import trainers_text
 from sagann.runtime.processor import num_cores, processor_name
@@ -57,6 +58,7 @@ def show_trainers(run: PlannedRun, *, machine_file: Path | None, kernel: str | N
     """
     train = run.settings.train
     assert train.devices is not None
+    refuse(train, ["memory"], "devices is set", "leave it out: evaluations are not planned")
     devices = Devices.parse(train.devices, where="--devices")
     num_others = len(devices.names)
     if machine_file is None:

@@ -91,7 +91,7 @@ def _train(
         _check_folder(run_dir, resume=resume, overwrite=overwrite)
     with workers.together("checking the options"):
         if workers.size == 1:
-            device = resolve_device(settings.train.device)
+            device = resolve_device(settings.train.computes_on)
         else:
             device = _device_of_worker(settings, local_rank=local_rank(), num_local=num_local_workers())
         streaming = Streaming.of(settings.train, run_dir, device=device)

@@ -21,7 +21,7 @@ import torch
 from numba import prange
 from torch import Tensor
 
-from sagann.graph.rows import id_dtype, offsets_of
+from sagann.graph.rows import id_dtype
 from sagann.jit import compiled, pytorch_threads
 
 # High bits distinguish up to 2^10 buckets: few enough that their write positions stay in the cache and their
@@ -146,9 +146,10 @@ def _group_on_device(
     keys: Tensor, num_keys: int, values: Tensor | None, value_dtype: torch.dtype | None, positions: bool
 ) -> Grouped:
     # Numba's kernels run on the host; a GPU has a fast radix sort of its own.
-    order = torch.sort(keys, stable=True).indices
+    in_order, order = torch.sort(keys, stable=True)
+    # A count of each key would make the host wait.
     return _grouped(
-        offsets_of(torch.bincount(keys, minlength=num_keys)),
+        torch.searchsorted(in_order, torch.arange(num_keys + 1, dtype=keys.dtype, device=keys.device)),
         None if values is None else values[order].to(value_dtype or values.dtype),
         order.to(id_dtype(len(keys))) if positions else None,
     )

@@ -45,6 +45,16 @@ class Assignment:
         return sum(self.seeds.values())
 
     @property
+    def working(self) -> Threads:
+        """The threads that work: while the processor has no seed one trains, and two cores are left to it and to the devices, if there are so many."""
+        now = self.threads
+        if self.seeds[HOST]:
+            return now
+        spare = min(now.sample + now.load, max(2, now.total - 2))
+        load = min(max(now.load * spare // (now.sample + now.load), 1), spare - 1)
+        return Threads(sample=spare - load, load=load, train=1)
+
+    @property
     def accelerators(self) -> tuple[str, ...]:
         """Names of the trainers that are no processor."""
         return tuple(name for name in self.seeds if name != HOST)

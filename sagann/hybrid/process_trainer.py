@@ -16,13 +16,12 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from multiprocessing.connection import wait
 
-import torch
 import torch.multiprocessing
 from torch import Tensor
 
 from sagann.errors import InputError, TrainerError, first_line
 from sagann.hybrid.served import Answer, Clock, Order, Replica, SharedPiece, serve, taken_apart
-from sagann.hybrid.trainer import Found, Share, Trainer, layout_of, layout_views
+from sagann.hybrid.trainer import Elapsed, Exchange, Found, Share, Trainer, Weights, layout_of, layout_views
 
 MOST_WAIT_S = 600.0
 "Seconds for which a trainer may compute an iteration, by default."
@@ -56,9 +55,9 @@ class ProcessTrainer(Trainer):
         self.name, self._is_simulated = name, clock is not None
         self._parameters = tuple(parameters)
         self._bytes_per_s, self._most_wait_s = bytes_per_s, most_wait_s
-        layout = layout_of(self._parameters)
+        layout = Exchange.layout(self._parameters)
         weights, gradients = (SharedPiece(layout.num_bytes, name) for _ in range(2))
-        self._weights, self._gradients = (layout_views(layout, piece.bytes) for piece in (weights, gradients))
+        self._weights, self._found = weights.bytes, Exchange(self._parameters, gradients.bytes)
         self._pieces: list[SharedPiece] = []
         self._known: set[int] = set()
         "Numbers of the pieces that the process knows."
@@ -106,10 +105,10 @@ class ProcessTrainer(Trainer):
             time.sleep(max(0.0, layout.num_bytes / self._bytes_per_s - (time.perf_counter() - since_s)))
         return share.iteration, Order(text=text, layout=layout, piece=number, new_bytes=0)
 
-    def launch(self, sent: tuple[str, Order]) -> None:
+    def launch(self, sent: tuple[str, Order], weights: Weights) -> None:
         iteration, order = sent
-        for memory, parameter in zip(self._weights, self._parameters, strict=True):
-            memory.copy_(parameter.detach())
+        weights.arrival.seconds()
+        self._weights.copy_(weights.memory)
         piece = self._pieces[order.piece]
         is_new = order.piece not in self._known
         if is_new:
@@ -130,19 +129,18 @@ class ProcessTrainer(Trainer):
         is_waited_for = not self._pipe.poll()
         answer = self._answer(f"propagating {iteration}")
         self._around_s = self._around(time.perf_counter() - self._launched_s - answer.seconds, is_waited_for)
-        pairs = zip(self._gradients, answer.has_gradient, strict=True)
-        gradients = tuple(memory if has_gradient else None for memory, has_gradient in pairs)
-        loss, seconds = torch.tensor(answer.loss, dtype=torch.float64), answer.seconds + self._around_s
-        if answer.clocked_s is None:
-            return Found(loss=loss, gradients=gradients, seconds=seconds)
-        transfer_s = self._launched_bytes / self._bytes_per_s if self._bytes_per_s else 0.0
-        return Found(
-            loss=loss,
-            gradients=gradients,
-            seconds=answer.clocked_s,
-            simulation_s=seconds,
-            transfer_s=transfer_s,
+        pairs = zip(self._found.tensors, answer.has_gradient, strict=True)
+        seconds = answer.seconds + self._around_s
+        found = Found(
+            numbers=self._found.numbers.clone(),
+            elapsed=Elapsed(seconds),
+            gradients=tuple(memory if has_gradient else None for memory, has_gradient in pairs),
+            memory=self._found.memory,
         )
+        if answer.clocked_s is None:
+            return found
+        transfer_s = self._launched_bytes / self._bytes_per_s if self._bytes_per_s else 0.0
+        return replace(found, elapsed=Elapsed(answer.clocked_s), simulation_s=seconds, transfer_s=transfer_s)
 
     def release(self, sent: tuple[str, Order]) -> None:
         _, order = sent

@@ -32,7 +32,7 @@ from torch import Tensor, nn
 from sagann.byte_size import format_bytes
 from sagann.errors import InputError, SagannError, in_one_line
 from sagann.graph.rows import csr_tensor, is_sparse, row_arrays
-from sagann.hybrid.trainer import LossOf, Share, layout_views, propagate
+from sagann.hybrid.trainer import Exchange, LossOf, Share, differentiated, layout_views
 from sagann.kernels.packed import Layout
 from sagann.processes import end_quickly, end_with
 from sagann.runtime.loading import MiniBatch
@@ -154,10 +154,8 @@ class Answer:
 
     error: str = ""
     "Message of the error that ended the propagation; empty without an error."
-    loss: float = 0.0
-    "The loss, times the weight of the share."
     has_gradient: tuple[bool, ...] = ()
-    "For each parameter, whether the loss depends on it. The gradients lie in the memory that both processes share."
+    "For each parameter, whether the loss depends on it. The loss and the gradients lie in the memory that both processes share."
     seconds: float = 0.0
     "Seconds of the propagation."
     clocked_s: float | None = None
@@ -182,12 +180,12 @@ def serve(pipe: Connection, replica: bytes, layout: Layout, cores: tuple[int, ..
             if cores:
                 os.sched_setaffinity(0, cores)
                 torch.set_num_threads(len(cores))
-            weights, gradients = (layout_views(layout, received(pipe, layout.num_bytes)) for _ in range(2))
+            weights, gradients = (received(pipe, layout.num_bytes) for _ in range(2))
             replica_of, clock = pickle.loads(replica)
             model, loss_of = replica_of()
             parameters = tuple(model.parameters())
-            for parameter, memory in zip(parameters, weights, strict=True):
-                parameter.data = memory
+            Exchange(parameters, weights).hold(parameters)
+            found = Exchange(parameters, gradients)
         except BaseException as error:  # noqa: BLE001 - the other process must hear of it.
             pipe.send(Answer(error=_said(error)))
             return
@@ -200,29 +198,26 @@ def serve(pipe: Connection, replica: bytes, layout: Layout, cores: tuple[int, ..
             try:
                 arrays = layout_views(order.layout, pieces[order.piece])
                 # No name holds the share while the next one is waited for.
-                pipe.send(_trained(put_together(order.text, arrays), loss_of, clock, parameters, gradients))
+                pipe.send(_trained(put_together(order.text, arrays), loss_of, clock, parameters, found))
             except BaseException as error:  # noqa: BLE001 - the other process must hear of it.
                 pipe.send(Answer(error=_said(error)))
 
 
 def _trained(
-    share: Share, loss_of: LossOf, clock: Clock | None, parameters: Sequence[Tensor], gradients: Sequence[Tensor]
+    share: Share, loss_of: LossOf, clock: Clock | None, parameters: Sequence[Tensor], found: Exchange
 ) -> Answer:
-    """Train a share, whose gradient is written to ``gradients``."""
+    """Train a share, whose loss and gradient are written to ``found``."""
     since_s = time.perf_counter()
     clocked_s = None if clock is None else clock(share.batch)
     clock_s = time.perf_counter() - since_s
     # For this process's threads.
     share.batch.prepare()
     torch.manual_seed(share.seed)
-    found = propagate(loss_of, parameters, share)
-    for memory, gradient in zip(gradients, found.gradients, strict=True):
-        if gradient is not None:
-            memory.copy_(gradient)
+    since_s = time.perf_counter()
+    written = found.write(*differentiated(loss_of, parameters, share))
     return Answer(
-        loss=found.loss.item(),
-        has_gradient=tuple(gradient is not None for gradient in found.gradients),
-        seconds=found.seconds + clock_s,
+        has_gradient=tuple(gradient is not None for gradient in written),
+        seconds=time.perf_counter() - since_s + clock_s,
         clocked_s=clocked_s,
     )
 

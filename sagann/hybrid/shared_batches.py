@@ -45,7 +45,7 @@ class Iteration:
     sampled: dict[str, MiniBatch] = field(default_factory=dict)
     "Sampled blocks of each trainer that has a seed."
     sent: dict[str, Any] = field(default_factory=dict)
-    "Each trainer's share, by name: what the trainer's ``pack`` has returned, and after the transfer what its ``send`` has."
+    "Each trainer's share, by name: what the trainer's ``load`` has returned, and after the transfer what its ``send`` has."
     num_edges: int = 0
     "Edges of all mini-batches."
     sample_s: float = 0.0
@@ -60,6 +60,8 @@ class Iteration:
     "Seconds of propagation of each trainer that has seeds."
     simulation_s: dict[str, float] = field(default_factory=dict)
     "Seconds that it took to simulate trainers, by name."
+    launched_s: float = 0.0
+    "When the trainers were launched last."
     trained_s: float = 0.0
     "Seconds from the launch of the trainers to the sum of their gradients."
 
@@ -126,10 +128,11 @@ class SharedBatches:
             since_s = time.perf_counter()
             assignment = manager.share_out(len(seeds[number]))
             iteration = Iteration(epoch=epoch, number=number, assignment=assignment, ahead=self.ahead)
-            parts = seeds[number].split(list(assignment.seeds.values()))
-            for name, ids in zip(assignment.seeds, parts, strict=True):
-                if len(ids):
-                    self.sample(iteration, name, ids)
+            begin = 0
+            for name, count in assignment.seeds.items():
+                if count:
+                    self.sample(iteration, name, seeds[number], slice(begin, begin + count))
+                begin += count
             iteration.sample_s = self._ended("sample", iteration, since_s)
             return iteration
 
@@ -143,12 +146,12 @@ class SharedBatches:
 
         most = manager.assignment.threads.total
         stages = [
-            Stage(name="sample", work=sample, threads=most, limit=lambda: manager.assignment.threads.sample),
+            Stage(name="sample", work=sample, threads=most, limit=lambda: manager.assignment.working.sample),
             Stage(
                 name="load",
                 work=load,
                 threads=most,
-                limit=lambda: manager.assignment.threads.load,
+                limit=lambda: manager.assignment.working.load,
                 size_of=lambda iteration: Size(num_bytes=iteration.loaded_bytes),
             ),
             *(
@@ -163,27 +166,24 @@ class SharedBatches:
         item = f"epoch {epoch}, batch"
         return Pipeline(numbers, stages, ahead=most_ahead, item=item, room=lambda: self.ahead, holds=True)
 
-    def sample(self, iteration: Iteration, name: str, ids: Tensor) -> None:
-        """Sample the neighbours of a trainer's seeds."""
-        sampled = self._minibatches.neighbor_sampler.sample(ids, epoch=iteration.epoch, batch=iteration.number)
-        divides = self._trainers[name].divides_blocks
-        iteration.sampled[name] = sampled if divides else sampled.prepare()
-        iteration.num_edges += sampled.num_edges
+    def sample(self, iteration: Iteration, name: str, seeds: Tensor, own: slice) -> None:
+        """Sample the neighbours of a trainer's part of the seeds."""
+        given = {"epoch": iteration.epoch, "batch": iteration.number}
+        iteration.sampled[name] = self._trainers[name].sample(self._minibatches, seeds, own, **given)
+        iteration.num_edges += iteration.sampled[name].num_edges
 
     def load(self, iteration: Iteration, name: str) -> None:
         """Load the features of a trainer's share, and pack it."""
-        trainer = self._trainers[name]
-        with trainer.making_rows():
-            batch = self._minibatches.load(iteration.sampled[name])
+        share = self._share(iteration, name)
+        iteration.sent[name], batch = self._trainers[name].load(share, self._minibatches)
         iteration.loaded_bytes += size_of_rows(batch.features, 0).num_bytes
-        iteration.sent[name] = trainer.pack(self._share(iteration, batch))
 
-    def _share(self, iteration: Iteration, batch: MiniBatch) -> Share:
+    def _share(self, iteration: Iteration, name: str) -> Share:
         # The same for all trainers: masks then depend on the vertex.
         key = key_of(self._minibatches.neighbor_sampler.seed, TRAINERS, iteration.epoch, iteration.number)
         return Share(
-            batch=batch,
-            weight=len(batch.seeds) / iteration.num_seeds,
+            batch=iteration.sampled[name],
+            weight=iteration.assignment.seeds[name] / iteration.num_seeds,
             seed=int(key) % NUM_SEEDS,
             iteration=iteration.name,
         )

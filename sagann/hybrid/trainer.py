@@ -1,7 +1,8 @@
-"""Trainer: whoever computes the gradient of a share of each iteration's seeds; and the one that is this process.
+"""Trainer: whoever computes the gradient of a share of each iteration's seeds; and those on the processor, in this process.
 
-An iteration is the handshake of the paper's figure 5: :meth:`Trainer.pack` and :meth:`Trainer.send` transfer a loaded share;
-:meth:`Trainer.launch` starts its propagation with the weights of the model as they are; :meth:`Trainer.finish` waits for its gradient.
+One of them, the *own* trainer, has the weights that are trained: the training step propagates its share. The others have copies. An iteration
+is the handshake of the paper's figure 5: :meth:`Trainer.load` and :meth:`Trainer.send` transfer a share; :meth:`Trainer.launch` starts its
+propagation with the weights that were published; :meth:`Trainer.finish` gives its gradient.
 
 References:
     Lin and Prasanna, HyScale-GNN, IPDPS 2023, Sec. III and figure 5.
@@ -9,18 +10,21 @@ References:
 
 from __future__ import annotations
 
+import math
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from sagann.kernels.packed import Layout
-from sagann.runtime.loading import MiniBatch
+from sagann.kernels.seeds import seeded
+from sagann.runtime.loading import MiniBatch, MiniBatches
+
+if TYPE_CHECKING:
+    from sagann.runtime.device.streams import Mark, Streams
 
 LossOf = Callable[[MiniBatch], Tensor]
 "The mean loss of a mini-batch's seeds, with its gradient."
@@ -40,23 +44,91 @@ class Share:
     "The iteration, for errors: 'epoch 1, batch 0'."
 
 
+class Exchange:
+    """A piece of memory with a tensor for each parameter, weights or gradients, and with the numbers of a share."""
+
+    def __init__(self, parameters: Sequence[Tensor], memory: Tensor) -> None:
+        self.memory = memory
+        "uint8 [bytes]."
+        *self.tensors, self.numbers = layout_views(Exchange.layout(parameters), memory)
+        "The tensors of the parameters. Numbers, float64 [2]: the part of the loss, and the largest magnitude of the gradient."
+
+    @staticmethod
+    def layout(parameters: Sequence[Tensor]) -> Layout:
+        """The places of all of them."""
+        return layout_of([*parameters, torch.empty(2, dtype=torch.float64, device="meta")])
+
+    def write(self, loss: Tensor, gradients: Sequence[Tensor | None]) -> tuple[Tensor | None, ...]:
+        """Write a loss and its gradient, which lie on the device of the memory; the tensors that have one."""
+        found = [each for each in gradients if each is not None]
+        written = tuple(None if each is None else into for into, each in zip(self.tensors, gradients, strict=True))
+        with torch.no_grad():
+            torch._foreach_copy_([each for each in written if each is not None], found)
+            self.numbers.copy_(numbers_of(loss, found))
+        return written
+
+    def hold(self, parameters: Sequence[Tensor]) -> None:
+        """Have parameters of a copy lie here."""
+        for parameter, memory in zip(parameters, self.tensors, strict=True):
+            parameter.data = memory
+
+
+def numbers_of(loss: Tensor, gradients: Sequence[Tensor]) -> Tensor:
+    """A loss and the largest magnitude of its gradient, float64 [2], by which it is known whether all numbers are finite."""
+    largest = nn.utils.get_total_norm(gradients, math.inf)
+    return torch.stack([loss.detach().to(torch.float64), largest.to(loss.device, torch.float64)])
+
+
+@dataclass(frozen=True, slots=True)
+class Elapsed:
+    """Seconds of work. With ``marks``, its begin and end, it is that of a device, which may not have done it yet."""
+
+    known_s: float = 0.0
+    streams: Streams | None = None
+    marks: tuple[Mark, Mark] | None = None
+
+    def is_passed(self) -> bool:
+        """Whether the work is done."""
+        return self.streams is None or self.marks is None or self.streams.is_passed(self.marks[1])
+
+    def seconds(self) -> float:
+        """The seconds, when the work is done, which is waited for."""
+        if self.streams is None or self.marks is None:
+            return self.known_s
+        if not self.is_passed():
+            self.streams.finish(self.marks[1])
+        return self.streams.seconds(*self.marks)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Weights:
+    """Weights that were published, in the host's memory."""
+
+    memory: Tensor
+    "As :class:`Exchange` lays them out."
+    arrival: Elapsed = Elapsed()
+    "They are there when that has passed."
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Found:
-    """What a trainer has found."""
+    """What a trainer has found, or will have found when its device has done its work."""
 
-    loss: Tensor
-    "Mean loss of its seeds times the weight of its share: one number on the host, without gradient."
-    gradients: tuple[Tensor | None, ...]
-    "The gradient of that by each parameter, on the host; None for a parameter that the loss does not depend on. Valid until the next launch."
-    seconds: float
-    "Seconds of its propagation, forward and backward."
+    numbers: Tensor
+    "float64 [2], on the host: the mean loss of its seeds times the weight of its share, and the largest magnitude of the gradient."
+    elapsed: Elapsed
+    "Its propagation, forward and backward. Numbers and gradients are there when that has passed."
+    gradients: tuple[Tensor | None, ...] = ()
+    "The gradient of the loss by each parameter, on the host; None for a parameter that the loss does not depend on. Valid until the next launch."
+    memory: Tensor | None = None
+    "The piece of memory that they lie in, as :class:`Exchange` lays them out; None for the own trainer."
     simulation_s: float = 0.0
-    "Where these are seconds of simulated hardware, those that the simulation took."
+    "Where seconds are those of simulated hardware, those that the simulation took."
     transfer_s: float = 0.0
     "Then, seconds of the copy of its share."
 
 
-class Trainer(ABC):
+class Trainer:
     """One of those who train together. By default a share is taken as it is, and nothing is started or ended."""
 
     divides_blocks = False
@@ -69,29 +141,31 @@ class Trainer(ABC):
             TrainerError: it cannot start.
         """
 
-    def making_rows(self) -> AbstractContextManager[None]:
-        """Inside the ``with`` block, on any thread, rows of features are made where :meth:`pack` wants them."""
-        return nullcontext()
+    def sample(self, minibatches: MiniBatches, seeds: Tensor, own: slice, *, epoch: int, batch: int) -> MiniBatch:
+        """Sample the neighbours of the trainer's part of a mini-batch, on any thread."""
+        sampled, _ = minibatches.drawn(seeds, own, minibatches.neighbor_sampler, epoch=epoch, batch=batch)
+        return sampled if self.divides_blocks else sampled.prepare()
 
-    def pack(self, share: Share) -> Any:
-        """Make a share ready for :meth:`send`, on any thread."""
-        return share
+    def load(self, share: Share, minibatches: MiniBatches) -> tuple[Any, MiniBatch]:
+        """Make a share that was sampled ready for :meth:`send`, on any thread; and its mini-batch, with the rows that the processor has read."""
+        share = replace(share, batch=minibatches.load(share.batch))
+        return share, share.batch
 
     def send(self, packed: Any) -> Any:
         """Transfer a share; called on a thread of its own, in the order of the iterations."""
         return packed
 
-    @abstractmethod
-    def launch(self, sent: Any) -> None:
-        """Start the propagation of a share that was sent, with the model's present weights. Returns as early as it can."""
+    def launch(self, sent: Any, weights: Weights) -> None:
+        """Start the propagation of a share that was sent, with weights that were published. Returns as early as it can."""
+        raise NotImplementedError
 
-    @abstractmethod
     def finish(self) -> Found:
-        """Wait for the propagation, or compute it now.
+        """Give what was found; a process is waited for, the processor computes it now, and a device may still work.
 
         Raises:
             TrainerError: the trainer is gone, or has failed.
         """
+        raise NotImplementedError
 
     def release(self, sent: Any) -> None:
         """Reuse the memory of a share that is not launched again."""
@@ -103,11 +177,22 @@ class Trainer(ABC):
         """Let go of processes and memory. A second call does nothing."""
 
 
-def propagate(loss_of: LossOf, parameters: Sequence[Tensor], share: Share) -> Found:
-    """Compute a share's part of the loss, and its gradient by the parameters."""
-    since_s = time.perf_counter()
-    loss, gradients = differentiated(loss_of, parameters, share)
-    return Found(loss=loss.cpu(), gradients=gradients, seconds=time.perf_counter() - since_s)
+class OwnTrainer(Trainer):
+    """The processor, with the weights that are trained."""
+
+    def __init__(self, loss_of: LossOf) -> None:
+        self._loss_of, self._since_s = loss_of, 0.0
+
+    def loss(self, sent: Any) -> Tensor:
+        """A share's part of the loss, with its gradient by the weights that are trained."""
+        self._since_s = time.perf_counter()
+        with seeded(sent.seed, torch.device("cpu")):
+            return self._loss_of(sent.batch) * sent.weight
+
+    def ended(self, loss: Tensor, gradients: Sequence[Tensor]) -> Found:
+        """What it has found, when the backward pass is queued. Without ``gradients``, nobody asks for its numbers."""
+        elapsed = Elapsed(time.perf_counter() - self._since_s)
+        return Found(numbers=numbers_of(loss, gradients), elapsed=elapsed)
 
 
 def differentiated(
@@ -133,23 +218,30 @@ def layout_views(layout: Layout, piece: Tensor) -> tuple[Tensor, ...]:
 
 
 class HostTrainer(Trainer):
-    """The processor, in this process: computes when it is asked for its gradient, so that other trainers have started before."""
+    """The processor, in this process, with a copy of the model: computes when it is asked for its gradient, so that other trainers have started
+    before. The copy's parameters lie in ``weights``, the memory that they are published in, and its gradients in ``memory``.
+    """
 
-    def __init__(self, loss_of: LossOf, parameters: Sequence[Tensor]) -> None:
-        self._loss_of, self._parameters = loss_of, parameters
-        self._share: Share | None = None
+    def __init__(self, model: nn.Module, loss_of: LossOf, weights: Tensor, memory: Tensor) -> None:
+        self._loss_of, self._parameters = loss_of, tuple(model.parameters())
+        self._found = Exchange(self._parameters, memory)
+        Exchange(self._parameters, weights).hold(self._parameters)
+        self._launched: tuple[Share, Weights] | None = None
 
-    def launch(self, sent: Share) -> None:
-        self._share = sent
+    def launch(self, sent: Share, weights: Weights) -> None:
+        self._launched = sent, weights
 
     def finish(self) -> Found:
-        assert self._share is not None
-        return propagate(self._loss_of, self._parameters, self._share)
-
-    def release(self, sent: Share) -> None:
-        self._share = None
+        assert self._launched is not None
+        share, weights = self._launched
+        weights.arrival.seconds()
+        since_s = time.perf_counter()
+        with seeded(share.seed, torch.device("cpu")):
+            gradients = self._found.write(*differentiated(self._loss_of, self._parameters, share))
+        elapsed, numbers = Elapsed(time.perf_counter() - since_s), self._found.numbers.clone()
+        return Found(numbers=numbers, elapsed=elapsed, gradients=gradients, memory=self._found.memory)
 
     def begin(self) -> None:
-        self._share = None
+        self._launched = None
 
     close = begin

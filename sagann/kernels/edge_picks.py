@@ -57,7 +57,7 @@ def below(bits, end):
     return ((bits >> 11).to(tl.float64) * TO_UNIT * end.to(tl.float64)).to(tl.int64)
 
 
-@triton.jit(do_not_specialize=["num_rows", "fanout", "key"])
+@triton.jit(do_not_specialize=["num_rows", "num_picks", "fanout", "key"])
 def pick_tile(
     p_begins,
     p_degrees,
@@ -65,6 +65,7 @@ def pick_tile(
     p_indptr,
     p_positions,
     num_rows,
+    num_picks,
     fanout,
     key,
     rows: tl.constexpr,
@@ -96,7 +97,7 @@ def pick_tile(
     m_picked = m_row[:, None] & (lane < tl.minimum(degree, fanout)[:, None])
     o_edge = tl.load(p_indptr + o_row, mask=m_row, other=0)[:, None] + b_rank
     b_position = (begin[:, None] + b_picked).to(p_positions.dtype.element_ty)
-    tl.store(p_positions + o_edge, b_position, mask=m_picked)
+    tl.store(p_positions + o_edge, b_position, mask=m_picked & (o_edge < num_picks))
 
 
 @triton.jit(do_not_specialize=["num_picks", "fanout", "key"])
@@ -119,7 +120,7 @@ def pick_different(
 
     Work is queued on the current stream. All tensors lie on the device; under TRITON_INTERPRET=1 they lie on the CPU. Of each destination are
     given: the position of its first in-edge, its number of in-edges, its id, and in ``indptr`` the offset of its picks. ``positions`` is written,
-    int32 or int64 [num_edges], ascending within a destination. ``fanout`` is at most :data:`MOST_DIFFERENT`; ``key`` has 64 bits.
+    int32 or int64, ascending within a destination, as far as it has room. ``fanout`` is at most :data:`MOST_DIFFERENT`; ``key`` has 64 bits.
     """
     assert 1 <= fanout <= MOST_DIFFERENT
     if not len(positions):
@@ -134,6 +135,7 @@ def pick_different(
             indptr,
             positions,
             len(vertices),
+            len(positions),
             fanout,
             _signed(key),
             rows=rows,

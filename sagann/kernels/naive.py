@@ -41,9 +41,13 @@ def scatter_dst(topology: Topology, x: Tensor) -> Tensor:
 
 def by_source(topology: Topology) -> tuple[Topology, Tensor]:
     """The edges with their ends exchanged, grouped by source, and the position of each in CSC order."""
-    csr = topology.csr()
-    num_src = max(topology.num_src, topology.num_dst)
-    return Topology(indptr=csr.indptr, indices=csr.indices, num_src=num_src, validate=False), csr.edge_ids.long()
+    csr, num_src = topology.csr(), max(topology.num_src, topology.num_dst)
+
+    def exchanged() -> Topology:
+        return Topology(indptr=csr.indptr, indices=csr.indices, num_src=num_src, validate=False)
+
+    # Kept with what is found of its degrees, for which the host waits for a device.
+    return topology.derived("exchanged", exchanged), csr.edge_ids.long()
 
 
 def _scatter(topology: Topology, x: Tensor, at: str) -> Tensor:

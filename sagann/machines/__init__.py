@@ -11,8 +11,8 @@ from importlib.resources import files
 from sagann.errors import InputError
 from sagann.plan.machine import Machine
 
-NAMES = ("epyc-7763-a5000", "epyc-7763-u250", "xeon-8163-v100", "xeon-e5-2690-p100", "96-vcpu-t4")
-"Names of the machines: tables II and V of HyScale-GNN."
+NAMES = ("epyc-7763-a5000", "epyc-7763-u250", "xeon-8163-v100", "xeon-e5-2690-p100", "96-vcpu-t4", "p100x8")
+"Names of the machines: tables II and V of HyScale-GNN, and the server of NGra and NeuGraph."
 
 
 def published_machine(name: str) -> Machine:

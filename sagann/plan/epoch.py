@@ -6,6 +6,7 @@ The gathers that are the same in every epoch are planned by themselves, to run o
 from __future__ import annotations
 
 import gc
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -14,6 +15,7 @@ from typing import Literal, NamedTuple
 
 from sagann.compiler.model_program import ModelProgram
 from sagann.graph.topology import Topology
+from sagann.plan.dealing import EACH, Route, dealt, place_dealt
 from sagann.plan.dynamic_program import place_by_program
 from sagann.plan.gradients import Gradients
 from sagann.plan.hops import CSC, HopSize, gathered_hops, topology_of
@@ -22,7 +24,7 @@ from sagann.plan.residency import LOOKAHEAD, BudgetError, place
 from sagann.plan.schedule import Schedule
 from sagann.plan.selection import NEVER, Selection
 from sagann.plan.sizes import BlockSizes, constants_of_stages, plan_bytes
-from sagann.plan.steps import UNLIMITED, Beside, Block, Plan, Step
+from sagann.plan.steps import DEVICE, UNLIMITED, Beside, Block, Plan, Step
 from sagann.plan.sweeps import COLUMN, Traversal, Walks, strip_widths
 from sagann.plan.waits import waits_of
 
@@ -88,6 +90,7 @@ def plan_epoch(
     memory_policy: MemoryPolicy = "belady",
     beside: Beside,
     has_mapped_x: bool = False,
+    route: Route = EACH,
 ) -> Planned:
     """Plan an epoch.
 
@@ -102,6 +105,7 @@ def plan_epoch(
         traversal: order of sweeps and strips; by default zigzag, in strips as wide as moves the fewest bytes.
         beside: memory where blocks lie that the device does not hold.
         has_mapped_x: whether features lie in a mapped file and are read by position.
+        route: way on which blocks reach the part's devices, where it has several. Blocks are placed by Belady's rule there.
     Raises:
         BudgetError: a step needs more than the budget.
     """
@@ -109,8 +113,9 @@ def plan_epoch(
         gradients = gradients.recomputing()
     # Pages of a map belong to a file too.
     values = constants_of_stages(program) - ({"x"} if has_mapped_x else set())
-    planner = _Planner(program, hops, part, gradients, budget_bytes, beside, values_in_place=values)
-    first = Schedule(planner.sizes, folded=folded, walks=walks, traversal=traversal)
+    planner = _Planner(program, hops, part, gradients, budget_bytes, beside, values_in_place=values, route=route)
+    turns = replace(traversal or Traversal(), num_devices=len(part.devices), num_heads=route.num_heads)
+    first = Schedule(planner.sizes, folded=folded, walks=walks, traversal=turns)
 
     def placed(schedule: Schedule) -> Planned:
         steps = schedule.epoch() if trains else schedule.forward()
@@ -161,7 +166,8 @@ def plan_constants(
     beside: Beside,
 ) -> Planned:
     """Plan what is the same in every epoch (:attr:`Schedule.kept`); arguments are those of :func:`plan_epoch`."""
-    planner = _Planner(program, hops, part.square, Gradients(program), budget_bytes, beside)
+    part = replace(part.square, devices=(DEVICE,))
+    planner = _Planner(program, hops, part, Gradients(program), budget_bytes, beside)
 
     def placed(*, selects: bool) -> Planned:
         schedule = Schedule(planner.sizes, selects=selects)
@@ -190,8 +196,9 @@ class _Planner:
         beside: Beside,
         *,
         values_in_place: frozenset[str] = frozenset(),
+        route: Route = EACH,
     ) -> None:
-        self.budget_bytes, self.beside = budget_bytes, beside
+        self.budget_bytes, self.beside, self.route = budget_bytes, beside, route
         in_place = beside.reads_in_place(budget_bytes)
         values = values_in_place if in_place else frozenset()
         self.sizes = BlockSizes(program, hops, part, gradients, edges_in_place=in_place, values_in_place=values)
@@ -200,7 +207,10 @@ class _Planner:
     def placed(self, schedule: Schedule, steps: Iterable[Step], initial: Iterable[Block]) -> Planned:
         """The plan of Belady's rule."""
         room_bytes, ahead = self.budget_bytes - self.own_bytes, self.beside.copies_beside
-        return _placed(schedule, list(steps), initial, room_bytes, place, ahead=ahead)
+        if not schedule.part.is_dealt:
+            return _placed(schedule, list(steps), initial, room_bytes, place, ahead=ahead)
+        policy = partial(place_dealt, route=self.route)
+        return _placed(schedule, dealt(steps, schedule.part), initial, room_bytes, policy, ahead=ahead)
 
     def cheaper(
         self, whole: Callable[[], Planned], picking: Callable[[], Planned], selection: Selection
@@ -268,9 +278,10 @@ def dense_peak_bytes(
 def _strips(found: Planned) -> Traversal | None:
     """Strips of several columns, where these save loads and the budget has room for them."""
     steps = [each for each in found.plan.operations if isinstance(each, Step)]
-    num_intervals = len(found.schedule.intervals)
+    traversal = found.schedule.traversal
+    num_intervals = math.ceil(len(found.schedule.intervals) / traversal.num_devices)
     widths = strip_widths(steps, found.schedule.sizes.of, found.plan.budget_bytes, num_intervals)
-    return Traversal(widths=widths) if widths else None
+    return replace(traversal, widths=widths) if widths else None
 
 
 def _placed(

@@ -131,7 +131,8 @@ def fitted_intervals(
     offered_bytes = roomy(least_count(roomy, 0, min(most, USEFUL_INTERVALS)))
     alone = [(step, read) for steps, read in work(count, True) for step in steps]
     step, read = max(alone, key=lambda pair: needed_bytes(pair[:1], pair[1].of))
-    error = BudgetError.of_step(budget_bytes, step, read.of, count, offered_bytes=offered_bytes)
+    num_intervals = part_of(count, True).num_own
+    error = BudgetError.of_step(budget_bytes, step, read.of, num_intervals, offered_bytes=offered_bytes)
     raise error.beside(own_bytes(count, True), budget_bytes)
 
 

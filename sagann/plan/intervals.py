@@ -19,7 +19,7 @@ from itertools import pairwise
 from torch import Tensor
 
 from sagann.errors import InputError
-from sagann.plan.steps import ALL
+from sagann.plan.steps import ALL, DEVICE
 
 
 def equal_vertices(num_vertices: int, count: int) -> tuple[int, ...]:
@@ -106,6 +106,9 @@ class PartIntervals:
     "Kinds and names of the blocks that have the rows of all own vertices; only where there are no other workers."
     num_in_all: int | None = None
     "Number of rows of an undivided block; by default as many as all intervals have."
+    devices: tuple[str, ...] = (DEVICE,)
+    """Devices to which the intervals are dealt in turn. Each sums losses and gradients of parameters over its intervals, and these sums are added
+    in the order given here. So one device, named as often as there are others elsewhere, has the same bits as they have."""
 
     @classmethod
     def of_graph(cls, bounds: Sequence[int]) -> PartIntervals:
@@ -118,14 +121,23 @@ class PartIntervals:
         return replace(self, undivided=frozenset())
 
     @property
+    def is_dealt(self) -> bool:
+        """Whether the intervals are dealt to devices."""
+        return len(self.devices) > 1
+
+    def place_of(self, interval: int) -> int:
+        """Place of an interval's device among the devices."""
+        return interval % len(self.devices) if interval >= 0 else 0
+
+    @property
     def rows(self) -> Mapping[int, int]:
         """Number of vertices of each interval, and of all own ones."""
         num_in_all = self.num_vertices if self.num_in_all is None else self.num_in_all
         return {**dict(enumerate(sizes(self.bounds))), ALL: num_in_all}
 
     def holding(self, kind: str, name: str, interval: int) -> int:
-        """The number of the block that has an interval's rows of a kind and name: the interval's own, or :data:`ALL`."""
-        return ALL if (kind, name) in self.undivided else interval
+        """The number of the block in which a step leaves an interval's rows of a kind and name: the interval's own, or :data:`ALL`."""
+        return ALL if (kind, name) in self.undivided and not self.is_dealt else interval
 
     @property
     def own(self) -> range:
@@ -179,6 +191,15 @@ CutOwn = Callable[[int], Sequence[int]]
 "Gives the bounds of a number of intervals of own vertices."
 CutPart = Callable[[int, CutOwn], PartIntervals]
 "Cuts all sources into about as many intervals."
+
+
+def dealing(cut_part: CutPart, devices: Sequence[str]) -> CutPart:
+    """Cuts as ``cut_part`` does, into so many intervals for each of some devices, and deals them in turn."""
+
+    def cut(count: int, cut_own: CutOwn) -> PartIntervals:
+        return replace(cut_part(count * len(devices), cut_own), devices=tuple(devices))
+
+    return cut
 
 
 def cut_graph(count: int, cut_own: CutOwn) -> PartIntervals:

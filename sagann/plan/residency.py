@@ -156,6 +156,7 @@ class Placement:
         # Bytes of the blocks in memory; those whose content lies nowhere else; those that lie outside as they were written last.
         self.resident: dict[Block, int] = {}
         self.dirty: set[Block] = set()
+        # By their names outside (Block.outside).
         self.outside = set(self.initial)
         # Blocks that the coming step writes.
         self.being_made: Collection[Block] = ()
@@ -170,21 +171,26 @@ class Placement:
 
     def run(self) -> Plan:
         """The plan."""
-        for number, step in enumerate(self.steps):
-            self._prepare(number, step)
-            if self.lookahead:
-                if self.leaving is None:
-                    self._load_ahead(number)
-                self._load_further_ahead(number)
-            self._run(step)
-            self._release(number)
+        for number in range(len(self.steps)):
+            self.advance(number)
         return Plan(
-            operations=_stored_early(self.operations) if self.stores_early else tuple(self.operations),
+            operations=stored_early(self.operations) if self.stores_early else tuple(self.operations),
             bounds=tuple(self.bounds),
             budget_bytes=self.budget,
             peak_bytes=self.peak_bytes,
             initial=self.initial,
         )
+
+    def advance(self, number: int) -> None:
+        """Place the blocks of the next step, whose number is given."""
+        step = self.steps[number]
+        self._prepare(number, step)
+        if self.lookahead:
+            if self.leaving is None:
+                self._load_ahead(number)
+            self._load_further_ahead(number)
+        self._run(step)
+        self._release(number)
 
     def rank(self, block: Block, number: int) -> int:
         """Rank of a block after a step that uses it: of those that may leave, the one of least rank leaves first."""
@@ -205,7 +211,7 @@ class Placement:
                 self._take(block)
         for block in step.writes:
             self.dirty.add(block)
-            self.outside.discard(block)
+            self.outside.discard(block.outside)
         self.being_made = step.writes
 
     def _run(self, step: Step) -> None:
@@ -243,7 +249,11 @@ class Placement:
         """Whether a block lies outside, or can be stored now because rows are picked from it."""
         whole = block.whole
         is_made = whole in self.dirty and whole not in self.being_made
-        return whole in self.outside or (block.needed_by is not None and is_made)
+        return block.outside in self.outside or (block.needed_by is not None and is_made)
+
+    def _may_load_ahead(self, block: Block) -> bool:
+        """Whether a block may be loaded before the step that needs it."""
+        return self._can_load(block)
 
     def _load(self, block: Block) -> None:
         """Load a block. Where rows are picked from a block that lies nowhere else, that block is stored first."""
@@ -262,7 +272,7 @@ class Placement:
     def _store(self, block: Block) -> None:
         self.operations.append(self.move("store", block, self.resident[block]))
         self.dirty.discard(block)
-        self.outside.add(block)
+        self.outside.add(block.outside)
 
     def _drop(self, block: Block) -> None:
         size = self.resident.pop(block)
@@ -280,7 +290,7 @@ class Placement:
                 return
             temporary = max(temporary, self.steps[later].temporary_bytes)
             for block in self.steps[later].reads:
-                if block in self.resident or not self._can_load(block):
+                if block in self.resident or not self._may_load_ahead(block):
                     continue
                 if not self._make_room(self.bytes_of(block) + temporary, later_than=coming[-1]):
                     return
@@ -300,7 +310,7 @@ class Placement:
                 if block in self.resident or block in made:
                     continue
                 size = self.bytes_of(block)
-                if block not in step.reads or not self._can_load(block):
+                if block not in step.reads or not self._may_load_ahead(block):
                     made.add(block)
                     made_bytes += size
                 elif self.held_bytes + made_bytes + size + temporary > self.budget:
@@ -325,7 +335,8 @@ class Placement:
                 self._drop(block)
 
 
-def _stored_early(operations: Sequence[Step | Move]) -> tuple[Step | Move, ...]:
+def stored_early(operations: Sequence[Step | Move]) -> tuple[Step | Move, ...]:
+    """The operations with every store right after the last step that writes the block."""
     written: dict[Block, int] = {}
     stores: defaultdict[int, list[Move]] = defaultdict(list)
     for position, operation in enumerate(operations):

@@ -276,12 +276,12 @@ class _Simulation:
 
     def _transfer(self, number: int, queue: str, move: Move) -> None:
         """Run a copy."""
-        link = self.machine.links.get(move.occupies)
-        if link is None and move.kind in ("send", "all-reduce"):
+        link = self.machine.links.get(move.link)
+        if link is None and (move.peer or move.kind == "all-reduce"):
             raise InputError(
-                f"a plan occupies a link that the machine has not: '{move.occupies}', and the links are "
+                f"a plan occupies a link that the machine has not: '{move.link}', and the links are "
                 f"{', '.join(self.machine.links) or 'none'} (in {self.machine.name})",
-                hint=f'Add [links."{move.occupies}"] with bytes_per_s to the machine\'s file.',
+                hint=f'Add [links."{move.link}"] with bytes_per_s to the machine\'s file.',
             )
         if link is not None:
             seconds = link.latency_s + move.num_bytes / link.bytes_per_s

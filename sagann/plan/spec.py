@@ -4,12 +4,12 @@
 - Queues have no circle either: a transfer waits for the transfers before it in its queue, and an all-reduce for all of its owners. A queue that
   several owners share takes transfers as they arrive, which depends on times. Of such a queue, the order of each owner's transfers counts,
   and it has no all-reduce.
-- A step reads blocks in its device's memory: written, loaded or received before, and not dropped since.
+- A step reads blocks in its device's memory: written, loaded or received before, not dropped since, and not written by another device since.
 - A block that an exchange sends lies outside of the device, as it was written last, and is not written until the exchange has ended.
   One that it receives is written from the begin on, and lies outside after the end. An exchange sends and receives exactly the blocks that it
   began with, and it ends.
-- A block is loaded only while it is not in memory and its last content lies outside. It is stored and sent while it is in
-  memory. It is dropped, at the end at the latest. A received block is used.
+- A block is loaded only while it is not in memory and its last content lies outside, whoever stored it, or in the memory of the peer from
+  which it is loaded. It is stored and sent while it is in memory. It is dropped, at the end at the latest. A received block is used.
 - Blocks and temporaries of a device never exceed the budget, nor the peak that the plan states.
 - There are no races: operations that touch the same content, one of them to change it, are ordered by waits and lanes. So are a load and the
   stores of the blocks whose memory it takes; and a step fits beside all blocks that may still be on their way out. A lane is a device that
@@ -212,14 +212,17 @@ class _Memory:
 
     def __init__(self, plan: Plan, clocks: _Clocks) -> None:
         self.plan, self.clocks = plan, clocks
-        self.outside = set(plan.initial)
+        # By their names outside (Block.outside): the blocks whose last content lies there, and how often each was written.
+        self.outside = {block.outside for block in plan.initial}
+        self.versions: Counter[Block] = Counter()
         self.sizes: dict[Block, int] = {}
         for each in plan.operations:
             if isinstance(each, Move) and each.kind != "all-reduce":
                 known = self.sizes.setdefault(each.block, each.num_bytes)
                 if known != each.num_bytes:
                     raise PlanError(f"{each.block.label} has {known} bytes here and {each.num_bytes} there")
-        self.resident: set[Block] = set()
+        self.resident: dict[Block, int] = {}
+        "Blocks in the devices' memories, each with the version of its content."
         # By owner, value and whether gradients travel: the exchange as it began, and the blocks that it has sent.
         self.under_way: dict[tuple[str, str, bool], tuple[Exchanged, set[Block]]] = {}
         self.unused: set[Block] = set()
@@ -243,6 +246,10 @@ class _Memory:
         if not holds:
             raise PlanError(f"{self.at}: {why}")
 
+    def _require_last(self, block: Block) -> None:
+        is_last = self.resident[block] == self.versions[block.outside]
+        self._require(is_last, f"{block.label} was written by another device since it came to {block.owner}")
+
     def _touch(self, block: Block, *, on_device: bool = True, changes: bool = False) -> None:
         """Note that the operation reads or changes a content."""
         content = self.contents[block, on_device]
@@ -265,6 +272,7 @@ class _Memory:
             self._require(block.owner == step.resource, f"{block.label} lies in another memory")
         for block in step.reads:
             self._require(block in self.resident, f"{block.label} is read and does not lie in memory")
+            self._require_last(block)
             self._touch(block)
         for block in step.writes:
             self._require(block in self.sizes, f"{block.label} is made and never dropped")
@@ -272,7 +280,9 @@ class _Memory:
                 self._admit(block, block.owner)
             is_sent = any(block in sent for _, sent in self.under_way.values())
             self._require(not is_sent, f"{block.label} is written while it travels")
-            self.outside.discard(block)
+            self.outside.discard(block.outside)
+            self.versions[block.outside] += 1
+            self.resident[block] = self.versions[block.outside]
             self._touch(block, changes=True)
         if step.exchanged is not None:
             self._exchange(step, step.exchanged)
@@ -322,7 +332,11 @@ class _Memory:
         is_resident = block in self.resident
         if move.kind == "load":
             self._require(not is_resident, "it lies in memory already")
-            self._require(block.whole in self.outside, "it does not lie outside as it was written last")
+            if (source := move.source) is None:
+                self._require(block.outside in self.outside, "it does not lie outside as it was written last")
+            else:
+                self._require(source in self.resident, f"it does not lie in the memory of {move.peer}")
+                self._require_last(source)
             for _, store in self._leaving(block.owner):
                 raise PlanError(
                     f"{self.at}: it does not wait for operation {store}, whose block's memory it may take"
@@ -330,29 +344,34 @@ class _Memory:
             if leaving := self.leaving[block.owner]:
                 leaving.append((-move.num_bytes, max(each for _, each in leaving)))
             self._admit(block, block.owner)
-            self._touch(block.whole, on_device=False)
+            if source is None:
+                self._touch(block.outside, on_device=False)
+            else:
+                self._touch(source)
             self._touch(block, changes=True)
         elif move.kind == "receive":
             self._require(not is_resident, "it lies in memory already")
             # Its room was taken by the send.
-            self.resident.add(block)
+            self.resident[block] = self.versions[block.outside]
             self.unused.add(block)
         else:
             self._require(is_resident, "it does not lie in memory")
         if move.kind == "store":
-            self.outside.add(block)
+            self._require_last(block)
+            self.outside.add(block.outside)
             self._touch(block)
-            self._touch(block, on_device=False, changes=True)
+            self._touch(block.outside, on_device=False, changes=True)
         elif move.kind == "send":
             self.unused.discard(block)
             self.held[move.peer] += move.num_bytes
             self._reach(move.peer, 0)
         elif move.kind == "all-reduce":
             self.unused.discard(block)
-            self.outside.discard(block)
+            self.outside.discard(block.outside)
+            self.resident[block] = self.versions[block.outside]
         elif move.kind == "drop":
             self._require(block not in self.unused, "it was received and never used")
-            self.resident.discard(block)
+            del self.resident[block]
             self.held[block.owner] -= self.sizes[block]
             self._drop(move)
 
@@ -371,7 +390,7 @@ class _Memory:
         ]
 
     def _admit(self, block: Block, owner: str) -> None:
-        self.resident.add(block)
+        self.resident[block] = self.versions[block.outside]
         self.held[owner] += self.sizes[block]
         self._reach(owner, 0)
 

@@ -1,8 +1,9 @@
 """Plan: a frozen list of operations on blocks, in order. An operation is a step, which computes, or a move, which copies.
 
 An operation occupies a resource: a step its device (``device0``), a load ``device0.copy_in``, a store ``device0.copy_out``, a
-send the link that it names (``link0-1``). The owner of a block is the device or worker in whose memory the block lies. A plan
-for one device leaves these names out, and ``device0`` is meant.
+send, and a load from another device, the link that it names (``link0-1``). The owner of a block is the device or worker in whose
+memory the block lies. A plan for one device leaves these names out, and ``device0`` is meant. What lies outside of the devices has
+one name, whoever stored it and whoever loads it (:attr:`Block.outside`).
 
 An operation starts after the operations that produce or load its blocks, and those that leave room for them; :mod:`sagann.plan.waits` writes
 these. An operation names other predecessors itself.
@@ -45,6 +46,7 @@ StepKind = Literal[
     "exchange",
     "gather",
     "finish",
+    "assemble",
     "means",
     "share_means",
     "store_constant",
@@ -59,6 +61,7 @@ StepKind = Literal[
     "exchange_grad",
     "collect_grad",
     "output_grad",
+    "share_grads",
 ]
 
 
@@ -107,6 +110,17 @@ class Block(NamedTuple):
         return self if self.needed_by is None else self._replace(needed_by=None)
 
     @property
+    def is_assembled(self) -> bool:
+        """Whether the block has the rows of all intervals, which are made interval by interval."""
+        return self.interval == ALL and self.kind != "edges"
+
+    @property
+    def outside(self) -> Block:
+        """The block as it lies outside of the devices: with all rows, and without an owner, unless each device assembles it for itself."""
+        whole = self.whole
+        return whole if whole.owner == DEVICE or whole.is_assembled else whole._replace(owner=DEVICE)
+
+    @property
     def label(self) -> str:
         """The block in a few words, for people."""
         name = f"of stage {self.stage}" if self.kind == "stage_saved" else self.name
@@ -141,9 +155,12 @@ class Step:
     - begin_exchange: let rows of a value, or of its gradient, travel from worker to worker from now on, while the steps that follow run.
       send_rows: let those go that are complete, once they lie outside of the device. exchange: wait for the rows of the halo, of a value.
     - gather: accumulate a chunk into a state. finish: turn a state into the gathered rows.
+    - assemble: copy the rows of an interval into an undivided block of a device, where several devices make them.
     - means: add the rows of an interval, or the moments of edges that it has gathered, to the means over all rows that a BatchNorm reads.
       share_means: make them known to all stages and gathers, and add those of other workers. share_means_grad: add the gradients of other
       workers. means_grad: add the gradient through the means to that of what the interval has added to them.
+    - share_grads: add the gradients of the parameters, where several devices have added up those of their intervals. This step and the two
+      others that share add what each device has, in the order of the devices, and give all of them the sum.
     - store_constant: store rows that are the same in every epoch, for all epochs. output: give rows of the result to the caller.
     - return: control returns to the caller, who starts the backward.
     - prepare_grad: compute the tensors of an interval that a gather's backward passes read.
@@ -213,7 +230,8 @@ MoveKind = Literal["load", "store", "drop", "send", "receive", "all-reduce"]
 class Move(NamedTuple):
     """A block is copied, or leaves its owner's memory.
 
-    - load: copy the block into its owner's memory. store: copy the block out. drop: free the block's memory.
+    - load: copy the block into its owner's memory, from outside, or from the memory of a peer. store: copy the block out. drop: free the
+      block's memory.
     - send: the owner copies the block to a peer. The block takes memory of the peer from the start of the send.
     - receive: a block that a peer has sent becomes readable at its owner.
     - all-reduce: the owners of a block of that name sum their blocks, and each gets the sum.
@@ -226,7 +244,7 @@ class Move(NamedTuple):
     num_bytes: int
     "Size of the block; of an all-reduce, the bytes that this owner sends."
     peer: str = ""
-    "Receiver of a send, or sender of a receive."
+    "Receiver of a send, sender of a receive, or device from whose memory a load copies; empty for other moves."
     resource: str = ""
     "Resource that the move occupies; by default the owner's copy engine for loads and stores, and the owner otherwise."
     after: tuple[int, ...] = ()
@@ -235,12 +253,22 @@ class Move(NamedTuple):
     @property
     def occupies(self) -> str:
         """The resource that the move occupies, the default included."""
-        return self.resource or self.owner + _ENGINES.get(self.kind, "")
+        return (self.kind != "load" and self.resource) or self.owner + _ENGINES.get(self.kind, "")
+
+    @property
+    def link(self) -> str:
+        """The link that the move goes over."""
+        return self.resource or self.occupies
 
     @property
     def owner(self) -> str:
         """The owner of the block."""
         return self.block.owner
+
+    @property
+    def source(self) -> Block | None:
+        """The block that a load from a peer copies; None for other moves."""
+        return self.block._replace(owner=self.peer) if self.peer and self.kind == "load" else None
 
     @property
     def label(self) -> str:
@@ -264,11 +292,11 @@ class Plan:
     bounds: tuple[int, ...]
     "First vertex id of each interval, and the number of vertices."
     budget_bytes: int
-    "Bytes that the blocks and temporaries in a device's memory must not exceed."
+    "Bytes that the blocks and temporaries in the memory of each device must not exceed."
     peak_bytes: int
     "Most bytes of blocks and temporaries in the memory of a device."
     initial: frozenset[Block] = frozenset()
-    "Blocks that lie outside of the devices when the plan starts, or that the caller brings."
+    "Blocks that lie outside of the devices when the plan starts, or that the caller brings, by their names there."
     waits: tuple[tuple[int, ...], ...] = ()
     """For each operation, the numbers of operations on other resources that end before it starts (:mod:`sagann.plan.waits`). Empty for a plan
     whose copies the computing cores make, and for one that is never executed."""
@@ -281,8 +309,8 @@ class Plan:
 
     @property
     def loaded_bytes(self) -> int:
-        """Bytes copied to the device."""
-        return sum(each.num_bytes for each in self._moves("load"))
+        """Bytes copied to the devices from outside."""
+        return sum(each.num_bytes for each in self._moves("load") if not each.peer)
 
     @property
     def stored_bytes(self) -> int:
@@ -302,7 +330,7 @@ class Plan:
     @property
     def spilled_bytes(self) -> int:
         """Bytes of the blocks that are stored at some time; each block counts once."""
-        return sum({each.block: each.num_bytes for each in self._moves("store")}.values())
+        return sum({each.block.outside: each.num_bytes for each in self._moves("store")}.values())
 
     @property
     def num_intervals(self) -> int:

@@ -73,6 +73,10 @@ class Traversal:
     "Number of intervals in a strip, by pass; 1 for other passes."
     refined: Mapping[tuple[PassKey, int], tuple[int, ...]] = field(default_factory=dict)
     "By pass and number of the strip, an order of its chunks that replaces the default."
+    num_devices: int = 1
+    "Number of devices that intervals are dealt to in turn. A strip has its width of intervals for each of them."
+    num_heads: int = 1
+    "Number of groups of devices whose strips begin each round of other ends, one for each device, at another place."
 
 
 class Sweeps:
@@ -111,7 +115,7 @@ class Sweeps:
         along = ascending[::-1] if self._goes_down else ascending
         owns = self.over(self._ascending if owns is None else owns)
         turned = along if self._visits.direction == "ascending" else along[::-1]
-        width = self._visits.widths.get(key, 1)
+        width = self._visits.widths.get(key, 1) * self._visits.num_devices
         strips = []
         for number, begin in enumerate(range(0, len(owns), width)):
             visited = turned if number % 2 else along
@@ -122,6 +126,33 @@ class Sweeps:
             )
             strips.append(Strip(owns=owns[begin : begin + width], others=visited))
         return tuple(strips)
+
+    def visits(self, strip: Strip, *, in_order: bool = False) -> Iterator[tuple[int, int, bool]]:
+        """The chunks of a strip in order: intervals of rows and of other ends, and whether the chunk is the last one of its rows.
+
+        Of the devices of a group, each begins one chunk after the one before it: it copies other ends from there. A round has a block of
+        other ends for each device, and a group takes the first ones, which its own head loads, then those of the group before it, and so on.
+
+        References:
+            Ma et al., NGra, 2018, Sec. 4.2 and figure 8; Ma et al., NeuGraph, USENIX ATC 2019, Sec. 3.3 and figure 8.
+        """
+        count, heads = self._visits.num_devices, self._visits.num_heads if not in_order else 1
+        size = count // heads
+        orders = [_turned(strip.others, group, heads, size) for group in range(heads)]
+        owns = sorted(strip.owns, key=lambda own: own % count)
+        last = len(strip.others) - 1
+        for turn in range(len(strip.others) + (size - 1 if last else 0)):
+            for own in owns:
+                at = turn - (own % count % size if last else 0)
+                if 0 <= at <= last:
+                    yield own, orders[own % count // size][at], at == last
+
+
+def _turned(others: Sequence[int], group: int, heads: int, size: int) -> list[int]:
+    """The order in which a group of devices visits other ends."""
+    rounds = [others[begin : begin + heads * size] for begin in range(0, len(others), heads * size)]
+    turns = [(group - turn) % heads * size for turn in range(heads)]
+    return [other for each in rounds for begin in turns for other in each[begin : begin + size]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -155,12 +186,11 @@ def by_strips(sweeps: Sweeps, work: Pass) -> Iterator[Step]:
     """The steps of a pass, strip by strip."""
     strips = sweeps.strips(work.key, in_order=work.in_order, owns=work.owns, others=work.others, late=work.late)
     for strip in strips:
-        for other in strip.others:
-            for own in strip.owns:
-                yield from work.chunk(own, other)
-                if other == strip.others[-1]:
-                    yield from work.finish(own)
-                    yield from work.follow(own)
+        for own, other, is_last in sweeps.visits(strip, in_order=work.in_order):
+            yield from work.chunk(own, other)
+            if is_last:
+                yield from work.finish(own)
+                yield from work.follow(own)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -7,6 +7,8 @@ Operations on one resource run one after the other, in the plan's order, and nee
   picked rows starts after the store of the block that they are picked from.
 - A step that does not fit beside blocks that are dropped but not stored starts after the stores of the first of them, until it fits.
 - A step that sends blocks starts after their stores, and a load of a block that an exchange receives starts after its end.
+- Where several devices compute, a load starts after the block's last store, whoever stored, and a store after the loads of what it replaces.
+  A load from a peer starts when the block is there. The block is written and dropped there after the load.
 - A send starts when its block is there, a receive after its send. An all-reduce starts as a step does.
 - A drop starts after the block's loads, receives and sends, and after its store where a device has copy engines, because its memory is
   reused in the order of its steps. Elsewhere the block leaves when it is stored.
@@ -80,6 +82,10 @@ class _Writer:
         self.last_stores: dict[Block, int] = {}
         # By block that an exchange receives, the number of the step that waits for it.
         self.received: dict[Block, int] = {}
+        self.has_peers = len({each.owner for each in operations}) > 1
+        # With peers: by block outside, the loads of its content; by block, the operation that brought or wrote it.
+        self.loads: defaultdict[Block, list[int]] = defaultdict(list)
+        self.made: dict[Block, int] = {}
         self.sends: defaultdict[tuple[Block, str], deque[int]] = defaultdict(deque)
         for number, operation in enumerate(operations):
             if isinstance(operation, Move) and operation.kind == "send":
@@ -91,7 +97,7 @@ class _Writer:
 
     def _step(self, number: int, step: Step) -> tuple[int, ...]:
         after, memory = list(step.after), self.memories[step.owner]
-        after += [self.last_stores[block] for block in step.sends if block in self.last_stores]
+        after += [self.last_stores[block.outside] for block in step.sends if block.outside in self.last_stores]
         self.received |= dict.fromkeys(step.receives, number)
         for block in step.blocks if self.coming else ():
             if block in self.coming:
@@ -101,6 +107,8 @@ class _Writer:
             memory.end(self.stored.get(block, -1))
             self._write(block, after)
             self._hold(block)
+        if self.has_peers:
+            self.made |= dict.fromkeys(step.writes, number)
         room_bytes = self.budget_bytes - memory.held_bytes - step.temporary_bytes
         while (store := memory.first_leaving(room_bytes)) is not None:
             after.append(store)
@@ -133,6 +141,8 @@ class _Writer:
                 after.append(self.stored[block.whole])
             if block.whole in self.received:
                 after.append(self.received[block.whole])
+            if self.has_peers:
+                self._load_beside_peers(number, move, after)
         elif kind == "receive":
             if sends := self.sends[route_of(move)]:
                 after.append(sends.popleft())
@@ -140,7 +150,9 @@ class _Writer:
         elif block in self.coming:
             after.append(self.coming.pop(block) if kind == "drop" else self.coming[block])
         if kind == "store":
-            self.stored[block] = self.last_stores[block] = number
+            if self.has_peers:
+                after += [each for each in self.loads.pop(block.outside, ()) if each not in after]
+            self.stored[block] = self.last_stores[block.outside] = number
         elif kind == "send":
             self.sent[block].append(number)
         elif kind == "drop":
@@ -150,6 +162,18 @@ class _Writer:
                 self._write(block, after)
             self.coming[block] = number
         return tuple(after)
+
+    def _load_beside_peers(self, number: int, load: Move, after: list[int]) -> None:
+        source, lies = load.source, load.block.outside
+        if source is not None:
+            self.sent[source].append(number)
+            if source in self.made:
+                after.append(self.made[source])
+        else:
+            self.loads[lies].append(number)
+            if lies in self.last_stores:
+                after.append(self.last_stores[lies])
+        self.made[load.block] = number
 
     def _drop(self, move: Move, memory: _Memory, after: list[int]) -> None:
         after += self.sent.pop(move.block, ())

@@ -14,8 +14,10 @@ from sagann.partition import FEATURES, CostModel
 from sagann.partition.halo import Part
 from sagann.plan.epoch import Planned
 from sagann.plan.intervals import sizes
+from sagann.plan.machine import Machine
+from sagann.plan.routes import Routed
 from sagann.plan.schedule import Schedule
-from sagann.plan.steps import Block, Move, Plan, Step
+from sagann.plan.steps import DEVICE, Block, Move, Plan, Step
 from sagann.plan.timeline import Lane
 from sagann.report.progress import short_seconds
 from sagann.report.terminal import table
@@ -45,7 +47,7 @@ def plan_text(planned: Planned, *, on_disk: bool = True) -> str:
     schedule, plan = planned.schedule, planned.plan
     steps = [operation for operation in plan.operations if isinstance(operation, Step)]
     moves = [operation for operation in plan.operations if isinstance(operation, Move)]
-    loads = [move for move in moves if move.kind == "load"]
+    loads = [move for move in moves if move.kind == "load" and not move.peer]
     lines = [
         f"P = {plan.num_intervals}: {_cut(plan, loads)}.",
         f"Memory: at most {format_bytes(plan.peak_bytes)} of {format_bytes(plan.budget_bytes)}, for vertex data, edges, "
@@ -57,6 +59,7 @@ def plan_text(planned: Planned, *, on_disk: bool = True) -> str:
         f"{'On disk' if on_disk else 'In the host memory'}: {format_bytes(schedule.edge_bytes)} of edges, {format_bytes(schedule.constant_bytes)} gathered once from "
         f"constant features, up to {format_bytes(plan.spilled_bytes)} of an epoch.",
     ]
+    lines += _by_kind("From device to device", ((move.block, move.num_bytes) for move in moves if move.peer))
     in_place = [load.block for load in loads if schedule.sizes.is_in_place(load.block)]
     lines += _by_kind("Loaded", ((load.block, load.num_bytes) for load in loads))
     lines += _by_kind("Read where it lies", ((block, schedule.sizes.content_of(block)) for block in in_place))
@@ -66,6 +69,22 @@ def plan_text(planned: Planned, *, on_disk: bool = True) -> str:
     hungriest = steps[taken.index(max(taken))]
     lines.append(f"The hungriest step, {_named(hungriest)}, takes {format_bytes(max(taken))} by itself.")
     return "\n".join(lines)
+
+
+def routes_text(found: Sequence[Routed], machine: Machine, devices: Sequence[str]) -> str:
+    """Describe the routes to several devices, the fastest first, and what the fastest one copies over each link."""
+    best, *others = found
+    by_link: Counter[str] = Counter()
+    for move in best.planned.plan.operations:
+        if isinstance(move, Move) and move.kind != "drop":
+            by_link[move.link] += move.num_bytes
+    slower = ", ".join(f"{each.route.name} {each.seconds:.3g} s" for each in others)
+    copied = "\n".join(f"  {link}: {format_bytes(size)}" for link, size in sorted(by_link.items()))
+    return (
+        f"Expected: {best.seconds:.3g} s an epoch on {len(devices)} devices of {machine.name}, simulated from the machine's rates alone.\n"
+        f"Route: {best.route.name}{f'; slower: {slower}' if slower else ''}.\n"
+        f"Copied over each link:\n{copied}"
+    )
 
 
 def _by_kind(verb: str, blocks: Iterable[tuple[Block, int]]) -> list[str]:
@@ -131,10 +150,17 @@ def steps_text(plan: Plan) -> str:
     lines = []
     for operation in plan.operations:
         if isinstance(operation, Step):
-            lines.append(f"  {operation.label}")
+            lines.append(f"  {operation.label}{_at(operation.owner)}")
         elif operation.kind != "drop":
-            lines.append(f"{operation.kind} {operation.block.label}, {format_bytes(operation.num_bytes)}")
+            source = f" from {operation.peer}" if operation.peer else ""
+            size = format_bytes(operation.num_bytes)
+            lines.append(f"{operation.kind} {operation.block.label}{source}, {size}{_at(operation.owner)}")
     return "\n".join(lines)
+
+
+def _at(owner: str) -> str:
+    """Where an operation runs, beside others that run on the first device."""
+    return "" if owner == DEVICE else f" ({owner})"
 
 
 def forecast_text(forecast: Forecast) -> str:

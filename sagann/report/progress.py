@@ -117,6 +117,10 @@ class ProgressReporter:
         self._progress.update(self._epochs, completed=progress.epoch - 1 + progress.batch / progress.num_batches)
         self._log(f"{name}  batch {progress.batch}/{progress.num_batches}  {state}")
 
+    def needs_weights(self, epoch: int) -> bool:
+        """False: the bar shows numbers alone."""
+        return False
+
     def on_epoch(self, record: EpochRecord) -> None:
         """Move the bar on."""
         if self._progress is None or self._info is None:

@@ -5,6 +5,7 @@ The executor obeys a plan in the same way on every device. A backend says where 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -15,11 +16,12 @@ from sagann.errors import MissingDependencyError
 from sagann.kernels.edge import Dialect, dialect_for
 from sagann.kernels.edge.work import DEVICE_GRAIN
 from sagann.kernels.memory import POOL
+from sagann.plan.dealing import EACH, Before, Route
 from sagann.plan.steps import FILES, MEMORY, Beside, Plan
 from sagann.runtime.blocks.host import HOST_POOL, DiskHost, Host, RamHost
 from sagann.runtime.blocks.residents import BytesOf, Residents
 from sagann.runtime.blocks.sources import Sources
-from sagann.runtime.device.residents import DeviceResidents
+from sagann.runtime.device.residents import DeviceResidents, Lanes
 from sagann.runtime.device.streams import PinnedPool, Streams
 from sagann.runtime.recorder import Recorder
 
@@ -27,12 +29,24 @@ from sagann.runtime.recorder import Recorder
 class Backend:
     """The processor as the place where steps run. Threads of their own read and write files. Other devices are subclasses."""
 
-    device = torch.device("cpu")
-    "Device that computes."
+    devices: Sequence[torch.device] = (torch.device("cpu"),)
+    "Devices that compute, each of which owns a part of the steps and blocks (:mod:`sagann.plan.steps`)."
+    route: Route = EACH
+    "Way on which blocks reach several devices."
     pinned: PinnedPool | None = None
     "Memory of blocks that are not in use and lie in no file; None for ordinary memory."
     cutting: Any = None
     "Dialect that cuts passes over edges into items on the host; None where passes need no cut."
+
+    @property
+    def device(self) -> torch.device:
+        """The first device, on which the caller's parameters and the result lie."""
+        return self.devices[0]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the devices in plans."""
+        return tuple(f"device{number}" for number in range(len(self.devices)))
 
     def beside(self, *, on_disk: bool) -> Beside:
         """What plans must know of the memory where blocks lie that are not in use: files, or the memory that computes."""
@@ -63,13 +77,13 @@ STAGING_BYTES = 256 << 20
 
 
 class DeviceBackend(Backend):
-    """A device, its lanes, and pinned memory."""
+    """Devices, their lanes, and pinned memory."""
 
-    def __init__(self, streams: Streams, dialect: Dialect) -> None:
-        self.device = streams.device
-        self.pinned = PinnedPool(streams)
+    def __init__(self, lanes: Sequence[Streams], dialect: Dialect, route: Route = EACH) -> None:
+        self.devices, self.route = [streams.device for streams in lanes], route
+        self.pinned = PinnedPool(lanes[0], beside=lanes[1:])
         self.cutting = dialect if hasattr(dialect, "set_cut") else None
-        self._streams, self._staging = streams, PinnedPool(streams, STAGING_BYTES)
+        self._lanes = [Lanes(streams, PinnedPool(streams, STAGING_BYTES)) for streams in lanes]
 
     def beside(self, *, on_disk: bool) -> Beside:
         return Beside(copies_beside=True, has_engines=True, grain=DEVICE_GRAIN if self.cutting else None)
@@ -77,22 +91,33 @@ class DeviceBackend(Backend):
     def residents(
         self, plan: Plan, sources: Sources, bytes_of: BytesOf, timeline: Recorder | None, beside: Beside
     ) -> Residents:
-        streams, staging = self._streams, self._staging
-        return DeviceResidents(plan, sources, bytes_of, timeline, beside, streams=streams, staging=staging)
+        return DeviceResidents(plan, sources, bytes_of, timeline, beside, devices=self._lanes)
 
     def release(self) -> None:
         """Give back the memory that is kept for later: free memory may consist of its fragments alone."""
-        self._streams.release()
+        for each in self._lanes:
+            each.streams.release()
 
 
-def backend_of(device: torch.device) -> Backend:
-    """The backend that computes on a device: the processor, or a CUDA device.
+def backend_of(*devices: torch.device) -> Backend:
+    """The backend that computes on the processor, or on a CUDA device or several.
 
     Raises:
         MissingDependencyError: a CUDA device needs Triton, which is not installed.
     """
-    if device.type == "cpu":
+    if devices[0].type == "cpu":
         return Backend()
     if find_spec("triton") is None:
         raise MissingDependencyError("triton", extra="cuda", feature="streaming to a CUDA device")
-    return DeviceBackend(Streams(device), dialect_for(device.type, "auto"))
+    return DeviceBackend([Streams(device) for device in devices], dialect_for("cuda", "auto"), _route(devices))
+
+
+def _route(devices: Sequence[torch.device]) -> Route:
+    """The route that needs no description of the machine: each device loads a part of the rows, and the others copy these round a ring, if
+    neighbours read each other's memory; else each device loads what it reads.
+    """
+    ring = [(number, (number + 1) % len(devices)) for number in range(len(devices))]
+    if len(devices) == 1 or not all(torch.cuda.can_device_access_peer(devices[to], devices[at]) for at, to in ring):
+        return EACH
+    before = {f"device{to}": Before(f"device{at}", f"link{at}-{to}") for at, to in ring}
+    return Route(name="spread", before=before, num_heads=len(devices))

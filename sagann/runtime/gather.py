@@ -33,7 +33,7 @@ from sagann.kernels.edge.pass_edges import Edges, num_groups
 from sagann.kernels.edge.state import GatherState
 from sagann.kernels.first_order import Saved, first_order_only
 from sagann.kernels.naive import concat_slots
-from sagann.kernels.seeds import drawn_seed
+from sagann.kernels.seeds import Seed, drawn_seed
 
 if TYPE_CHECKING:
     from sagann.graph.remote import Remote, RowsUnderWay
@@ -58,7 +58,7 @@ class ChunkedGather(NamedTuple):
     "Number above the ids of the edges of all chunks."
     device: torch.device
     "Device of the results."
-    seed: int = 0
+    seed: Seed = 0
     "Seed of random values."
 
     def begin(

@@ -8,6 +8,7 @@ exactly, so the means are those of the edges' rows.
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -112,6 +113,18 @@ class Moments:
         self._squares = self._squares + squares + difference**2 * (self.count * added / total)
         self._mean = self._mean + difference * (added / total)
         self.count = total
+
+    def on(self, device: torch.device) -> Moments:
+        """A copy on a device."""
+        found = copy(self)
+        found._mean, found._squares = self._mean.to(device), self._squares.to(device)
+        return found
+
+    def add_moments(self, other: Moments) -> None:
+        """Add the rows of others."""
+        if other.count:
+            there = other.on(self._mean.device)
+            self._merge(there._mean, there._squares, there.count)
 
     def merge(self, add_up: AddUp) -> None:
         """Add the rows of all workers, each of which calls this at the same time."""

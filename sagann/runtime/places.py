@@ -41,6 +41,23 @@ def device_named(
     return torch.device("cuda", int(index) if index else torch.cuda.current_device())
 
 
+def devices_named(
+    names: torch.device | str, *, where: str = "stream.device", instead: str = "'cpu'"
+) -> tuple[torch.device, ...]:
+    """The devices that compute, from a name as of :func:`device_named`, or several with commas as 'cuda:0,cuda:1'.
+
+    Raises:
+        InputError: one of them does not exist, is named twice, or is no CUDA device beside others.
+    """
+    found = tuple(device_named(each, where=where, instead=instead) for each in str(names).split(","))
+    if len(found) > 1 and (len(set(found)) < len(found) or any(each.type != "cuda" for each in found)):
+        raise InputError(
+            f"several devices are CUDA devices, each named once: '{names}' (in {where})",
+            hint="Name them by their numbers, as 'cuda:0,cuda:1'.",
+        )
+    return found
+
+
 def num_cuda_devices() -> int:
     """Number of CUDA devices that PyTorch sees."""
     return torch.cuda.device_count() if torch.cuda.is_available() else 0

@@ -77,14 +77,20 @@ def place_hot_rows(
             f"part out of range: {replicated}, expected 0.0 to 1.0 (in replicated)",
             hint="Give the part of each device's hot rows that all linked devices hold.",
         )
+    groups = linked_groups(len(num_slots), linked)
+    return tuple(_placed(group, num_slots, num_rows, replicated) for group in groups)
+
+
+def linked_groups(count: int, linked: Callable[[int, int], bool]) -> list[list[int]]:
+    """Numbers of devices in groups of which each pair is linked: a device joins the first group with all of whose members it is."""
     groups: list[list[int]] = []
-    for device in range(len(num_slots)):
+    for device in range(count):
         own = next((group for group in groups if all(linked(device, member) for member in group)), None)
         if own is None:
             groups.append([device])
         else:
             own.append(device)
-    return tuple(_placed(group, num_slots, num_rows, replicated) for group in groups)
+    return groups
 
 
 def _placed(devices: Sequence[int], num_slots: Sequence[int], num_rows: int, replicated: float) -> LinkedGroup:

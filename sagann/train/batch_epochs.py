@@ -5,9 +5,10 @@ Evaluation walks all in-edges of the whole graph, in memory or streamed, and rea
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from functools import partial
+from functools import partial, reduce
+from operator import add
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
@@ -23,6 +24,7 @@ from sagann.runtime.loading import GraphBatch, GraphBatches, MiniBatches, Pipeli
 from sagann.runtime.loading.batches import AHEAD, useful_ahead
 from sagann.runtime.loading.minibatches import SampleOn
 from sagann.runtime.tiered import DeviceFeatures, TieredFeatures
+from sagann.runtime.tiered.counters import Traffic
 from sagann.saga.batch_norms import batch_norms_over_rows, batch_size_without_rest
 from sagann.sampling import LearnedLinks
 from sagann.sampling.batches import cut_seeds
@@ -32,6 +34,7 @@ from sagann.train.heads import LinkHead
 from sagann.train.predictor import Predictor
 from sagann.train.runner import PreparedGraph
 from sagann.train.tiers import (
+    BatchMemory,
     hottest_rows,
     is_in_memory,
     keep_hot,
@@ -104,11 +107,12 @@ class SampledEpochs(BatchEpochs):
             require_shareable(predictor.model, prepared, "workers")
         self.minibatches = minibatches or self._made(config, say)
         features = self.minibatches.graph.features
-        self._store: TieredFeatures | DeviceFeatures | PartRows | None = None
+        self._stores: Sequence[TieredFeatures | DeviceFeatures | PartRows] = ()
+        "Stores with tiers that rows come from."
         if isinstance(features, TieredFeatures | DeviceFeatures):
-            self._store = features
+            self._stores = [features]
         elif prepared.rows is not None and prepared.rows.num_hot_rows:
-            self._store = prepared.rows
+            self._stores = [prepared.rows]
         self.counters: tuple[StageCounters, ...] = ()
         "The work of each stage for the steps that were taken last, and of the caller."
 
@@ -118,7 +122,7 @@ class SampledEpochs(BatchEpochs):
         # Workers finish batches that all have begun.
         ahead = min(map(int, self._team.texts(str(ahead), "agreeing on mini-batches ahead")))
         # After the hot tier, whose size may be stated.
-        sample_on = sampling_place(graph, config, self._predictor.device, say=say)
+        sample_on = sampling_place(graph, config, self._devices(), say=say)
         return self._batches_of(graph, config, ahead=ahead, sample_on=sample_on)
 
     def _tiered(self, graph: Graph, config: TrainConfig, say: Callable[[str], None]) -> tuple[Graph, int]:
@@ -138,9 +142,7 @@ class SampledEpochs(BatchEpochs):
                     config,
                     ahead=ahead,
                     budget_bytes=budget_bytes,
-                    measure=lambda: measure_batches(
-                        predictor, self._batches_of(graph, config, ahead=0), has_window=has_window
-                    ),
+                    measure=lambda: self._measured(self._batches_of(graph, config, ahead=0), has_window=has_window),
                 )
             if plan.ahead < ahead:
                 say(f"The memory budget has room for a queue of {plan.ahead} mini-batches ahead, not of {ahead}.")
@@ -148,12 +150,22 @@ class SampledEpochs(BatchEpochs):
             if parts is not None:
                 keep_hot(parts, plan.hot, partial(self._hottest, graph, config), self._team, say=say)
             elif plan.hot is not None and graph.features is not None:
-                # Features that lie on the device already have no need of a hot tier there.
-                is_copied = predictor.device.type == "cuda" and self._prepared.walked.topology.device.type == "cpu"
-                device = predictor.device if is_copied and is_in_memory(graph.features) else None
+                devices = self._devices() if self._gathers_there() and is_in_memory(graph.features) else ()
                 hottest = self._hottest(graph, config)
-                graph = with_hot_tier(graph, plan.hot, config, hottest, say=say, device=device)
+                graph = with_hot_tier(graph, plan.hot, config, hottest, say=say, devices=devices)
         return graph, ahead
+
+    def _gathers_there(self) -> bool:
+        """Whether hot rows may lie on the devices. Features that lie there already have no need of a hot tier."""
+        return self._predictor.device.type == "cuda" and self._prepared.walked.topology.device.type == "cpu"
+
+    def _devices(self) -> Sequence[torch.device]:
+        """The devices that train; that with the weights first."""
+        return [self._predictor.device]
+
+    def _measured(self, batches: MiniBatches, *, has_window: bool) -> BatchMemory:
+        """What mini-batches take of a memory budget."""
+        return measure_batches(self._predictor, batches, has_window=has_window)
 
     def _batches_of(
         self, graph: Graph, config: TrainConfig, *, ahead: int, sample_on: SampleOn = "cpu"
@@ -202,14 +214,21 @@ class SampledEpochs(BatchEpochs):
         if self._predictor.streaming is not None:
             # What an evaluation allocated would stay beside the hot tier.
             POOL.release()
-        before = None if self._store is None else self._store.traffic()
+        before = self._traffic()
         try:
             with batches:
                 yield batches
         finally:
             self.counters = batches.counters
-            if self._store is not None and before is not None:
-                self.traffic = self._store.traffic() - before
+            if before is not None:
+                now = self._traffic()
+                assert now is not None
+                self.traffic = now - before
+
+    def _traffic(self) -> Traffic | None:
+        """What all tiers have given so far; None without tiers."""
+        found = [store.traffic() for store in self._stores]
+        return reduce(add, found) if found else None
 
 
 def require_shareable(model: nn.Module, prepared: PreparedGraph, by: str) -> None:

@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from sagann.train.metrics import KINDS, Metrics, evaluate_splits
+from sagann.train.metrics import KINDS, Metrics, evaluate_splits, measured_splits, quick_metrics
 from sagann.train.predictor import Predictor
 from sagann.train.runner import PreparedGraph, Runner
 
 if TYPE_CHECKING:
     from sagann.config import TrainConfig
+    from sagann.graph import Graph
     from sagann.hybrid.manager import TrainerWork
     from sagann.nn import ModelConfig
     from sagann.runtime.recorder import Recorder
@@ -133,12 +134,44 @@ class WholeGraph(EpochSource):
         known = prepared.graph.answers
         rows, answers = known.rows(known.splits["train"])
         self._rows, self._answers = rows.to(predictor.device), answers.to(predictor.device)
+        # By device, of those that share an epoch: the rows to learn from, and their answers.
+        self._on = {predictor.device: (self._rows, self._answers)}
         # The rows of an interval are looked up on the host, so that the lookup does not wait for the device.
         self._rows_on_host = rows.cpu()
+        self._measured: dict[str, tuple[Tensor, Tensor]] = {}
 
     @property
     def num_batches(self) -> int:
         return 1
+
+    @property
+    def is_on_device(self) -> bool:
+        """Whether all that an epoch needs lies in the memory of one device, which is not the processor."""
+        streams = self._predictor.streaming is not None or self._prepared.part is not None
+        return self._predictor.device.type != "cpu" and not streams
+
+    @property
+    def graph(self) -> Graph:
+        """The graph that is walked."""
+        return self._prepared.graph
+
+    def is_quick(self, metric: str) -> bool:
+        """Whether :meth:`quick` gives a metric."""
+        return metric in ("loss", KINDS[self._predictor.contract.kind].quick)
+
+    def quick(self) -> dict[str, dict[str, Tensor]]:
+        """The loss and the quick metric on the splits 'train' and 'val', as :meth:`measure` gives them, on the device."""
+        if not self._measured:
+            known = self._prepared.graph.answers
+            masks = measured_splits(known).items()
+            # Looking for the rows of a mask waits for the device.
+            self._measured = {name: known.rows(mask) for name, mask in masks if name in WHILE_TRAINING}
+        outputs, predictor = self.logits(), self._predictor
+        task, loss = predictor.contract.kind, predictor.mean_loss
+        return {
+            split: quick_metrics(outputs, answers, task=task, loss=loss, rows=rows)
+            for split, (rows, answers) in self._measured.items()
+        }
 
     def steps(self, epoch: int, *, first: int = 0) -> Generator[TrainStep, None, None]:
         if not first:
@@ -156,14 +189,20 @@ class WholeGraph(EpochSource):
             self.trace = Recorder()
         return self._runner.loss(self._loss_of, timeline=self.trace)
 
+    def _known_on(self, device: torch.device) -> tuple[Tensor, Tensor]:
+        if device not in self._on:
+            self._on[device] = self._rows.to(device), self._answers.to(device)
+        return self._on[device]
+
     def _loss_of(self, logits: Tensor, vertices: slice) -> Tensor:
         """The part of the training loss that a range of vertices adds."""
         bounds = torch.tensor([vertices.start, vertices.stop])
         first, last = torch.searchsorted(self._rows_on_host, bounds).tolist()
         if first == last:
             return logits.new_zeros(())
-        rows = self._rows[first:last] - vertices.start
-        part = self._predictor.mean_loss(logits.index_select(0, rows), self._answers[first:last])
+        rows, answers = self._known_on(logits.device)
+        rows = rows[first:last] - vertices.start
+        part = self._predictor.mean_loss(logits.index_select(0, rows), answers[first:last])
         return part * ((last - first) / len(self._rows))
 
 
@@ -182,10 +221,11 @@ def source_of(
         from sagann.train.batch_epochs import GraphEpochs
 
         source = GraphEpochs(predictor, prepared, config)
-    elif config.devices is not None:
-        from sagann.train.hybrid_epochs import HybridEpochs
+    elif config.trains_together:
+        from sagann.train.hybrid_epochs import HybridEpochs, HybridLinkEpochs
 
-        source = HybridEpochs(predictor, prepared, config, model_config=model_config, say=say)
+        of_devices = HybridLinkEpochs if unit == "link" else HybridEpochs
+        source = of_devices(predictor, prepared, config, model_config=model_config, say=say)
     elif config.sample is not None:
         from sagann.train.batch_epochs import SampledEpochs, SampledLinkEpochs
 

@@ -25,20 +25,21 @@ from sagann.errors import InputError, MissingDependencyError
 from sagann.hardware import Hop, Pass, Training
 from sagann.hardware.draw import training_cycles
 from sagann.hardware.values import run_values
-from sagann.hybrid.devices import RTL, TORCH
+from sagann.hybrid.devices import RTL, TORCH, Devices
 from sagann.hybrid.trainer import LossOf
 from sagann.machines import published_machine
 from sagann.nn import GCN, GNN, SAGE
 from sagann.nn.model_call import class_of
-from sagann.runtime.loading import MiniBatch
+from sagann.runtime.loading import MiniBatch, MiniBatches
 from sagann.train.predictor import Predictor
+from sagann.train.tiers import TRIED_BATCHES
 
 MACHINE, DEVICE = "epyc-7763-u250", "accelerator0"
 "The published machine, and its device, whose kernels and link are simulated."
 _SMALL = {"scatter_pes": 2, "lanes": 4, "array_columns": 4, "window_rows": 8}
 "Sizes of the kernels whose circuits are simulated."
 _MOST_CYCLES = 50_000
-"Most cycles of a share whose circuits are simulated, which takes minutes."
+"Most cycles of a share whose circuits are simulated, which takes minutes; a later share may have a little more."
 _WHERE = "TrainConfig.devices"
 Array: TypeAlias = np.ndarray[Any, Any]
 
@@ -82,11 +83,6 @@ class SimulatedKernels:
         """Seconds of forward and backward: cycles, and copies of parameters and scores to one side, and of their gradients to the other one."""
         training = self.training
         cycles = training_cycles(training, self.hops(batch))
-        if self.answers == RTL and cycles > _MOST_CYCLES:
-            raise InputError(
-                f"circuits are simulated for a short time: {len(batch.seeds)} seeds take {cycles:,} cycles, at most {_MOST_CYCLES:,} (in {_WHERE})",
-                hint="Lower --batch-size, --sample or --hidden, or have the kernels' arithmetic answer: accelerator:fpga:kernel.",
-            )
         pairs = zip(training.widths, training.widths[1:], strict=False)
         parameters = sum((width * (1 + training.own) + 1) * after for width, after in pairs)
         copied_bytes = 2 * 4 * (parameters + len(batch.seeds) * training.widths[-1])
@@ -124,6 +120,33 @@ class SimulatedKernels:
         from sagann.hardware.rtl.simulation import run_circuits
 
         return run_circuits(passes, rows, design)
+
+
+def simulated_kernels(
+    devices: Devices, model: nn.Module, minibatches: MiniBatches, link_rate: float | None
+) -> list[SimulatedKernels | None]:
+    """The kernels that each accelerator process simulates, tried with the seed of the most in-edges; None for one that simulates none."""
+    seeds, indptr = minibatches.seeds, minibatches.graph.topology.indptr
+    largest = seeds[(indptr[seeds + 1] - indptr[seeds]).argmax()]
+    batch = minibatches.load(minibatches.neighbor_sampler.sample(largest[None]))
+    return [
+        None if answers is None else SimulatedKernels.of(answers, model, batch, link_rate)
+        for answers in devices.fpga
+    ]
+
+
+def require_short(kernels: SimulatedKernels, minibatches: MiniBatches, num_seeds: int) -> None:
+    """Refuse circuits whose share of a mini-batch, of at most ``num_seeds``, would be simulated for long: a few of epoch 1 are clocked."""
+    if kernels.answers != RTL or not num_seeds:
+        return
+    shares = [ids[:num_seeds] for ids in minibatches.items_of(1)[:TRIED_BATCHES]]
+    sampled = [minibatches.neighbor_sampler.sample(ids, epoch=1, batch=number) for number, ids in enumerate(shares)]
+    cycles = max(training_cycles(kernels.training, kernels.hops(batch)) for batch in sampled)
+    if cycles > _MOST_CYCLES:
+        raise InputError(
+            f"circuits are simulated for a short time: a share of {num_seeds} seeds takes {cycles:,} cycles, at most {_MOST_CYCLES:,} (in {_WHERE})",
+            hint="Lower --batch-size, --sample or --hidden, or have the kernels' arithmetic answer: accelerator:fpga:kernel.",
+        )
 
 
 def _maps(model: nn.Module, features: Tensor | None) -> list[tuple[nn.Linear, ...]]:

@@ -1,16 +1,17 @@
 """HybridEpochs: the epoch source whose mini-batches are trained by the processor and accelerators together.
 
 Its steps are those of :class:`~sagann.train.batch_epochs.SampledEpochs`: the loss is that of the whole mini-batch, and only its computation
-is shared out.
+is shared out. The trainer with the weights that are trained computes its share as any step does; gradients of the others are added to its own.
 """
 
 from __future__ import annotations
 
 import pickle
 import time
-from collections.abc import Callable, Generator, Mapping
+from collections import deque
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,38 +20,67 @@ import torch
 from torch import Tensor, nn
 
 from sagann.config import TrainConfig, class_in_file
+from sagann.errors import InputError
+from sagann.graph import Graph
 from sagann.hybrid.assignment import HOST
-from sagann.hybrid.cuda_trainer import CudaTrainer
+from sagann.hybrid.cuda_trainer import CudaTrainer, OwnCudaTrainer
 from sagann.hybrid.devices import Devices, on_cores
 from sagann.hybrid.forecast import accelerator_names
 from sagann.hybrid.manager import Manager
 from sagann.hybrid.process_trainer import ProcessTrainer, pickled
 from sagann.hybrid.shared_batches import Iteration, SharedBatches
-from sagann.hybrid.synchronise import synchronised
-from sagann.hybrid.trainer import Found, HostTrainer, LossOf, Trainer
-from sagann.kernels.seeds import seeded
+from sagann.hybrid.synchronise import Synchroniser, require_finite
+from sagann.hybrid.trainer import Found, HostTrainer, LossOf, OwnTrainer, Trainer, Weights
 from sagann.nn.user_model import load_class
 from sagann.runtime.device.streams import Streams
 from sagann.runtime.loading import MiniBatches
+from sagann.runtime.loading.minibatches import SampleOn
 from sagann.runtime.recorder import Recorder
+from sagann.runtime.tiered import DeviceFeatures, DeviceSampler, DeviceTopology
 from sagann.saga.engine import current_engine, set_engine
-from sagann.train.batch_epochs import SampledEpochs, require_shareable
+from sagann.train.batch_epochs import SampledEpochs, SampledLinkEpochs, require_shareable
 from sagann.train.contract import Contract
 from sagann.train.epoch_source import TrainStep
 from sagann.train.losses import Loss
 from sagann.train.predictor import Predictor
 from sagann.train.runner import PreparedGraph
+from sagann.train.tiers import BatchMemory
 
 if TYPE_CHECKING:
     from sagann.nn import ModelConfig
     from sagann.train.fpga import SimulatedKernels
 
+_BEHIND = 2
+"Iterations behind the one that is trained from which nothing is learned yet: devices may still be at work."
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Propagated:
+    """A loss and its gradient, which all trainers have been asked for."""
+
+    iteration: Iteration
+    found: Mapping[str, Found]
+    "What each trainer has found, by name."
+    since_s: float
+    "When they were asked."
+    seconds: float
+    "Seconds until the processor had done its part."
+
+    def is_passed(self) -> bool:
+        return all(each.elapsed.is_passed() for each in self.found.values())
+
 
 class HybridEpochs(SampledEpochs):
-    """The epoch source of ``TrainConfig.devices``. ``model_config`` names the file of a user's model, which accelerators load.
+    """The epoch source of ``TrainConfig.devices``. ``model_config`` names the file of a user's model, which accelerators load. ``like`` is another
+    source of the same graph and configuration, whose mini-batches and hot tiers this one has, too.
 
     A hot tier keeps the rows of the highest score: batches of several trainers are not announced.
     """
+
+    _hot: DeviceFeatures | None = None
+    "The hot tiers of the CUDA devices."
+    _edges: DeviceTopology | None = None
+    "The edges for CUDA devices that sample."
 
     def __init__(
         self,
@@ -60,23 +90,21 @@ class HybridEpochs(SampledEpochs):
         *,
         model_config: ModelConfig | None = None,
         say: Callable[[str], None] = lambda text: None,
-        minibatches: MiniBatches | None = None,
+        like: HybridEpochs | None = None,
     ) -> None:
         assert config.devices is not None
-        require_shareable(predictor.model, prepared, "devices")
         self._config = config
-        tiered = replace(config, cache="static") if config.has_tiers else config
-        super().__init__(predictor, prepared, tiered, say=say, minibatches=minibatches)
-        self._model_file = None if model_config is None else class_in_file(model_config.model)
-        self._say = say
         self.devices = Devices.parse(config.devices, where="TrainConfig.devices")
         "Who trains."
-        self.manager = Manager(
-            config.sharing,
-            self.devices.weights(),
-            batch_size=min(config.seeds_per_batch, len(self.minibatches.seeds)),
-            uses_host=self.devices.uses_host,
+        if like is not None:
+            self._hot, self._edges = like._hot, like._edges
+        tiered = replace(config, cache="static") if config.has_tiers else config
+        super().__init__(
+            predictor, prepared, tiered, say=say, minibatches=None if like is None else like.minibatches
         )
+        self._model_file = None if model_config is None else class_in_file(model_config.model)
+        self._say = say
+        self.manager = _manager(self.devices, self.minibatches, config)
         self.has_shares = False
         "Whether seeds and threads are those of a checkpoint."
         self._own_cores: tuple[int, ...] = ()
@@ -84,7 +112,15 @@ class HybridEpochs(SampledEpochs):
         self._parameters = tuple(predictor.model.parameters())
         self._threads = torch.get_num_threads()
         self.trainers: Mapping[str, Trainer] = {}
-        self._kernels = self._simulated()
+        self._own, self._own_name = OwnTrainer(predictor.loss_of_batch), HOST
+        self._synchroniser: Synchroniser
+        self._weights: Weights | None = None
+        "The parameters as they are, if they have been published since they changed."
+        self._propagated = deque[_Propagated]()
+        "What nothing was learned from yet, the oldest first."
+        self._trained = deque[Iteration]()
+        "Iterations that are not counted yet."
+        self._kernels = _kernels(self.devices, predictor, self.minibatches, config)
 
     @property
     def ahead(self) -> int:
@@ -92,14 +128,39 @@ class HybridEpochs(SampledEpochs):
         return self._batches().ahead
 
     def _batches(self, trace: Recorder | None = None) -> SharedBatches:
-        return SharedBatches(
-            self.minibatches, self.manager, self.trainers, ahead=self._config.batches_ahead, trace=trace
-        )
+        ahead = self._config.batches_ahead if self._config.memory is None else self.minibatches.ahead
+        return SharedBatches(self.minibatches, self.manager, self.trainers, ahead=ahead, trace=trace)
+
+    def _gathers_there(self) -> bool:
+        return bool(self.devices.cuda)
+
+    def _devices(self) -> Sequence[torch.device]:
+        return self.devices.cuda_devices(where="TrainConfig.devices") or [self._predictor.device]
+
+    def _batches_of(
+        self, graph: Graph, config: TrainConfig, *, ahead: int, sample_on: SampleOn = "cpu"
+    ) -> MiniBatches:
+        # Each device has its own view of hot tiers and edges, and other trainers read the host's memory.
+        if isinstance(graph.features, DeviceFeatures):
+            self._hot = graph.features
+            graph = replace(graph, features=self._prepared.sampled.features)
+        if isinstance(sample_on, DeviceTopology):
+            self._edges = sample_on
+        return super()._batches_of(graph, config, ahead=ahead)
+
+    def _measured(self, batches: MiniBatches, *, has_window: bool) -> BatchMemory:
+        found = super()._measured(batches, has_window=has_window)
+        # Vertices that several trainers need are sampled and loaded for each, and shares of processes are copied.
+        devices = self.devices
+        most = devices.uses_host + len(devices.names) + len(devices.accelerator_cores)
+        return replace(found, batch_bytes=most * found.batch_bytes)
 
     def steps(self, epoch: int, *, first: int = 0) -> Generator[TrainStep, None, None]:
         self.manager.begin()
         self.trace = Recorder() if self._config.profile else None
         batches = self._batches(self.trace)
+        self._propagated.clear()
+        self._trained.clear()
         try:
             with on_cores(self._own_cores), self._counted(batches.iterations(epoch, first=first)) as iterations:
                 for iteration in iterations:
@@ -107,17 +168,18 @@ class HybridEpochs(SampledEpochs):
                         loss=partial(self._loss, iteration, iterations.go_on),
                         num_labelled=iteration.num_seeds,
                         num_edges=iteration.num_edges,
+                        complete=partial(self._complete, iteration),
                         note=self.manager.why,
                     )
-                    times = iteration.times(iteration.train_s)
-                    self.manager.work.count(iteration.assignment, times, iteration.trained_s, self.manager.why)
-                    for name, seconds in iteration.simulation_s.items():
-                        self.manager.work.simulation_s[name] += seconds
+                    self._weights = self._synchroniser.publish() if self._others(iteration) else None
+                    self._trained.append(iteration)
+                    self._learn(_BEHIND)
                     for name, sent in iteration.sent.items():
                         self.trainers[name].release(sent)
         finally:
             # Evaluation has all threads.
             torch.set_num_threads(self._threads)
+            self._learn(0)
         self.work = self.manager.work
 
     def state_dict(self) -> dict[str, Any]:
@@ -136,81 +198,102 @@ class HybridEpochs(SampledEpochs):
             trainer.close()
         self.trainers = {}
 
+    def _others(self, iteration: Iteration) -> list[str]:
+        """Names of the trainers with a share and a copy of the weights, in the order in which gradients are added."""
+        return [name for name in iteration.sent if name != self._own_name]
+
     def _loss(self, iteration: Iteration, launched: Callable[[], None]) -> Tensor:
-        """The loss of an iteration, which all trainers compute now, perhaps not for the first time; that takes seconds of the iteration."""
-        since_s = time.perf_counter()
-        found, train_s = self._propagated(iteration, launched)
-        loss = synchronised(found, self._parameters, iteration.name)
-        for name, each in found.items():
+        """The part of the loss that is the own trainer's, perhaps not for the first time; the others have begun theirs."""
+        self._learn(_BEHIND)
+        iteration.launched_s = time.perf_counter()
+        if (threads := iteration.assignment.working.train) != torch.get_num_threads():
+            torch.set_num_threads(threads)
+        if others := self._others(iteration):
+            weights, self._weights = self._weights or self._synchroniser.publish(), None
+            for name in others:
+                self.trainers[name].launch(iteration.sent[name], weights)
+        launched()
+        if self._own_name in iteration.sent:
+            return self._own.loss(iteration.sent[self._own_name])
+        # Whose gradient is that of the others.
+        return torch.zeros((), device=self._predictor.device, requires_grad=True)
+
+    def _complete(self, iteration: Iteration, loss: Tensor, num_edges: int) -> tuple[Tensor, int]:
+        """Add loss and gradients of the others."""
+        others, found = self._others(iteration), dict[str, Found]()
+        if self._own_name in iteration.sent:
+            gradients = [each.grad for each in self._parameters if each.grad is not None] if others else []
+            found[self._own_name] = self._own.ended(loss, gradients)
+        for name in others:
+            found[name] = self.trainers[name].finish()
+            loss = self._synchroniser.add(name, found[name], loss)
+        times = {"since_s": iteration.launched_s, "seconds": time.perf_counter() - iteration.launched_s}
+        self._propagated.append(_Propagated(iteration=iteration, found=found, **times))
+        return loss, num_edges
+
+    def _learn(self, behind: int) -> None:
+        """Learn from what devices have done, and wait for all but the last ``behind`` iterations."""
+        while self._propagated and (len(self._propagated) > behind or self._propagated[0].is_passed()):
+            self._take_in(self._propagated.popleft())
+        while self._trained and all(each.iteration is not self._trained[0] for each in self._propagated):
+            iteration, work = self._trained.popleft(), self.manager.work
+            work.count(
+                iteration.assignment, iteration.times(iteration.train_s), iteration.trained_s, self.manager.why
+            )
+            for name, seconds in iteration.simulation_s.items():
+                work.simulation_s[name] += seconds
+
+    def _take_in(self, propagated: _Propagated) -> None:
+        iteration, train_s = propagated.iteration, dict[str, float]()
+        for name, each in propagated.found.items():
+            train_s[name] = each.elapsed.seconds()
+            iteration.train_s[name] = iteration.train_s.get(name, 0.0) + train_s[name]
             if each.simulation_s:
                 iteration.transfer_s[name] = each.transfer_s
                 iteration.simulation_s[name] = iteration.simulation_s.get(name, 0.0) + each.simulation_s
+        if len(propagated.found) > 1:
+            require_finite({name: each.numbers.tolist() for name, each in propagated.found.items()}, iteration.name)
         is_moved = self.manager.learn(iteration.assignment, iteration.times(train_s))
         if self.trace is not None:
-            # The processor's seconds begin with the launch of the others.
             for name, seconds in train_s.items():
-                self.trace.add(name, iteration.name, since_s, seconds)
+                self.trace.add(name, iteration.name, propagated.since_s, seconds)
             if is_moved:
                 self.trace.add("decisions", self.manager.why, time.perf_counter(), 0.0)
-        for name, seconds in train_s.items():
-            iteration.train_s[name] = iteration.train_s.get(name, 0.0) + seconds
+        longest_s = max(train_s.values())
         # Nobody would wait for a simulation.
-        iteration.trained_s += max(train_s.values()) if iteration.simulation_s else time.perf_counter() - since_s
-        return loss
-
-    def _propagated(
-        self, iteration: Iteration, launched: Callable[[], None]
-    ) -> tuple[dict[str, Found], dict[str, float]]:
-        """What each trainer has found, and its seconds; ``launched`` is called when the others have been launched."""
-        since_s = time.perf_counter()
-        threads = iteration.assignment.threads.train
-        if threads != torch.get_num_threads():
-            torch.set_num_threads(threads)
-        for name, sent in iteration.sent.items():
-            self.trainers[name].launch(sent)
-        launch_s = time.perf_counter() - since_s
-        launched()
-        found = {name: self._finished(name, sent) for name, sent in iteration.sent.items()}
-        # The processor begins when it has launched the others.
-        return found, {name: each.seconds + launch_s * (name == HOST) for name, each in found.items()}
-
-    def _finished(self, name: str, sent: Any) -> Found:
-        """What a trainer has found. The processor draws the random numbers that the others draw, and takes none from the run's generator."""
-        if name != HOST:
-            return self.trainers[name].finish()
-        with seeded(sent.seed, torch.device("cpu")):
-            return self.trainers[name].finish()
-
-    def _simulated(self) -> list[SimulatedKernels | None]:
-        """The hardware kernels that each accelerator process simulates. A model or share that they do not take is an InputError."""
-        if not any(self.devices.fpga):
-            return [None for _ in self.devices.fpga]
-        # Imported here: few runs simulate any.
-        from sagann.train.fpga import SimulatedKernels
-
-        seeds, indptr = self.minibatches.seeds, self.minibatches.graph.topology.indptr
-        largest = seeds[(indptr[seeds + 1] - indptr[seeds]).argmax()]
-        batch = self.minibatches.load(self.minibatches.neighbor_sampler.sample(largest[None]))
-        given = (self._predictor.model, batch, self._config.link_rate)
-        return [None if answers is None else SimulatedKernels.of(answers, *given) for answers in self.devices.fpga]
+        iteration.trained_s += longest_s if iteration.simulation_s else max(longest_s, propagated.seconds)
 
     def _started(self) -> dict[str, Trainer]:
-        """The trainers, that of the processor first."""
+        """The trainers, that of the processor first. The first CUDA device has the weights, or else the processor."""
         trainers, known = dict[str, Trainer](), self._predictor
-        if self.devices.uses_host:
-            trainers[HOST] = HostTrainer(known.loss_of_batch, self._parameters)
         cores, self._own_cores = self.devices.cores(), self.devices.own_cores()
         self._say(f"Starting {', '.join(self.devices.names)} ...")
         if self._config.sharing == "hyscale" and not self.devices.uses_host:
             self._say("Algorithm 1 moves nothing where the processor does not train: --sharing joint does.")
+        devices = self.devices.cuda_devices(where="TrainConfig.devices")
+        streams = [Streams(device) for device in devices]
+        self._synchroniser = Synchroniser(self._parameters, *streams[:1])
+        on_host = known.copied(device=torch.device("cpu")) if devices else known
+        on_host.model.train()
+        # A model that cannot be pickled is an InputError.
+        parts = pickled((on_host.model, known.contract, known.mean_loss, current_engine())) if cores else b""
+        if self.devices.uses_host:
+            weights, memory = self._synchroniser.weights, self._synchroniser.pinned()
+            copied = HostTrainer(on_host.model, on_host.loss_of_batch, weights, memory) if devices else self._own
+            trainers[HOST] = copied
+        if self._hot is not None:
+            self._stores = [self._hot.seen_from(at) for at in range(len(devices))]
         try:
-            for device in self.devices.cuda_devices(where="TrainConfig.devices"):
+            for number, (name, device) in enumerate(zip(self.devices.cuda, devices, strict=True)):
+                queues, given = streams[number], self._of_device(number)
+                if number == 0:
+                    trainers[name] = self._own = OwnCudaTrainer(name, known.loss_of_batch, queues, **given)
+                    self._own_name = name
+                    continue
                 copy = known.copied(device=device)
-                given = (copy.model, copy.loss_of_batch, self._parameters, Streams(device))
-                trainers[str(device)] = CudaTrainer(str(device), *given)
+                copy.model.train()
+                trainers[name] = CudaTrainer(name, copy.model, copy.loss_of_batch, queues, **given)
             for name, own, kernels in zip(accelerator_names(len(cores)), cores, self._kernels, strict=True):
-                # A model that cannot be pickled is an InputError.
-                parts = pickled((known.model, known.contract, known.mean_loss, current_engine()))
                 replica = partial(_replica, self._model_file, parts, kernels)
                 trainers[name] = ProcessTrainer(
                     name,
@@ -228,6 +311,68 @@ class HybridEpochs(SampledEpochs):
                     trainer.close()
             raise
         return trainers
+
+    def _of_device(self, number: int) -> dict[str, Any]:
+        """The hot rows as a device sees them, and its sampler."""
+        sampler = self.minibatches.neighbor_sampler
+        return {
+            "features": None if self._hot is None else self._stores[number],
+            "sampler": None
+            if self._edges is None
+            else DeviceSampler(self._edges.seen_from(number), sampler.fanouts, seed=sampler.seed),
+        }
+
+
+class HybridLinkEpochs(SampledLinkEpochs, HybridEpochs):
+    """The epoch source of links whose mini-batches several trainers share."""
+
+
+def require_trainers(predictor: Predictor, prepared: PreparedGraph, config: TrainConfig) -> None:
+    """Refuse models, graphs and devices with which the trainers of a run cannot train, before anything is started or written."""
+    assert config.devices is not None
+    assert config.sample is not None
+    devices = Devices.parse(config.devices, where="TrainConfig.devices")
+    devices.cuda_devices(where="TrainConfig.devices")
+    devices.cores()
+    require_shareable(predictor.model, prepared, "devices")
+    if any(devices.fpga):
+        if predictor.contract.unit == "link":
+            raise InputError(
+                "hardware kernels train on vertices: links are learned (in TrainConfig.devices)",
+                hint="Take 'accelerator' instead of 'accelerator:fpga'.",
+            )
+        from sagann.train.fpga import require_short
+
+        size = config.seeds_per_batch
+        batches = MiniBatches(prepared.sampled, fanouts=config.sample, batch_size=size, seed=config.seed, ahead=0)
+        shares = _manager(devices, batches, config).assignment
+        found = zip(
+            accelerator_names(len(devices.fpga)), _kernels(devices, predictor, batches, config), strict=True
+        )
+        for name, kernels in found:
+            is_fixed = config.sharing == "static" and config.mapping == "cores"
+            if kernels is not None:
+                require_short(kernels, batches, shares.seeds[name] if is_fixed else shares.total)
+
+
+def _manager(devices: Devices, minibatches: MiniBatches, config: TrainConfig) -> Manager:
+    return Manager(
+        config.sharing,
+        devices.weights(),
+        batch_size=min(config.seeds_per_batch, len(minibatches.seeds)),
+        uses_host=devices.uses_host,
+    )
+
+
+def _kernels(
+    devices: Devices, predictor: Predictor, minibatches: MiniBatches, config: TrainConfig
+) -> list[SimulatedKernels | None]:
+    if not any(devices.fpga):
+        return [None for _ in devices.fpga]
+    # Few runs simulate any.
+    from sagann.train.fpga import simulated_kernels
+
+    return simulated_kernels(devices, predictor.model, minibatches, config.link_rate)
 
 
 def _replica(

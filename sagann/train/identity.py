@@ -60,7 +60,7 @@ def identity_of(
         "graph": graph_identity(graph),
         "optimizer": {"class": type(session.optimizer).__name__, "num_groups": len(session.optimizer.param_groups)},
         "scheduler": {"class": None if scheduler is None else type(scheduler).__name__},
-        "train": {**options, "device": session.device.type},
+        "train": {**options, "device": session.device.type} | _sharing(predictor),
         "param_groups": {
             at: {name: value for name, value in group.items() if isinstance(value, int | float | tuple)}
             | {"num_parameters": len(group["params"])}
@@ -74,6 +74,12 @@ def identity_of(
     # As run.json gives it back: a tuple among the options becomes a list.
     found: dict[str, Any] = json.loads(json.dumps(identity))
     return found
+
+
+def _sharing(predictor: Predictor) -> dict[str, int]:
+    """The number of devices that share an epoch: each adds the gradients of its part of the vertices. Nothing for one."""
+    devices = () if predictor.streaming is None else predictor.streaming.devices
+    return {"num_devices": len(devices)} if devices else {}
 
 
 def config_identity(config: ModelConfig | None) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
@@ -18,6 +19,7 @@ from torch.nn import functional as F
 from sagann.errors import InputError, shown
 from sagann.graph import LINK_TASK, Answers
 from sagann.graph.checks import form_of
+from sagann.graph.topology import for_training_as_well
 from sagann.options import BALANCED
 from sagann.storage.json_fields import as_list, as_mapping, as_number, as_text
 
@@ -76,7 +78,7 @@ class Loss:
             answers = answers.to(outputs.dtype)
         if not self.class_weights:
             return function(outputs, answers)
-        weights = torch.tensor(self.class_weights, dtype=outputs.dtype, device=outputs.device)
+        weights = _on(outputs.device, outputs.dtype, self.class_weights)
         # Weights of torch would be divided by their sum over these rows, which depends on how rows are cut into parts.
         return (function(outputs, answers, reduction="none") * weights[answers]).mean()
 
@@ -139,6 +141,13 @@ class Loss:
                     f"and {float(alone):g} alone (in loss {self.name})",
                     hint="Compute each vertex's loss from its own row, without random numbers: the vertices are not always computed together.",
                 )
+
+
+@lru_cache(maxsize=8)
+def _on(device: torch.device, dtype: torch.dtype, numbers: tuple[float, ...]) -> Tensor:
+    """Constants on a device, made once: a copy to the device in each step would wait for it."""
+    with for_training_as_well():
+        return torch.tensor(numbers, dtype=dtype, device=device)
 
 
 def default_loss(task: str) -> Loss:

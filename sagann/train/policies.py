@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from sagann.config import TrainConfig
@@ -120,8 +120,12 @@ class Policies:
         kind: Callable[..., torch.optim.Optimizer] = getattr(torch.optim, config.optimizer)
         if "weight_decay" not in inspect.signature(kind).parameters:
             groups = [{name: value for name, value in group.items() if name != "weight_decay"} for group in groups]
+        options = _on_device(kind, groups, config.optimizer_options)
         with explained("optimizer", config.optimizer):
-            return kind(groups, lr=config.lr, **config.optimizer_options)
+            optimizer = kind(groups, lr=config.lr, **options)
+        # Options that serve recorded epochs do not slow down others here: torch warns of what it would be for its own kernels.
+        optimizer._warned_capturable_if_run_uncaptured = True
+        return optimizer
 
     def scheduler_of(self, optimizer: torch.optim.Optimizer, *, maximise: bool) -> LRScheduler | None:
         """Make the scheduler, if there is to be one. ``maximise`` is the default mode of ReduceLROnPlateau."""
@@ -162,6 +166,51 @@ class Policies:
             with explained("optimizer", config.optimizer):
                 optimizer.step(lambda: 0.0)
             step_scheduler(scheduler, 0.0)
+
+
+_FUSED = (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD)
+"Optimizers that have one kernel for all parameters on a CUDA device."
+
+
+def _on_device(kind: object, groups: list[ParamGroup], given: Mapping[str, Any]) -> dict[str, Any]:
+    """The options, with those by which an optimizer whose parameters lie on a device keeps all its numbers there, recorded or not: both have the same bits."""
+    if groups[0]["params"][0].device.type == "cpu":
+        return dict(given)
+    can_fuse = kind in _FUSED and not {"foreach", "differentiable"} & given.keys()
+    options = {"capturable": "capturable" in inspect.signature(kind).parameters, "fused": can_fuse}  # type: ignore[arg-type]
+    return {name: value for name, value in options.items() if value} | dict(given)
+
+
+def steps_on_device(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether a step changes nothing but tensors on the device."""
+    groups = optimizer.param_groups
+    return type(optimizer) in ELEMENTWISE and all(each.get("capturable") or each.get("fused") for each in groups)
+
+
+def reads_rates(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether a step reads its learning rates on the device, without waiting for them."""
+    return type(optimizer) in _FUSED and all(group.get("fused") for group in optimizer.param_groups)
+
+
+def rates_on(device: torch.device, optimizer: torch.optim.Optimizer) -> list[Tensor]:
+    """The learning rates of the groups of an optimizer that reads them on a device, float32 scalars; else none."""
+    if device.type == "cpu" or not reads_rates(optimizer):
+        return []
+    return list(torch.tensor([float(group["lr"]) for group in optimizer.param_groups]).to(device).unbind())
+
+
+@contextmanager
+def with_rates(optimizer: torch.optim.Optimizer, rates: Sequence[Tensor]) -> Iterator[None]:
+    """Inside the block, the groups have these learning rates, if any. Schedulers and checkpoints have the numbers."""
+    groups = optimizer.param_groups[: len(rates)]
+    numbers = [group["lr"] for group in groups]
+    for group, rate in zip(groups, rates, strict=True):
+        group["lr"] = rate
+    try:
+        yield
+    finally:
+        for group, number in zip(groups, numbers, strict=True):
+            group["lr"] = number
 
 
 def _require_maker(given: object, what: str, argument: str) -> None:

@@ -18,7 +18,6 @@ from sagann.hybrid.assignment import HOST, Threads, split_evenly
 from sagann.hybrid.balance import balanced
 from sagann.hybrid.forecast import Prediction, accelerator_names
 from sagann.hybrid.manager import WARM_UP
-from sagann.runtime.loading import MiniBatches
 from sagann.runtime.loading.pipeline import StageCounters
 from sagann.runtime.processor import num_cores
 from sagann.runtime.tiered.counters import TierCounts, Traffic
@@ -72,15 +71,14 @@ def foretell_trainers(trainer: Trainer) -> tuple[Prediction, Prediction | None]:
 
 @contextmanager
 def _rehearsed_trainers(
-    trainer: Trainer, longest_s: float, minibatches: MiniBatches | None = None
+    trainer: Trainer, longest_s: float, like: HybridEpochs | None = None
 ) -> Iterator[tuple[HybridEpochs, Prediction]]:
     """Trainers, and the epoch that they are expected to train with the shares that they settle on in ``longest_s`` seconds."""
     # Whatever the run does, its best shares are searched.
     config = replace(trainer.config, sharing="joint", profile=False)
     with _copied(trainer) as predictor:
-        source = HybridEpochs(
-            predictor, trainer.prepared, config, model_config=trainer.model_config, minibatches=minibatches
-        )
+        kind = HybridEpochs if like is None else type(like)
+        source = kind(predictor, trainer.prepared, config, model_config=trainer.model_config, like=like)
         source.try_out()
         with closing(source):
             source.open()
@@ -99,14 +97,16 @@ def begin_as_foretold(trainer: Trainer, source: EpochSource, say: Callable[[str]
     References:
         Lin and Prasanna, HyScale-GNN, IPDPS 2023, Sec. IV-A (the performance model initialises the task mapping).
     """
-    assert isinstance(source, HybridEpochs)
+    if not isinstance(source, HybridEpochs):
+        # One device trains alone.
+        return
     total, devices = source.manager.assignment.total, source.devices
     if source.has_shares or total <= len(devices.names):
         return
     since_s = time.perf_counter()
     say(f"Rehearsing {listed((HOST,) * devices.uses_host + devices.names)}, to begin with the best shares ...")
     # The run and its rehearsal have one hot tier.
-    with _rehearsed_trainers(trainer, SHORT_S, source.minibatches) as (_, found):
+    with _rehearsed_trainers(trainer, SHORT_S, source) as (_, found):
         source.manager.start_from(found.assignment)
     shares = listed([f"{name} gets {count}" for name, count in found.assignment.seeds.items() if count])
     say(

@@ -62,7 +62,7 @@ def load_run(
             the run's model is not of the zoo.
         loss: the function that the run was trained with, if it was one of the user's; without it, evaluations leave the loss out.
         metrics: further metrics of evaluations, by name, as the Trainer takes them.
-        device: 'cpu', 'cuda', 'cuda:N' or 'auto'.
+        device: 'cpu', 'cuda', 'cuda:N' or 'auto'; within a memory budget also several, as 'cuda:0,cuda:1'.
         memory: budget to stream the model within, such as '2GiB'; None for the budget of the run, if any.
         spill: spill folder; None for the one that the run's options name, else the system's folder for temporary files.
         workers: the workers that use the model together (:func:`sagann.runtime.workers.join_workers`), each of which opens the run, and calls the
@@ -93,6 +93,7 @@ def load_run(
     trained = run.train_config
     config = replace(
         trained,
+        device=device,
         memory=trained.memory if memory is None else memory,
         spill=trained.spill if spill is None else os.fspath(spill),
     )

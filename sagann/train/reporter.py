@@ -139,6 +139,13 @@ class Reporter(Protocol):
         """An epoch has ended."""
         return
 
+    def needs_weights(self, epoch: int) -> bool:
+        """Whether the model must have the weights of this epoch when :meth:`on_epoch` is called, as it always has on the processor.
+
+        A CUDA device may else be training the next epoch already, in memory (docs/training.md). By default it waits.
+        """
+        return True
+
     def on_end(self, result: TrainResult) -> None:
         """Training has ended without an error."""
         return
@@ -151,9 +158,15 @@ class Reporter(Protocol):
 class SilentReporter(Reporter):
     """Reports nothing: the reporter of every worker but the first one."""
 
+    def needs_weights(self, epoch: int) -> bool:
+        return False
+
 
 class LogReporter(Reporter):
     """The default, beside a progress bar where somebody watches: messages go to the logger 'sagann.train' as warnings."""
+
+    def needs_weights(self, epoch: int) -> bool:
+        return False
 
     def on_message(self, text: str) -> None:
         logging.getLogger("sagann.train").warning(text)
@@ -179,6 +192,9 @@ class TensorBoardReporter(Reporter):
                     self._writer.add_text(place, one, record.epoch)
                 else:
                     self._writer.add_scalar(place, one, record.epoch)
+
+    def needs_weights(self, epoch: int) -> bool:
+        return False
 
     def close(self) -> None:
         """Close the events file."""

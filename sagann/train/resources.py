@@ -22,17 +22,22 @@ import torch.utils.deterministic
 
 import sagann
 from sagann.kernels.seeds import generators_of
-from sagann.runtime.places import device_named, num_cuda_devices
+from sagann.runtime.places import devices_named, num_cuda_devices
 from sagann.runtime.team import Team
 
 # Typed by hand: the stubs do not know the properties of this module.
 _deterministic: Any = torch.utils.deterministic
 
 
-def resolve_device(name: str) -> torch.device:
-    """The device that 'cpu', 'cuda', 'cuda:N' or 'auto' names, with its index; an InputError where it is missing."""
+def resolve_devices(name: str) -> tuple[torch.device, ...]:
+    """The devices that 'cpu', 'cuda', 'cuda:N', 'cuda:N,cuda:M' or 'auto' names, with their indices; an InputError where one is missing."""
     chosen = name if name != "auto" else "cuda" if num_cuda_devices() else "cpu"
-    return device_named(chosen, where="TrainConfig.device")
+    return devices_named(chosen, where="TrainConfig.device")
+
+
+def resolve_device(name: str) -> torch.device:
+    """The first of these devices, on which the model lies."""
+    return resolve_devices(name)[0]
 
 
 @contextmanager
@@ -90,11 +95,11 @@ def capture_rng(device: torch.device) -> dict[str, Any]:
 
 
 def restore_rng(state: Mapping[str, Any], device: torch.device) -> None:
-    """Set the generators to a result of :func:`capture_rng` for the same kind of device."""
+    """Set the generators to a result of :func:`capture_rng`; that of a device, if the result has one."""
     random.setstate(state["python"])
     np.random.set_state(state["numpy"])
     torch.set_rng_state(state["torch"])
-    if device.type == "cuda":
+    if device.type == "cuda" and "cuda" in state:
         torch.cuda.set_rng_state(state["cuda"], device)
 
 

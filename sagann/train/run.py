@@ -151,7 +151,7 @@ def summary_of(trainer: Trainer, result: TrainResult) -> dict[str, Any]:
         "num_edges": trainer.graph.num_edges,
         "monitor": trainer.monitor,
         "seed": trainer.config.seed,
-        "device": str(trainer.device),
+        "device": _devices(trainer),
         **{name: getattr(result, name) for name in found},
         **{split: result.metrics.get(split, {}) for split in ("train", "val", "test")},
     }
@@ -169,8 +169,14 @@ def info_of(trainer: Trainer, session: TrainSession) -> RunInfo:
         first_epoch=session.epoch + 1,
         first_batch=session.position.batch,
         monitor=trainer.monitor,
-        device=str(trainer.device),
+        device=_devices(trainer),
     )
+
+
+def _devices(trainer: Trainer) -> str:
+    """The devices that compute, as an option names them."""
+    streaming = trainer.predictor.streaming
+    return ",".join(map(str, (streaming and streaming.devices) or [trainer.device]))
 
 
 def model_name(trainer: Trainer) -> str:

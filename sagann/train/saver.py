@@ -39,6 +39,10 @@ class Saver(Reporter):
         unsaved_s = time.perf_counter() - self._saved_s
         return unsaved_s >= max(_MOST_UNSAVED_S, _LEAST_SPACING * self._cost_s)
 
+    def needs_weights(self, epoch: int) -> bool:
+        """Whether a checkpoint is due after an epoch."""
+        return self.is_late or epoch % self._session.config.checkpoint_every == 0
+
     def on_batch(self, progress: EpochProgress) -> None:
         """Save the batch that was trained last, where a checkpoint is due."""
         if self.is_late:
@@ -47,7 +51,8 @@ class Saver(Reporter):
     def on_epoch(self, record: EpochRecord) -> None:
         """Add the epoch that was trained last to the history, and save it where a checkpoint is due."""
         self._folder.append(record)
-        if self.is_late or record.epoch % self._session.config.checkpoint_every == 0:
+        # Where the next epoch has begun, it is saved after that.
+        if not self._session.is_ahead and self.needs_weights(record.epoch):
             self.save()
 
     def save(self) -> None:
@@ -81,11 +86,15 @@ def continue_run(session: TrainSession, folder: RunFolder, run: Run, on_message:
         raise _lost("run.json", value, str(folder.path))
     saved = folder.read_run()
     checkpoint = folder.checkpoints.newest(on_damaged=on_message)
-    check_same(saved.identity, run.identity, where=str(folder.path))
-    for name, now in run.versions.items():
+    now = dict(run.identity)
+    if saved.train_config.devices is not None or run.train_config.devices is not None:
+        # The weights may lie on another device where others train.
+        now["train"] = {**now["train"], "device": saved.device}
+    check_same(saved.identity, now, where=str(folder.path))
+    for name, version in run.versions.items():
         before = saved.versions.get(name)
-        if before != now:
-            on_message(f"The run was started with {name} {before}, this is {now}: its last bits may differ.")
+        if before != version:
+            on_message(f"The run was started with {name} {before}, this is {version}: its last bits may differ.")
     # The saved identity: an option may be 1 now that was 1.0 then.
     digest = digest_of(saved.identity)
     if checkpoint is None:

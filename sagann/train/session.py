@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -20,9 +20,9 @@ from sagann.nn.model_call import class_of
 from sagann.runtime.team import SOLO, Team
 from sagann.train.checkpoint import Position, State
 from sagann.train.contract import Contract
-from sagann.train.epoch_source import EpochSource, TrainStep
+from sagann.train.epoch_source import EpochSource, TrainStep, WholeGraph
 from sagann.train.metrics import ERRORS, KINDS, Metrics, present_splits
-from sagann.train.policies import ELEMENTWISE, check_rates, explained, step_scheduler
+from sagann.train.policies import ELEMENTWISE, check_rates, explained, rates_on, step_scheduler, with_rates
 from sagann.train.reporter import EpochProgress, EpochRecord, Reporter
 from sagann.train.resources import capture_rng, restore_rng
 
@@ -53,6 +53,8 @@ class TrainSession:
     "The epoch after that, so far; None where none of its batches is trained."
     history: list[EpochRecord] = field(default_factory=list, init=False)
     "The records of all epochs that have ended."
+    is_ahead: bool = field(default=False, init=False)
+    "Whether the weights are already those of the epoch after the last one that has ended."
 
     def run_epoch(self, leave: Callable[[EpochProgress], bool] = lambda progress: False) -> EpochRecord | None:
         """Train one epoch, evaluate it where it is due, step the scheduler, and add it to the history.
@@ -73,11 +75,16 @@ class TrainSession:
         if is_due:
             self.tracker.update(epoch, metrics, self.model)
         step_scheduler(self.scheduler, self.tracker.monitored(metrics) if is_due else None)
+        return self.end_epoch(epoch, trained.loss, trained.train_s, lr, trained.num_edges, metrics)
+
+    def end_epoch(
+        self, epoch: int, loss: float, epoch_s: float, lr: float, num_edges: int, metrics: Mapping[str, Metrics]
+    ) -> EpochRecord:
+        """Add an epoch to the history, once the tracker knows its metrics."""
         epochs_left = 0 if self.tracker.exhausted else self.config.epochs - epoch
         extra = self.source.end_epoch(epochs_left)
         if self.config.sample is not None:
-            extra["mteps"] = 1e-6 * trained.num_edges / max(trained.train_s, 1e-9)
-        loss, epoch_s, num_edges = trained.loss, trained.train_s, trained.num_edges
+            extra["mteps"] = 1e-6 * num_edges / max(epoch_s, 1e-9)
         record = EpochRecord(
             epoch=epoch, loss=loss, epoch_s=epoch_s, lr=lr, num_edges=num_edges, metrics=metrics, extra=extra
         )
@@ -85,8 +92,14 @@ class TrainSession:
         self.history.append(record)
         return record
 
-    def run(self, reporters: Sequence[Reporter], *, stops: Callable[[], bool]) -> None:
-        """Train until the run has ended, or ``stops`` after an epoch or a mini-batch; ``reporters`` are told of each."""
+    def run(self, reporters: Sequence[Reporter], *, stops: Callable[[], bool], say: Callable[[str], None]) -> None:
+        """Train until the run has ended, or ``stops`` after an epoch or a mini-batch; ``reporters`` are told of each, ``say`` of what is not recorded."""
+        if isinstance(self.source, WholeGraph) and self.source.is_on_device:
+            # Imported here: a run on the processor has no use for it.
+            from sagann.train.device_epochs import DeviceEpochs
+
+            DeviceEpochs(self, self.source, say).run(reporters, stops=stops)
+            return
 
         def leave(progress: EpochProgress) -> bool:
             for reporter in reporters:
@@ -119,9 +132,10 @@ class TrainSession:
         since_s = self._now_s() - progress.train_s
         # A run that resumes has the state of the first worker alone.
         self.team.share_random_numbers(self.device)
+        rates = rates_on(self.device, self.optimizer)
         with closing(self.source.steps(epoch, first=progress.batch)) as steps:
             for step in steps:
-                loss, num_edges = self._step(step, epoch)
+                loss, num_edges = self._step(step, epoch, rates)
                 train_s = time.perf_counter() - since_s
                 progress = progress.after(step, loss=loss, num_edges=num_edges, train_s=train_s)
                 if progress.is_whole:
@@ -133,27 +147,45 @@ class TrainSession:
                 since_s += time.perf_counter() - paused_s
         return replace(progress, train_s=self._now_s() - since_s)
 
-    def _step(self, step: TrainStep, epoch: int) -> tuple[float, int]:
-        """Take one optimizer step; its loss and number of edges. Every torch optimizer takes a closure; LBFGS calls the closure several times."""
-        found: list[tuple[float, int]] = []
+    def _step(self, step: TrainStep, epoch: int, rates: Sequence[Tensor] = ()) -> tuple[float, int]:
+        """Take one optimizer step; its loss and number of edges."""
+        values: list[float] = []
+
+        def read(loss: Tensor) -> None:
+            values.append(loss.item())
+            self.require_finite(values[-1], f"training loss of epoch {epoch}")
+
+        _, num_edges = self.queue_step(step, rates, read=read)
+        if type(self.optimizer) not in ELEMENTWISE:
+            self.team.share(self._trained(), "sharing the weights")
+        return values[0], num_edges
+
+    def queue_step(
+        self, step: TrainStep, rates: Sequence[Tensor], *, read: Callable[[Tensor], None] | None = None
+    ) -> tuple[Tensor, int]:
+        """Take one optimizer step; its loss and number of edges. Every torch optimizer takes a closure; LBFGS calls the closure several times.
+
+        ``rates`` are the groups' learning rates on the device, if the optimizer reads them there. ``read`` is called with each loss, before it is stepped.
+        """
+        found: list[tuple[Tensor, int]] = []
         in_model = False
 
         def closure() -> Tensor:
             nonlocal in_model
             in_model = True
-            loss, value, num_edges = self._loss_and_gradients(step, epoch)
-            found.append((value, num_edges))
+            found.append(self._gradients(step, read))
             in_model = False
-            return loss
+            return found[-1][0]
 
-        with explained("optimizer", type(self.optimizer).__name__, unless=lambda: in_model):
+        with (
+            explained("optimizer", type(self.optimizer).__name__, unless=lambda: in_model),
+            with_rates(self.optimizer, rates),
+        ):
             self.optimizer.step(closure)  # type: ignore[arg-type]
-        if type(self.optimizer) not in ELEMENTWISE:
-            self.team.share(self._trained(), "sharing the weights")
         return found[0]
 
-    def _loss_and_gradients(self, step: TrainStep, epoch: int) -> tuple[Tensor, float, int]:
-        """The loss of a step, whose gradients are now those of the parameters, its value, and the step's number of edges."""
+    def _gradients(self, step: TrainStep, read: Callable[[Tensor], None] | None) -> tuple[Tensor, int]:
+        """The loss of a step, whose gradients are now those of the parameters, and the step's number of edges."""
         self.optimizer.zero_grad()
         # Also gradients of parameters that the optimizer does not step: they would add up.
         self.model.zero_grad()
@@ -169,8 +201,8 @@ class TrainSession:
             loss.backward()
             loss, num_edges = step.complete(loss.detach(), step.num_edges)
             # Read where all work of the step is queued: a CUDA device does not wait for the host.
-            value = loss.item()
-            self._check_finite(value, f"training loss of epoch {epoch}")
+            if read is not None:
+                read(loss)
         except RuntimeError as error:
             if "deterministic" in str(error):
                 found = str(error).split("\n")[0]
@@ -191,7 +223,7 @@ class TrainSession:
             if self.team.size > 1:
                 norm = norm.new_tensor(self._of_first(float(norm)))
             nn.utils.clip_grads_with_norm_(trained, self.config.clip_norm, norm)
-        return loss, value, num_edges
+        return loss, num_edges
 
     def _trained(self) -> list[nn.Parameter]:
         return [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
@@ -205,10 +237,11 @@ class TrainSession:
         metrics: dict[str, Metrics] = self._of_first(self.source.measure({self.tracker.metric}))
         for split, found in metrics.items():
             for name, value in found.items():
-                self._check_finite(value, f"{split}/{name} of epoch {epoch}")
+                self.require_finite(value, f"{split}/{name} of epoch {epoch}")
         return metrics
 
-    def _check_finite(self, value: float, what: str) -> None:
+    def require_finite(self, value: float, what: str) -> None:
+        """Refuse a loss or a metric of a run that has diverged."""
         if math.isfinite(value):
             return
         config = self.config
@@ -282,6 +315,14 @@ def resolve_monitor(config: TrainConfig, contract: Contract, splits: Mapping[str
     return config.monitor
 
 
+class Stateful(Protocol):
+    """A model, or what has kept its weights."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """The weights by name."""
+        ...
+
+
 class BestTracker:
     """Keeps the weights of the best evaluated epoch, if asked; of equally good epochs, of the last one, which is trained most.
 
@@ -318,7 +359,7 @@ class BestTracker:
             )
         return value
 
-    def update(self, epoch: int, metrics: Mapping[str, Metrics], model: nn.Module) -> None:
+    def update(self, epoch: int, metrics: Mapping[str, Metrics], model: Stateful) -> None:
         """Compare an evaluated epoch with the best one so far."""
         value = self.monitored(metrics)
         self.evaluated = epoch

@@ -20,6 +20,7 @@ from sagann.config import TrainConfig
 from sagann.errors import InputError, SagannError
 from sagann.free_space import disk_of, free_disk_bytes, is_memory
 from sagann.graph.feature_store import Features
+from sagann.train.resources import resolve_devices
 from sagann.train.run_folder import PICTURE_FILE, PROFILE_FILE
 from sagann.train.runner import Runner, evaluating, unchanged
 from sagann.train.trainable import require_one_graph
@@ -44,6 +45,8 @@ class Streaming:
     "Whether the budget was chosen from the free memory; false where the user stated it."
     trains: bool = True
     "Whether the model is trained. A model that is only evaluated takes less memory."
+    devices: tuple[torch.device, ...] = ()
+    "Devices that share the steps, of which each has the budget; empty for the runner's one device."
     is_half: bool = False
     "Whether the budget is half of the stated one; the other half is for the hot tier of a run that trains on mini-batches."
 
@@ -75,6 +78,7 @@ class Streaming:
         return cls(
             memory_bytes=memory_bytes,
             spill=named or own,
+            devices=resolve_devices(config.device) if "," in config.device else (),
             is_automatic=config.memory is None,
             trains=trains and config.sample is None,
             is_half=is_half,
@@ -125,7 +129,11 @@ class Streamed(Runner):
 
         require_one_graph(self.model, self.prepared.graph)
         graph, part, budget = self.prepared.graph, self.prepared.part, self.streaming
-        within: dict[str, Any] = {"spill": budget.spill, "trains": trains, "device": self.device}
+        within: dict[str, Any] = {
+            "spill": budget.spill,
+            "trains": trains,
+            "device": ",".join(map(str, budget.devices or [self.device])),
+        }
         try:
             return stream(model, part or graph, budget_bytes=budget.memory_bytes, **within)
         except BudgetError as error:

@@ -8,7 +8,7 @@ get the rest. The queue of batches is shortened until they fit; if not even one 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -129,20 +129,21 @@ def with_hot_tier(
     hottest: Tensor,
     *,
     say: Callable[[str], None],
-    device: torch.device | None = None,
+    devices: Sequence[torch.device] = (),
 ) -> Graph:
-    """A graph whose features have a hot tier, which begins with the first rows of ``hottest``, on ``device`` or in the host's memory."""
+    """A graph whose features have a hot tier, which begins with the first rows of ``hottest``, over ``devices`` or in the host's memory."""
     assert graph.features is not None
     store: DeviceFeatures | TieredFeatures
-    if device is not None:
-        store = DeviceFeatures(graph.features, hot, devices=_beside_budget(device, config), hottest=hottest)
+    if devices:
+        store = DeviceFeatures(graph.features, hot, devices=_beside_budget(devices, config), hottest=hottest)
     else:
         store = TieredFeatures(graph.features, hot, cache=config.cache, hottest=hottest)
     size, part = format_bytes(store.hot_bytes), f"{store.num_hot_rows / max(1, store.num_rows):.1%} of the rows"
     if isinstance(store, DeviceFeatures):
         cold = "read in place from pinned memory" if store.is_in_place else "gathered by the processor"
         of_rows = f"{part}, those of the highest score (cache 'static'). The other rows are {cold}."
-        say(f"The hot tier takes {size} of {device}: {of_rows}")
+        each = f"{size} of {devices[0]}" if len(devices) == 1 else f"{size} of each of {len(devices)} devices"
+        say(f"The hot tier takes {each}: {of_rows}")
     elif is_in_memory(graph.features):
         say("The features lie in memory: the hot tier takes memory beside them and saves no reads.")
     elif hot != config.hot:
@@ -169,24 +170,25 @@ def keep_hot(
 
 
 def sampling_place(
-    graph: Graph, config: TrainConfig, device: torch.device, *, say: Callable[[str], None]
+    graph: Graph, config: TrainConfig, devices: Sequence[torch.device], *, say: Callable[[str], None]
 ) -> SampleOn:
-    """Who samples mini-batches. Where the device does, the graph's edges are placed for it, beside the memory budget, which is the device's too."""
-    if config.sample_on == "cpu" or device.type == "cpu":
+    """Who samples mini-batches. Where devices do, the graph's edges are placed for them, beside the memory budget, which is theirs too."""
+    if config.sample_on == "cpu" or devices[0].type == "cpu":
         return config.sample_on
-    edges = DeviceTopology(graph.topology, devices=_beside_budget(device, config))
-    text = f"Mini-batches are sampled by {device}. The edges take {format_bytes(edges.device_bytes)} of its memory."
+    edges = DeviceTopology(graph.topology, devices=_beside_budget(devices, config))
+    who, whose = (str(devices[0]), "its memory") if len(devices) == 1 else (f"{len(devices)} devices", "each")
+    text = f"Mini-batches are sampled by {who}. The edges take {format_bytes(edges.device_bytes)} of {whose}."
     if edges.in_place_bytes:
         text += f" {format_bytes(edges.in_place_bytes)} more are read in place from pinned memory."
     say(text)
     return edges
 
 
-def _beside_budget(device: torch.device, config: TrainConfig) -> CudaDevices:
-    """The device, without the memory that the budget takes."""
+def _beside_budget(devices: Sequence[torch.device], config: TrainConfig) -> CudaDevices:
+    """The devices, without the memory that the budget takes."""
     budget = config.memory
     budget_bytes = 0 if budget is None else parse_bytes(budget, where="TrainConfig.memory")
-    return CudaDevices([device], reserved_bytes=budget_bytes)
+    return CudaDevices(devices, reserved_bytes=budget_bytes)
 
 
 def is_in_memory(features: Features) -> bool:

@@ -173,6 +173,10 @@ class Trainer:
             self._in_files_bytes = bytes_in_files(self.predictor, self.graph, self.config)
             self.prepared: PreparedGraph = self._prepare()
             "The graph as the model reads it."
+            if self.config.trains_together:
+                from sagann.train.hybrid_epochs import require_trainers
+
+                require_trainers(self.predictor, self.prepared, self.config)
 
     def _made_predictor(
         self,
@@ -182,7 +186,7 @@ class Trainer:
         metrics: OwnMetrics | None,
     ) -> Predictor:
         config, answers = self.config, self.graph.answers
-        device = device_together("cpu" if config.devices else config.device, self.team, self._tell)
+        device = device_together(config.computes_on, self.team, self._tell)
         with seeded(config.seed, device):
             loss = build_loss(
                 contract.kind, answers, name=config.loss, class_weights=config.class_weights, function=function
@@ -287,7 +291,11 @@ class Trainer:
 
                 begin_as_foretold(self, session.source, self._say)
             session.source.open()
-            session.run(reporters, stops=lambda: self.team.any(self._is_stopping, "agreeing on the next epoch"))
+            session.run(
+                reporters,
+                stops=lambda: self.team.any(self._is_stopping, "agreeing on the next epoch"),
+                say=self._say,
+            )
             if saver is not None:
                 saver.save()
             result = self._finish(session, folder)

@@ -11,6 +11,7 @@ import torch
 from bench.hyscale import __main__ as hyscale
 from bench.hyscale.__main__ import CASES, FIGURE_11
 from bench.hyscale.batches import DegreeLaw, expected_counts, log_normal_law
+from bench.papers import machines
 from sagann.graph import Topology
 from sagann.machines import published_machine
 from sagann.sampling import NeighborSampler
@@ -108,3 +109,20 @@ def test_a_law_has_its_mean_and_its_top(mean: float, top_share: float, symmetric
         edges += taken * law.out_degree[at]
         left -= taken
     assert edges / mean == pytest.approx(top_share, rel=0.04)
+
+
+def test_machines_share_the_work_until_messages_between_them_take_longer(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert machines.main(["--batch-sizes", "8192"]) == 0
+    batches, whole = capsys.readouterr().out.split("The whole graph", 1)
+    assert "It stops to scale at 16 machines: messages." in batches
+    assert "It scales to 1,024 machines." in whole
+    alone, two = (
+        [float(cell) for cell in line.split("|")[4:9]]
+        for line in batches.splitlines()
+        if line[:4] in ("| 1 ", "| 2 ")
+    )
+    # One machine exchanges nothing; half of a batch has half of the work, and a little more.
+    assert alone[3:] == [0, 0]
+    assert all(0.5 <= half / one < 0.55 for half, one in zip(two[:3], alone[:3], strict=True))

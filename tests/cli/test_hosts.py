@@ -11,10 +11,16 @@ import shlex
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+import torch
 
+from bench.size.limit import Ended, Limit, drop_cached
+from sagann import save_graph
+from sagann.graph import Graph, Topology
+from sagann.graph.rmat import rmat_edges
 from tests.cli.conftest import Invoke
 from tests.cli.test_launch import OPTIONS, ended, history, start_by_hand, wait_for_epochs
 from tests.cli.test_process import DEADLINE_S, WITHIN_S
@@ -31,6 +37,8 @@ ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs/workers.md"
 TIMEOUT_S = 2
 "Seconds for which workers wait for one that does not answer."
+OWN_BYTES, BUDGET_BYTES = 320 << 20, 96 << 20
+"Memory of a worker without any data, and its budget."
 
 
 @pytest.fixture
@@ -79,8 +87,13 @@ def test_the_printed_command_trains_on_two_hosts_what_one_process_trains(
 
 @pytest.mark.parametrize(
     ("harm", "options"),
-    [(Host.cut, ()), pytest.param(Host.unplug, (), marks=pytest.mark.thorough), (Host.cut, ("--memory", "40MiB"))],
-    ids=["cut", "unplugged", "cut while streaming"],
+    [
+        (Host.cut, ()),
+        pytest.param(Host.unplug, (), marks=pytest.mark.thorough),
+        (Host.cut, ("--memory", "40MiB")),
+        (Host.cut, ("--model", "sage", "--sample", "5,3", "--batch-size", 16)),
+    ],
+    ids=["cut", "unplugged", "cut while streaming", "cut while sampling"],
 )
 def test_a_cable_that_is_pulled_ends_both_workers_in_time(
     pair: list[Host],
@@ -88,11 +101,11 @@ def test_a_cable_that_is_pulled_ends_both_workers_in_time(
     tmp_path: Path,
     warm: Warm,
     harm: Callable[[Host], None],
-    options: tuple[str, ...],
+    options: tuple[object, ...],
 ) -> None:
     folder, spill = tmp_path / "run", tmp_path / "spill"
     spill.mkdir()
-    options = (*options, "--spill", str(spill)) if options else ()
+    options = (*options, "--spill", str(spill)) if "--memory" in options else options
     patience = ("--worker-timeout", TIMEOUT_S)
     command = ("train", "--data", blocks, *OPTIONS, *options, *patience, "--epochs", 100000, "--out", folder)
     processes = start_by_hand(warm, commands=[command, command], hosts=pair)
@@ -109,3 +122,45 @@ def test_a_cable_that_is_pulled_ends_both_workers_in_time(
         assert "Traceback" not in err
     assert not os.listdir(spill)
     assert not list(folder.glob("spill*"))
+
+
+@pytest.mark.thorough
+def test_hosts_with_memory_for_half_of_the_graph_train_it(pair: list[Host], tmp_path: Path, invoke: Invoke) -> None:
+    half = large_graph(tmp_path / "graph") // 2
+    limit_bytes = OWN_BYTES + BUDGET_BYTES + half
+    assert limit_bytes < OWN_BYTES + 2 * half
+    words = ("train", "--data", tmp_path / "graph", "--model", "sage", "--hidden", 16, "--epochs", 2)
+    words += ("--sample", "10,5", "--batch-size", 256, "--device", "cpu")
+    drop_cached(tmp_path / "graph")
+
+    def train(rank: int) -> Ended:
+        place = {"RANK": rank, "WORLD_SIZE": 2, "MASTER_ADDR": pair[0].name, "MASTER_PORT": 29500}
+        options = ("--memory", f"{BUDGET_BYTES >> 20}MiB", "--spill", tmp_path / "spill", "--out", tmp_path / "run")
+        command = [*pair[rank].inside(tmp_path), sys.executable, "-m", "sagann", *map(str, (*words, *options))]
+        with Limit(f"sagann-{tmp_path.name}-{rank}", limit_bytes) as limit:
+            return limit.run(command, {name: str(value) for name, value in place.items()}, timeout_s=DEADLINE_S)
+
+    with ThreadPoolExecutor(2) as threads:
+        for found in threads.map(train, range(2)):
+            assert found.outcome == "ok", found.errors
+            assert found.kills == 0
+    alone = invoke(*words, "--out", tmp_path / "alone")
+    assert alone.code == 0, alone.err
+    losses = [[line["loss"] for line in history(tmp_path / run)] for run in ("run", "alone")]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+
+
+def large_graph(folder: Path) -> int:
+    """A graph with features of 400 MB; the bytes of its files."""
+    num_vertices, generator = 250_000, torch.Generator().manual_seed(0)
+    src, dst = rmat_edges(num_vertices, 2_000_000, seed=0)
+    is_trained = torch.arange(num_vertices) % 125 == 0
+    graph = Graph(
+        topology=Topology.from_coo(src=src, dst=dst, num_src=num_vertices),
+        features=torch.randn(num_vertices, 400, generator=generator),
+        labels=torch.randint(8, (num_vertices,), generator=generator),
+        num_classes=8,
+        splits={"train": is_trained, "val": is_trained.roll(1)},
+    )
+    save_graph(graph, folder)
+    return sum(path.stat().st_size for path in folder.iterdir())

@@ -126,6 +126,56 @@ def test_a_killed_worker_ends_the_run_which_resumes(
     assert history(folder)[:EPOCHS] == history(together)
 
 
+SAMPLED = ("--model", "sage", "--hidden", 8, "--sample", "5,3", "--batch-size", 16, "--device", "cpu")
+
+
+@pytest.mark.parametrize("signum", [signal.SIGKILL, pytest.param(signal.SIGSTOP, marks=pytest.mark.thorough)])
+def test_a_sampled_worker_that_is_lost_is_named_and_leaves_nothing(
+    signum: signal.Signals, blocks: Path, tmp_path: Path, warm: Warm
+) -> None:
+    folder = tmp_path / "lost"
+    arguments = ("train", "--data", blocks, *SAMPLED, "--epochs", 100000, "--workers", 2, "--worker-timeout", 2)
+    with warm.start(*arguments, "--out", folder, env=ENVIRONMENT) as process:
+        wait_for_epochs(folder, 4, process)
+        pids = workers_of(process)
+        # The sockets on which mini-batches are exchanged are connected, and listen no more.
+        assert all(listening([pid]) == {"127.0.0.1"} for pid in (process.pid, *pids))
+        os.kill(pids[1], signum)
+        out, err = process.communicate(timeout=DEADLINE_S)
+    assert (process.returncode, out) == (2, ""), err
+    named = (
+        "worker 1 of 2 was killed: SIGKILL"
+        if signum == signal.SIGKILL
+        else "worker 1 is gone: no answer within 2 s"
+    )
+    assert f"Error: {named}" in err
+    assert "--resume" in err
+    assert "Traceback" not in err
+    assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
+
+
+@pytest.mark.thorough
+def test_a_sampled_run_goes_on_with_any_number_of_workers(
+    blocks: Path, tmp_path: Path, warm: Warm, invoke: Invoke
+) -> None:
+    folder, alone = tmp_path / "run", tmp_path / "alone"
+    assert invoke("train", "--data", blocks, *SAMPLED, "--epochs", EPOCHS, "--out", alone).code == 0
+    command: tuple[object, ...] = ("train", "--data", blocks, *SAMPLED, "--out", folder)
+    for part, size in enumerate((3, 1, 4, 2), 1):
+        words = (*command, "--epochs", part * EPOCHS // 4)
+        if size == 1:
+            assert invoke(*words).code == 0
+        else:
+            assert [code for code, *_ in by_hand(warm, commands=[words] * size)] == [0] * size
+        command = ("train", "--resume", "--out", folder)
+    found, expected = history(folder), history(alone)
+    assert len(found) == EPOCHS
+    for mine, theirs in zip(found, expected, strict=True):
+        # A vertex that the shares of two workers reach has its edges at both.
+        assert mine.pop("num_edges") >= 0.9 * theirs.pop("num_edges")
+        assert mine == pytest.approx(theirs, rel=1e-5)
+
+
 @pytest.mark.thorough
 def test_torchrun_starts_the_same_run(together: Path, blocks: Path, tmp_path: Path) -> None:
     torchrun = (

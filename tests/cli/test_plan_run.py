@@ -378,3 +378,40 @@ def test_the_settings_of_a_run_that_learned_nothing_give_the_first_parts(tmp_pat
     assert ended.code == 0, ended.err
     assert "The run gives no cost model: the run has learned no cost model" in ended.err
     assert "parts begin with equal edges" in ended.err
+
+
+SEVERAL = ("--model", "gcn", "--hidden", "16", "--encoder", "linear", "--memory", "3MiB", "--devices")
+
+
+def test_devices_of_a_described_machine_are_planned_by_the_fastest_route(invoke: Invoke) -> None:
+    shown = invoke("plan", "--data", "demo", *SEVERAL, "4", "--machine", "p100x8", "--show", "steps").out
+    assert re.search(
+        r"Expected: \S+ s an epoch on 4 devices of two Xeon E5-2690 v4 and eight NVIDIA Tesla P100", shown
+    )
+    assert re.search(r"Route: \w+; slower: \w+ \S+ s, \w+ \S+ s\.", shown)
+    for link in ("device0.copy_in", "device3.copy_out"):
+        assert re.search(rf"^  {link}: \S+ \wiB$", shown, re.MULTILINE)
+    assert "share_grads 0: 0" in shown
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (("9", "--machine", "p100x8"), "the machine has not so many devices: 9 of 8"),
+        (("2", "--machine", "epyc-7763-a5000"), "the machine has not so many devices: 2 of 0"),
+        (("2",), "a number of devices is planned on a machine that is described, within a budget: 2"),
+        (
+            ("2", "--machine", "p100x8", "--sample", "5,5"),
+            "a number of devices is planned on a machine that is described",
+        ),
+    ],
+)
+def test_a_number_of_devices_that_cannot_be_planned_is_refused(
+    given: tuple[str, ...], expected: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sample = "--sample" in given
+    options = [*SEVERAL, *given]
+    if sample:
+        del options[options.index("--memory") : options.index("--memory") + 2]
+    assert main(["plan", "--data", "demo", *options]) == 2
+    assert expected in capsys.readouterr().err

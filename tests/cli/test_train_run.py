@@ -340,6 +340,11 @@ def test_an_accelerator_that_simulates_hardware_kernels(invoke: Invoke, blocks: 
     assert refused.code == 2
     assert "hardware kernels do not compute the model: GNN is no stack of GCN or of SAGE" in refused.err
     assert "hint: Take gcn or sage with --dropout 0" in refused.err
+    normed = train("refused", "--model", "sage", "--norm", "batch", "--devices", "host:1,accelerator:1")
+    assert "mini-batches are divided among devices" in normed.err
+    many = train("refused", "--model", "sage", "--devices", "host:1,accelerator:8000")
+    assert "accelerators have more cores than there are" in many.err
+    assert not (tmp_path / "refused").exists()
     trained = train("trained", "--model", "sage", "--dropout", "0")
     assert trained.code == 0, trained.err
     lines = [json.loads(line) for line in (tmp_path / "trained/metrics.jsonl").read_text().splitlines()]

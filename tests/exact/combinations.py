@@ -29,19 +29,23 @@ SOURCES: dict[str, dict[str, Any]] = {
 }
 PLACEMENTS: dict[str, dict[str, Any]] = {
     "one device": {},
+    "several devices": {"device": "cuda:0,cuda:1"},
     "workers": {"workers": 2},
     "hybrid": {"devices": "host,accelerator:1"},
 }
 
 _OF_GRAPHS = "Whole graphs are trained in batches, and a batch is what is in memory at a time."
-_SHARED = "Hybrid training shares mini-batches of vertices; of links, and within `--memory`, it is not built."
+_STREAMED = "Several devices share a streamed epoch (`--memory` without `--sample`)."
+_SHARED = "Hybrid training shares mini-batches (`--sample`)."
 
 
 def why_not(task: str, source: str, placement: str) -> str:
     """Why a combination is refused; empty where it trains."""
     if task == "whole graphs" and source != "all at once":
         return _OF_GRAPHS
-    if placement == "hybrid" and (task, source) != ("vertices", "`--sample`"):
+    if placement == "several devices" and source != "`--memory`":
+        return _STREAMED
+    if placement == "hybrid" and "--sample" not in source:
         return _SHARED
     return ""
 
@@ -86,7 +90,10 @@ def trained(task: str, source: str, placement: str, folder: Path, workers: Worke
     model = ModelConfig(model="sage", hidden=4, dropout=0.0)
     try:
         config = sagann.TrainConfig(
-            task=TASKS[task], epochs=2, device="cpu", spill=str(folder) if "memory" in given else None, **given
+            **{"device": "cpu", **given},
+            task=TASKS[task],
+            epochs=2,
+            spill=str(folder) if "memory" in given else None,
         )
         trainer = sagann.Trainer(model, graph_of(task), config, progress=False, workers=workers)
         return trainer.fit().history[-1].loss

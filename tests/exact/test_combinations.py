@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from tests.exact.combinations import PLACEMENTS, SOURCES, TASKS, table, trained, why_not
+from tests.runtime.device.several import simulate_devices
 from tests.runtime.workers.processes import run_driver
 
 README = Path(__file__).parents[2] / "README.md"
@@ -16,10 +17,13 @@ README = Path(__file__).parents[2] / "README.md"
 
 @pytest.mark.distributed
 @pytest.mark.slow
-def test_what_the_table_says_trains_and_the_rest_is_refused(tmp_path: Path) -> None:
+def test_what_the_table_says_trains_and_the_rest_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    simulate_devices(monkeypatch)
     found = {
         (*each, placement): trained(*each, placement, tmp_path)
-        for placement in ("one device", "hybrid")
+        for placement in ("one device", "several devices", "hybrid")
         for each in product(TASKS, SOURCES)
     }
     run_driver("combinations", tmp_path, package="tests.exact")
@@ -29,7 +33,7 @@ def test_what_the_table_says_trains_and_the_rest_is_refused(tmp_path: Path) -> N
         if why_not(task, source, placement):
             assert " is refused: " in str(outcome), (task, source, placement)
             continue
-        # A budget and workers change no number.
+        # A budget, devices and workers change no number.
         steps = source.removesuffix(" and `--memory`") if "sample" in source else "all at once"
         expected = found[task, steps, "one device"]
         assert isinstance(expected, float), expected

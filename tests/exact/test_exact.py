@@ -31,12 +31,14 @@ from tests.exact.cases import (
     why_not,
 )
 from tests.exact.worker_driver import SIZES, cases
+from tests.runtime.device.several import ring, simulate_devices
 from tests.runtime.workers.processes import run_driver
 
 _SAMPLED = {"sample": (-1, -1), "batch_size": 1000}
 WAYS: dict[str, dict[str, Any]] = {
     "in memory": {},
     "streamed": {"memory": "8KiB"},
+    "streamed, two devices": {"memory": "8KiB", "device": "cuda:0,cuda:1"},
     "sampled": _SAMPLED,
     "sampled, hot tier": {**_SAMPLED, "hot": "30%", "batches_ahead": 2},
 }
@@ -65,8 +67,9 @@ def expected(model: str, graph: str, mode: str) -> Numbers:
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("way", WAYS)
 def test_a_way_gives_the_numbers_of_the_naive_engine(
-    way: str, model: str, graph: str, mode: str, tmp_path: Path
+    way: str, model: str, graph: str, mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    simulate_devices(monkeypatch, lambda count: ring(count, count))
     if (reason := why_not(Case(way, model, graph, mode))) is not None:
         pytest.skip(reason)
     given = {**WAYS[way], "spill": str(tmp_path)} if "memory" in WAYS[way] else WAYS[way]

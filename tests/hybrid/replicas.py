@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sagann.hybrid.trainer import LossOf, Share
+from sagann.hybrid.synchronise import Synchroniser
+from sagann.hybrid.trainer import LossOf, Share, Weights, differentiated
 from sagann.nn import GNN, SAGE
 from sagann.runtime.loading import MiniBatch, MiniBatches
 from tests.train.runs import community_graph
@@ -53,3 +54,16 @@ def shares_of(*parts: int, seed: int = 3) -> list[Share]:
         batch = minibatches.load(minibatches.neighbor_sampler.sample(ids))
         shares.append(Share(batch=batch, weight=len(ids) / sum(parts), seed=seed, iteration="epoch 0, batch 0"))
     return shares
+
+
+def published(parameters: Sequence[Tensor]) -> Weights:
+    """Weights as they are, for a launch."""
+    return Synchroniser(parameters).publish()
+
+
+def expected_of(
+    loss_of: LossOf, parameters: Sequence[Tensor], share: Share
+) -> tuple[float, tuple[Tensor | None, ...]]:
+    """A share's part of the loss, and its gradient."""
+    loss, gradients = differentiated(loss_of, parameters, share)
+    return loss.item(), gradients

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
 
 from sagann.errors import LayerError, TrainerError
 from sagann.hybrid.cuda_trainer import CudaTrainer
-from sagann.hybrid.trainer import Found, LossOf, Share, propagate
+from sagann.hybrid.trainer import Exchange, Found, LossOf, Share, Weights
 from sagann.runtime.device.streams import Streams
 from sagann.runtime.loading import MiniBatch
 from tests.cuda import waits_refused
-from tests.hybrid.replicas import Replica, shares_of
+from tests.hybrid.replicas import Replica, expected_of, shares_of
 from tests.runtime.device.late_streams import LateStreams
 
 PLACES = [
@@ -27,20 +29,37 @@ PLACES = [
 ]
 
 
-def trainer_on(place: str, model: nn.Module, loss_of: LossOf, parameters: list[nn.Parameter]) -> CudaTrainer:
-    """A trainer with a copy of a model."""
-    if place == "simulated":
-        return CudaTrainer("cuda:0", model, loss_of, parameters, LateStreams())
-    device = torch.device(place)
-    return CudaTrainer(place, model.to(device), loss_of, parameters, Streams(device))
+class Trained:
+    """A trainer with a copy of a model, and the parameters that are trained on the host, which are published for each launch."""
 
+    def __init__(self, place: str, model: nn.Module, loss_of: LossOf, parameters: list[nn.Parameter]) -> None:
+        device = torch.device("cpu" if place == "simulated" else place)
+        self.streams: Any = LateStreams() if place == "simulated" else Streams(device)
+        name = "cuda:0" if place == "simulated" else place
+        self.trainer = CudaTrainer(name, model.to(device), loss_of, self.streams)
+        memory = self.streams.pinned(Exchange.layout(parameters).num_bytes)
+        self.parameters, self.published = parameters, Exchange(parameters, memory)
 
-def train(trainer: CudaTrainer, share: Share) -> Found:
-    sent = trainer.send(trainer.pack(share))
-    trainer.launch(sent)
-    found = trainer.finish()
-    trainer.release(sent)
-    return found
+    def sent(self, share: Share) -> Any:
+        return self.trainer.send((share, self.trainer._copies.pack(share.batch)))
+
+    def launch(self, sent: Any) -> None:
+        with torch.no_grad():
+            for memory, parameter in zip(self.published.tensors, self.parameters, strict=True):
+                memory.copy_(parameter)
+        self.trainer.launch(sent, Weights(memory=self.published.memory))
+
+    def finish(self) -> Found:
+        found = self.trainer.finish()
+        found.elapsed.seconds()
+        return found
+
+    def train(self, share: Share) -> Found:
+        sent = self.sent(share)
+        self.launch(sent)
+        found = self.finish()
+        self.trainer.release(sent)
+        return found
 
 
 @pytest.mark.parametrize("place", PLACES)
@@ -48,47 +67,50 @@ def test_it_finds_what_the_processor_finds_with_the_weights_of_each_launch(place
     model, loss_of = Replica()()
     copied, its_loss = Replica()()
     parameters = list(model.parameters())
-    trainer = trainer_on(place, copied, its_loss, parameters)
-    trainer.open()
+    trainer = Trained(place, copied, its_loss, parameters)
+    trainer.trainer.open()
     for share in [*shares_of(13, 7), *shares_of(20)]:
         with torch.no_grad():
             for parameter in parameters:
                 parameter.mul_(1.5)
-        found, expected = train(trainer, share), propagate(loss_of, parameters, share)
-        assert found.loss.item() == pytest.approx(expected.loss.item(), rel=1e-5)
-        assert found.loss.device.type == "cpu"
-        assert found.seconds > 0
-        for ours, theirs in zip(found.gradients, expected.gradients, strict=True):
+        found, (loss, gradients) = trainer.train(share), expected_of(loss_of, parameters, share)
+        assert found.numbers[0].item() == pytest.approx(loss, rel=1e-5)
+        assert found.numbers[1].item() == pytest.approx(
+            max(each.abs().max().item() for each in gradients), rel=1e-4
+        )
+        assert found.numbers.device.type == "cpu"
+        assert found.elapsed.seconds() > 0
+        for ours, theirs in zip(found.gradients, gradients, strict=True):
             torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-6)
-    trainer.close()
+    trainer.trainer.close()
 
 
 @pytest.mark.parametrize("place", PLACES)
 def test_shares_are_sent_ahead_and_dropped(place: str) -> None:
     model, loss_of = Replica()()
     copied, its_loss = Replica()()
-    trainer = trainer_on(place, copied, its_loss, list(model.parameters()))
+    trainer = Trained(place, copied, its_loss, list(model.parameters()))
     shares = shares_of(6, 5, 5, 4)
-    sent = [trainer.send(trainer.pack(share)) for share in shares]
-    expected = [propagate(loss_of, list(model.parameters()), share).loss.item() for share in shares]
+    sent = [trainer.sent(share) for share in shares]
+    expected = [expected_of(loss_of, list(model.parameters()), share)[0] for share in shares]
     losses = []
     for each in sent[:2]:
         trainer.launch(each)
-        losses.append(trainer.finish().loss.item())
+        losses.append(trainer.finish().numbers[0].item())
     # An epoch that is left early.
     trainer.launch(sent[2])
-    trainer.begin()
-    losses.append(train(trainer, shares[3]).loss.item())
+    trainer.trainer.begin()
+    losses.append(trainer.train(shares[3]).numbers[0].item())
     assert losses == pytest.approx([*expected[:2], expected[3]], rel=1e-5)
 
 
 @pytest.mark.parametrize("place", PLACES)
 def test_masks_depend_on_the_seed_of_the_share_alone_and_leave_the_generators(place: str) -> None:
     model, its_loss = Replica(dropout=0.5)()
-    trainer = trainer_on(place, model, its_loss, list(Replica()()[0].parameters()))
+    trainer = Trained(place, model, its_loss, list(Replica()()[0].parameters()))
     torch.manual_seed(5)
     before, on_device = torch.get_rng_state(), torch.cuda.get_rng_state() if place != "simulated" else None
-    losses = [train(trainer, shares_of(20, seed=seed)[0]).loss.item() for seed in (1, 2, 1)]
+    losses = [trainer.train(shares_of(20, seed=seed)[0]).numbers[0].item() for seed in (1, 2, 1)]
     assert losses[0] == losses[2] != losses[1]
     assert torch.equal(torch.get_rng_state(), before)
     if on_device is not None:
@@ -99,8 +121,8 @@ def test_a_parameter_without_gradient_has_none() -> None:
     model, loss_of = Replica()()
     first, *_ = model.parameters()
     first.requires_grad_(False)
-    trainer = trainer_on("simulated", model, loss_of, list(Replica()()[0].parameters()))
-    found = train(trainer, shares_of(20)[0])
+    trainer = Trained("simulated", model, loss_of, list(Replica()()[0].parameters()))
+    found = trainer.train(shares_of(20)[0])
     assert found.gradients[0] is None
     assert all(gradient is not None for gradient in found.gradients[1:])
 
@@ -112,26 +134,26 @@ def test_errors_of_pytorch_name_trainer_and_iteration_and_others_stay() -> None:
     def loss_of(batch: MiniBatch) -> Tensor:
         raise raised[0]
 
-    trainer = trainer_on("simulated", model, loss_of, list(model.parameters()))
+    trainer = Trained("simulated", model, loss_of, list(model.parameters()))
     with pytest.raises(
         TrainerError, match=r"trainer 'cuda:0' has failed while propagating epoch 0, batch 0.*Tried"
     ):
-        train(trainer, shares_of(20)[0])
+        trainer.train(shares_of(20)[0])
     raised[0] = LayerError("no such layer: 0 (in here)", hint="Write one.")
     with pytest.raises(LayerError, match="no such layer"):
-        train(trainer, shares_of(20)[0])
+        trainer.train(shares_of(20)[0])
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_the_host_waits_for_nothing_until_it_asks_for_the_gradient() -> None:
     model, its_loss = Replica(dropout=0.5)()
-    trainer = trainer_on("cuda:0", model, its_loss, list(Replica()()[0].parameters()))
+    trainer = Trained("cuda:0", model, its_loss, list(Replica()()[0].parameters()))
     shares = shares_of(13, 7)
     for share in shares:
-        train(trainer, share)
-    sent = [trainer.send(trainer.pack(share)) for share in shares]
+        trainer.train(share)
+    sent = [trainer.sent(share) for share in shares]
     torch.cuda.synchronize()
     with waits_refused():
         trainer.launch(sent[0])
-    assert trainer.finish().loss.isfinite()
+    assert trainer.finish().numbers[0].isfinite()

@@ -13,10 +13,10 @@ from torch import nn
 
 from sagann.errors import InputError, TrainerError
 from sagann.hybrid.process_trainer import ProcessTrainer, pickled
-from sagann.hybrid.trainer import Found, Share, propagate
+from sagann.hybrid.trainer import Found, Share
 from sagann.kernels.seeds import seeded
 from tests.hybrid.processes import is_running
-from tests.hybrid.replicas import Replica, shares_of
+from tests.hybrid.replicas import Replica, expected_of, published, shares_of
 
 PARAMETERS = tuple(Replica()()[0].parameters())
 
@@ -46,7 +46,7 @@ def doomed() -> Iterator[ProcessTrainer]:
 
 def train(trainer: ProcessTrainer, share: Share) -> Found:
     sent = trainer.send(share)
-    trainer.launch(sent)
+    trainer.launch(sent, published(PARAMETERS))
     found = trainer.finish()
     trainer.release(sent)
     return found
@@ -60,15 +60,15 @@ def test_a_process_finds_what_this_process_finds_with_the_weights_of_each_launch
                 parameter.copy_(of_trained.mul_(1.5))
         found = train(trainer, share)
         with seeded(share.seed, torch.device("cpu")):
-            expected = propagate(loss_of, list(model.parameters()), share)
-        assert found.loss.item() == pytest.approx(expected.loss.item(), rel=1e-6)
-        assert found.seconds > 0
-        for ours, theirs in zip(found.gradients, expected.gradients, strict=True):
+            loss, gradients = expected_of(loss_of, list(model.parameters()), share)
+        assert found.numbers[0].item() == pytest.approx(loss, rel=1e-6)
+        assert found.elapsed.seconds() > 0
+        for ours, theirs in zip(found.gradients, gradients, strict=True):
             torch.testing.assert_close(ours, theirs)
 
 
 def test_masks_depend_on_the_seed_of_the_share_alone(trainer: ProcessTrainer) -> None:
-    losses = [train(trainer, shares_of(20, seed=seed)[0]).loss.item() for seed in (1, 2, 1)]
+    losses = [train(trainer, shares_of(20, seed=seed)[0]).numbers[0].item() for seed in (1, 2, 1)]
     assert losses[0] == losses[2] != losses[1]
 
 
@@ -103,7 +103,7 @@ def test_a_process_that_is_stopped_is_no_hang_and_one_that_is_killed_is_named(do
     with pytest.raises(TrainerError, match=r"does not answer.*within 0.5 s while propagating epoch 0, batch 0"):
         train(doomed, slow)
     doomed._most_wait_s = 60
-    doomed.launch(doomed.send(slow))
+    doomed.launch(doomed.send(slow), published(PARAMETERS))
     os.kill(doomed.pid, signal.SIGKILL)
     with pytest.raises(TrainerError, match=r"is gone.*ended by SIGKILL while propagating epoch 0, batch 0"):
         doomed.finish()

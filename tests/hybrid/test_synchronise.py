@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import gc
+import math
 import os
 import time
-from contextlib import nullcontext
 from dataclasses import replace
 from multiprocessing import Pipe
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor, nn
 
 from sagann.errors import TrainerError
 from sagann.graph import demo_graph
@@ -20,60 +21,69 @@ from sagann.hybrid.assignment import Assignment, Threads
 from sagann.hybrid.manager import Manager
 from sagann.hybrid.served import SharedPiece, received
 from sagann.hybrid.shared_batches import Iteration, SharedBatches, filling_ahead
-from sagann.hybrid.synchronise import synchronised
-from sagann.hybrid.trainer import Found, propagate
+from sagann.hybrid.synchronise import Synchroniser, require_finite
+from sagann.hybrid.trainer import Elapsed, Exchange, Found, HostTrainer
 from sagann.runtime.loading import MiniBatches
 from tests.hybrid.replicas import Replica, shares_of
+from tests.runtime.device.late_streams import LateStreams
 
 
-def found_of(*parts: int) -> tuple[dict[str, Found], list[torch.nn.Parameter]]:
+def found_of(*parts: int, streams: LateStreams | None = None) -> tuple[Tensor, list[nn.Parameter]]:
+    """The loss of a mini-batch, of which the first trainer has the weights, and the parameters, with their gradient."""
     model, loss_of = Replica()()
     model.double()
     parameters = list(model.parameters())
-    found = {}
-    for number, share in enumerate(shares_of(*parts)):
-        batch = share.batch.mapped(lambda array: array.double() if array.dtype == torch.float32 else array)
-        found[f"trainer{number}"] = propagate(loss_of, parameters, replace(share, batch=batch))
-    return found, parameters
-
-
-@pytest.mark.parametrize("parts", [(4, 16), (7, 4, 9)])
-def test_shares_of_any_size_give_the_whole_gradient(parts: tuple[int, ...]) -> None:
-    whole, parameters = found_of(20)
-    expected = synchronised(whole, parameters, "it")
-    expected.backward()
-    gradients = [parameter.grad for parameter in parameters]
-    found, parameters = found_of(*parts)
-    loss = synchronised(found, parameters, "it")
+    synchroniser = Synchroniser(parameters, streams)  # type: ignore[arg-type]
+    shares = [
+        replace(
+            share, batch=share.batch.mapped(lambda array: array.double() if array.dtype == torch.float32 else array)
+        )
+        for share in shares_of(*parts)
+    ]
+    loss = loss_of(shares[0].batch) * shares[0].weight
     loss.backward()
+    loss, weights = loss.detach(), synchroniser.publish()
+    for number, share in enumerate(shares[1:]):
+        copied, its_loss = Replica()()
+        memory = torch.empty_like(weights.memory) if number else synchroniser.pinned()
+        trainer = HostTrainer(copied.double(), its_loss, synchroniser.weights, memory)
+        trainer.launch(share, weights)
+        loss = synchroniser.add(f"trainer{number}", trainer.finish(), loss)
+    return loss, parameters
+
+
+@pytest.mark.parametrize("place", ["processor", "device"])
+@pytest.mark.parametrize("parts", [(4, 16), (7, 4, 9), (3, 5, 6, 6)])
+def test_shares_of_any_size_give_the_whole_gradient(parts: tuple[int, ...], place: str) -> None:
+    expected, of_whole = found_of(20)
+    loss, parameters = found_of(*parts, streams=LateStreams() if place == "device" else None)
     assert loss.item() == pytest.approx(expected.item(), rel=1e-12)
-    for parameter, gradient in zip(parameters, gradients, strict=True):
-        torch.testing.assert_close(parameter.grad, gradient, rtol=1e-11, atol=1e-13)
+    for parameter, whole in zip(parameters, of_whole, strict=True):
+        torch.testing.assert_close(parameter.grad, whole.grad, rtol=1e-11, atol=1e-13)
 
 
-def test_a_loss_of_none_of_the_parameters_has_no_gradient() -> None:
-    found = {"host": Found(loss=torch.tensor(2.0), gradients=(None,), seconds=0.0)}
-    loss = synchronised(found, [torch.zeros(3, requires_grad=True)], "it")
-    assert not loss.requires_grad
-
-
-def test_a_parameter_without_gradient_keeps_none() -> None:
-    used, unused = torch.zeros(2, requires_grad=True), torch.zeros(3, requires_grad=True)
-    found = {"host": Found(loss=torch.tensor(2.0), gradients=(torch.ones(2), None), seconds=0.0)}
-    (3 * synchronised(found, [used, unused], "it")).backward()
+def test_a_parameter_without_gradient_keeps_none_and_one_of_others_alone_gets_theirs() -> None:
+    used, unused, first = (torch.zeros(2, requires_grad=True) for _ in range(3))
+    first.grad = torch.ones(2)
+    parameters = [used, unused, first]
+    there = Exchange(parameters, torch.empty(Exchange.layout(parameters).num_bytes, dtype=torch.uint8))
+    gradients = there.write(torch.tensor(2.0), [torch.full((2,), 3.0), None, torch.ones(2)])
+    found = Found(numbers=there.numbers, elapsed=Elapsed(), gradients=gradients, memory=there.memory)
+    assert Synchroniser(parameters).add("host", found, torch.tensor(1.0)).item() == 3.0
+    assert found.numbers.tolist() == [2.0, 3.0]
     assert torch.equal(used.grad, torch.full((2,), 3.0))
     assert unused.grad is None
+    assert torch.equal(first.grad, torch.full((2,), 2.0))
 
 
-@pytest.mark.parametrize("loss", [float("nan"), 1.0])
-def test_numbers_that_are_not_finite_name_their_trainer(loss: float) -> None:
-    parameter = torch.zeros(2, requires_grad=True)
-    good = Found(loss=torch.tensor(1.0), gradients=(torch.ones(2),), seconds=0.0)
-    bad = Found(loss=torch.tensor(loss), gradients=(torch.full((2,), float("inf")),), seconds=0.0)
+@pytest.mark.parametrize("bad", [(math.nan, math.nan), (1.0, math.inf)])
+def test_numbers_that_are_not_finite_name_their_trainer(bad: tuple[float, float]) -> None:
+    good = (1.0, 0.5)
     with pytest.raises(TrainerError, match=r"trainer 'accelerator0' gave numbers.*epoch 2, batch 7"):
-        synchronised({"host": good, "accelerator0": bad}, [parameter], "epoch 2, batch 7")
+        require_finite({"host": good, "accelerator0": bad}, "epoch 2, batch 7")
     # If all have diverged, so has the run.
-    assert not torch.isfinite(synchronised({"host": bad, "accelerator0": bad}, [parameter], "it")) or loss == 1.0
+    require_finite({"host": bad, "accelerator0": bad}, "it")
+    require_finite({"host": good, "accelerator0": good}, "it")
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="this system does not list descriptors")
@@ -99,9 +109,9 @@ STAGE_S = 0.02
 class Slow(SharedBatches):
     """Sampling and loading sleep, so that they take no core."""
 
-    def sample(self, iteration: Iteration, name: str, ids: Any) -> None:
+    def sample(self, iteration: Iteration, name: str, seeds: Any, own: slice) -> None:
         time.sleep(STAGE_S)
-        iteration.sampled[name] = ids
+        iteration.sampled[name] = seeds
 
     def load(self, iteration: Iteration, name: str) -> None:
         time.sleep(STAGE_S)
@@ -112,7 +122,6 @@ class Accelerator:
     """Takes what it is sent."""
 
     divides_blocks = True
-    making_rows = staticmethod(nullcontext)
 
     def begin(self) -> None:
         pass

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from sagann.kernels.row_gather import NOWHERE, RowSources, gather_naive, gather_rows, shift_of
+from sagann.kernels.row_gather import NOWHERE, PADDING, RowSources, gather_naive, gather_rows, shift_of
 
 NUM_ROWS = 40
 interpreted = pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") != "1", reason="needs Triton's interpreter")
@@ -96,6 +96,36 @@ def test_rows_that_lie_nowhere_are_left_alone() -> None:
         assert torch.equal(out[1::3], features[1::3])
         assert torch.equal(out[2::3], features[2::3])
         assert bool((out[0::3] == -1.0).all())
+
+
+@interpreted
+@pytest.mark.parametrize("width", [3, 200])
+@pytest.mark.parametrize("has_places", [True, False])
+def test_ids_of_no_row_give_zeros_and_rows_are_counted_by_source(has_places: bool, width: int) -> None:
+    gpu = pytest.importorskip("sagann.kernels.row_gather.gpu")
+    features = features_of(width, torch.float32)
+    if has_places:
+        # A third of the rows lies nowhere.
+        sources, expected = (
+            sources_of(features, [row % 3 - 1 for row in range(NUM_ROWS)], torch.int32),
+            [4, 1, 2, 1],
+        )
+    else:
+        sources = RowSources([bytes_of(features)], None, shift_of(NUM_ROWS), device=torch.device("cpu"))
+        expected = [4, 0, 4]
+    ids = torch.tensor([3, PADDING, 1, NUM_ROWS, 2, 2**40, -2, PADDING, 4, -(2**40)])
+    for gather in (gpu.gather_rows, gather_naive, gather_rows):
+        counts = sources.new_counts()
+        for _ in range(2):
+            out = torch.full((len(ids), width), 7.0)
+            gather(sources, ids, bytes_of(out), counts)
+        assert counts.sum(0)[: len(expected)].tolist() == [2 * count for count in expected]
+        assert int(counts.sum()) == 2 * sum(expected)
+        is_row = (ids >= 0) & (ids < NUM_ROWS)
+        assert bool((out[~is_row] == 0).all())
+        wanted = features[ids[is_row]]
+        wanted[0] = 7.0 if has_places else wanted[0]
+        assert torch.equal(out[is_row], wanted)
 
 
 @interpreted

@@ -16,13 +16,14 @@ ACCELERATORS = {
     "xeon-e5-2690-p100": 4,
     "96-vcpu-t4": 8,
 }
+LINKED = "p100x8"
 
 
 def test_names_are_those_of_the_files() -> None:
-    assert set(NAMES) == ACCELERATORS.keys()
+    assert set(NAMES) == {*ACCELERATORS, LINKED}
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", ACCELERATORS)
 def test_a_machine_has_its_accelerators(name: str) -> None:
     machine = published_machine(name)
     assert list(machine.devices) == [f"accelerator{number}" for number in range(ACCELERATORS[name])]

@@ -139,18 +139,25 @@ def test_a_seed_that_does_not_fit_is_refused(
         kernels_of(predictor, batch)
 
 
-def test_circuits_need_the_extra_and_a_short_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_circuits_need_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     predictor, batch = case("gcn", num_seeds=1)
-    monkeypatch.setattr(fpga, "_MOST_CYCLES", 100)
-    with monkeypatch.context() as there:
-        there.setattr(fpga, "find_spec", lambda name: object())
-        with pytest.raises(
-            InputError, match=r"circuits are simulated for a short time: 1 seeds take [\d,]+ cycles"
-        ):
-            kernels_of(predictor, batch, "rtl")
     monkeypatch.setattr(fpga, "find_spec", lambda name: None)
     with pytest.raises(MissingDependencyError, match=r"amaranth cannot be imported.*'sagann\[hardware\]'"):
         kernels_of(predictor, batch, "rtl")
+
+
+@pytest.mark.parametrize(
+    ("sharing", "said"), [("static", r"a share of 5 seeds takes [\d,]+ cycles"), ("joint", "a share of 10 seeds")]
+)
+def test_circuits_are_refused_by_the_largest_share_before_anything_starts(
+    sharing: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fpga, "find_spec", lambda name: object())
+    given: dict[str, Any] = {**OPTIONS, "devices": "host:1,accelerator:fpga:rtl", "sharing": sharing}
+    model = ModelConfig(model="gcn", hidden=4, dropout=0.0)
+    monkeypatch.setattr(fpga, "_MOST_CYCLES", 100)
+    with pytest.raises(InputError, match=rf"circuits are simulated for a short time: {said}"):
+        trainer_of(model, **given)
 
 
 OPTIONS: dict[str, Any] = {"sample": (4, 3), "batch_size": 10, "epochs": 4, "weights": "last"}
@@ -201,14 +208,13 @@ def test_seeds_go_to_the_faster_hardware_however_long_it_is_simulated() -> None:
 
 
 def test_sparse_features_are_refused_before_anything_starts() -> None:
-    trainer = trainer_of(
-        ModelConfig(model="sage", hidden=8, dropout=0.0),
-        sparse_graph(),
-        devices="host:1,accelerator:fpga",
-        **OPTIONS,
-    )
     with pytest.raises(InputError, match="its features are no dense float32"):
-        trainer.fit()
+        trainer_of(
+            ModelConfig(model="sage", hidden=8, dropout=0.0),
+            sparse_graph(),
+            devices="host:1,accelerator:fpga",
+            **OPTIONS,
+        )
 
 
 @pytest.mark.slow

@@ -467,7 +467,6 @@ def test_an_own_loss_and_own_metrics_get_a_row_for_each_true_link() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"sample": (3, 3), "devices": "host:1,accelerator:1"}, "devices is refused.*None where links are learned"),
         (
             {"memory": "1GiB", "profile": True},
             "profile is refused.*False where links are learned and sample is not set",
@@ -558,7 +557,7 @@ def test_a_hot_tier_holds_the_rows_that_batches_of_links_read_most() -> None:
     sampled: dict[str, Any] = {"epochs": 1, "sample": (3, 3), "batch_size": 30}
     config = ModelConfig(model="sage", hidden=8, dropout=0.0)
     trainer = trainer_of(config, graph, **sampled, hot="10%", cache="static")
-    store = trainer._session().source._store
+    (store,) = trainer._session().source._stores
     assert isinstance(store, TieredFeatures)
     # Both ends of a positive and of a negative link, of which there are 30 each in a batch.
     seeds = torch.ones(graph.num_vertices, dtype=torch.bool)

@@ -14,7 +14,16 @@ from torch.utils._pytree import tree_leaves
 from sagann.errors import InputError
 from sagann.nn import ModelConfig
 from sagann.train import TrainConfig, Trainer, load_run
-from sagann.train.metrics import KINDS, Rows, check_own_metrics, compute_metrics, finite, measure_own
+from sagann.train.losses import default_loss
+from sagann.train.metrics import (
+    KINDS,
+    Rows,
+    check_own_metrics,
+    compute_metrics,
+    finite,
+    measure_own,
+    quick_metrics,
+)
 from sagann.train.resources import reproducible
 from tests.train.runs import community_graph, predictor_of, seeded_model, values_graph
 
@@ -284,6 +293,23 @@ def test_objects_get_slabs_and_functions_all_rows(monkeypatch: pytest.MonkeyPatc
 def test_what_is_no_metric_is_refused(metrics: Any, message: str) -> None:
     with pytest.raises(InputError, match=message):
         check_own_metrics(metrics, where="here")
+
+
+@pytest.mark.parametrize("at_once", [1 << 20, 12])
+@pytest.mark.parametrize("task", ["classification", "multi-label", "regression"])
+def test_quick_metrics_are_those_of_the_host(task: str, at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sagann.train.metrics.CHECKED_AT_ONCE", at_once)
+    outputs, rows = torch.randn(40, 3), torch.arange(3, 36)
+    answers = {
+        "classification": torch.randint(3, (33,)),
+        "multi-label": torch.randint(2, (33, 3), dtype=torch.uint8),
+        "regression": torch.randn(33, 3),
+    }[task]
+    names, loss = ("loss", KINDS[task].quick), default_loss(task)
+    expected = compute_metrics(outputs, answers, task=task, loss=loss, names=names, rows=rows)
+    found = quick_metrics(outputs, answers, task=task, loss=loss, rows=rows)
+    assert {name: float(value) for name, value in found.items()} == pytest.approx(expected, rel=1e-12)
+    assert all(value.dtype == torch.float64 for value in found.values())
 
 
 class Synced:

@@ -138,8 +138,8 @@ def test_the_hottest_by_the_score_are_hot(score: str, is_on_device: bool, monkey
     monkeypatch.setattr("sagann.train.tiers._beside_budget", lambda device, config: SimulatedDevices())
     graph = community_graph()
     config = config_of(hot="20%", score=score, batch_size=16)
-    device, order = torch.device("cpu") if is_on_device else None, hottest_rows(graph, config)
-    store: Any = with_hot_tier(graph, "20%", config, order, say=lambda text: None, device=device).features
+    devices, order = [torch.device("cpu")] * is_on_device, hottest_rows(graph, config)
+    store: Any = with_hot_tier(graph, "20%", config, order, say=lambda text: None, devices=devices).features
     assert isinstance(store, DeviceFeatures if is_on_device else TieredFeatures)
     store.rows(hottest(score_vertices(graph, score, fanouts=(4, 3), batch_size=16))[:18])
     assert (store.num_hot_rows, store.traffic().cold.rows) == (18, 0)
@@ -151,7 +151,7 @@ def test_a_hot_tier_on_the_device_leaves_room_for_the_budget(monkeypatch: pytest
     config = config_of(hot="2KiB", memory="299MiB", batch_size=16)
     graph = replace(community_graph(), features=torch.zeros(90, 8000))
     with pytest.raises(InputError, match=r"the work does not fit the memory of cuda:0: .*, 1.0 MiB are free"):
-        with_hot_tier(graph, "2MiB", config, torch.arange(90), say=print, device=torch.device("cuda", 0))
+        with_hot_tier(graph, "2MiB", config, torch.arange(90), say=print, devices=[torch.device("cuda", 0)])
 
 
 def batches_of(batch_size: int, threads: int = 1) -> MiniBatches:

@@ -18,6 +18,7 @@ from sagann.kernels.edge.function import BINARY, REDUCTIONS, UNARY, EdgeFunction
 from sagann.kernels.edge.pass_edges import Edges, PassEdges
 from sagann.kernels.edge.random import random_rows
 from sagann.kernels.naive import HALF, by_source
+from sagann.kernels.seeds import Seed
 
 _LOGICAL: dict[str, Any] = {"not": torch.logical_not, "and": torch.logical_and, "or": torch.logical_or}
 # The language names its ops as PyTorch does.
@@ -31,7 +32,7 @@ def run(
     edges: Edges,
     arrays: Mapping[str, Tensor],
     *,
-    seed: int = 0,
+    seed: Seed = 0,
     into: Sequence[Tensor] | None = None,
     edge_offset: int = 0,
 ) -> tuple[Tensor, ...]:
@@ -84,7 +85,7 @@ def run(
 
 
 def _results(
-    function: EdgeFunction, topology: Topology, arrays: Mapping[str, Tensor], seed: int, edge_offset: int
+    function: EdgeFunction, topology: Topology, arrays: Mapping[str, Tensor], seed: Seed, edge_offset: int
 ) -> list[tuple[Tensor, ...]]:
     """The results of these edges, by output. Extrema name their edges by position."""
     num_edges = topology.num_edges
@@ -107,7 +108,7 @@ def _results(
 
 
 def evaluate(
-    function: EdgeFunction, rows: Mapping[str, Tensor], *, edge_ids: Tensor | None = None, seed: int = 0
+    function: EdgeFunction, rows: Mapping[str, Tensor], *, edge_ids: Tensor | None = None, seed: Seed = 0
 ) -> dict[str, Tensor]:
     """Every value of the function, [num_edges, ...] each; parameters and constants may have 1 row instead.
 
@@ -132,7 +133,7 @@ def _aligned(value: Tensor, op: Op) -> Tensor:
     return value.reshape(value.shape[0], *(1,) * missing, *value.shape[1:]) if missing > 0 else value
 
 
-def _apply(op: Op, args: list[Any], edge_ids: Tensor | None, seed: int, values: Mapping[str, Tensor]) -> Tensor:
+def _apply(op: Op, args: list[Any], edge_ids: Tensor | None, seed: Seed, values: Mapping[str, Tensor]) -> Tensor:
     name, attrs = op.op, op.attrs
     if name in UNARY or name == "where":
         return _FUNCTIONS[name](*args)

@@ -15,6 +15,8 @@ import math
 import torch
 from torch import Tensor
 
+from sagann.kernels.seeds import Seed
+
 MASK = 0xFFFFFFFF
 # Odd constants, so that multiplication is a permutation of the 32-bit integers.
 EDGE_STEP, FEATURE_STEP, SALT_STEP = 0x9E3779B1, 0x85EBCA77, 0xC2B2AE3D
@@ -32,7 +34,7 @@ def scale(p: float) -> float:
     return 1 / (1 - p) if p < 1 else 0.0
 
 
-def random_rows(ids: Tensor, shape: tuple[int, ...], p: float, salt: int, seed: int, dtype: torch.dtype) -> Tensor:
+def random_rows(ids: Tensor, shape: tuple[int, ...], p: float, salt: int, seed: Seed, dtype: torch.dtype) -> Tensor:
     """Draw 0 with probability ``p``, else 1 / (1 - p), for ids of edges or of vertices: [num_rows, *shape].
 
     ``salt`` is the number of the random op within its function, so that two ops draw different numbers. ``seed`` is the call's,

@@ -23,6 +23,7 @@ from sagann.graph.rows import id_dtype
 from sagann.graph.topology import Topology
 from sagann.kernels.edge.function import EdgeFunction
 from sagann.kernels.edge.pass_edges import Edges, grouped, num_groups, used_rows
+from sagann.kernels.seeds import Seed
 
 Run = Callable[..., tuple[Tensor, ...]]
 "The ``run`` of a dialect, with the arguments of :func:`sagann.kernels.edge.naive.run`."
@@ -73,7 +74,7 @@ class GatherState:
             assert [(tuple(result.shape), result.dtype) for result in self._results] == self._forms()
 
     def accumulate(
-        self, run: Run, edges: Edges, arrays: Mapping[str, Tensor], *, seed: int = 0, edge_offset: int = 0
+        self, run: Run, edges: Edges, arrays: Mapping[str, Tensor], *, seed: Seed = 0, edge_offset: int = 0
     ) -> tuple[Tensor, ...]:
         """Add the edges of a chunk, of which the first one has the id ``edge_offset``, by a dialect's ``run``; returns the chunk's "edge" outputs."""
         function, groups = self.function, num_groups(edges, self.function.at)

@@ -26,7 +26,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sagann.kernels.edge.random import random_rows
-from sagann.kernels.seeds import drawn_seed
+from sagann.kernels.seeds import Seed, drawn_seed
 
 if TYPE_CHECKING:
     from sagann.kernels.feature_rows import FeatureRows
@@ -39,8 +39,8 @@ class Mask:
     """The values that a dropout keeps."""
 
     p: float
-    seed: int
-    "Seed of the dropout, from 0 to 2**31 - 1."
+    seed: Seed
+    "Seed of the dropout."
     first: int = 0
     "Id of the first row. The next rows have the next ids."
     ids: Tensor | None = None
@@ -64,7 +64,7 @@ class _Part(NamedTuple):
 
     vertices: slice | Tensor
     "Vertices whose rows they are: an interval, or ids, of which each tensor has rows of the first ones."
-    seeds: Sequence[int] | None = None
+    seeds: Sequence[Seed] | None = None
     "Seeds of the model's dropouts, in order; None where each dropout draws its seed."
     first_value: int = 0
 
@@ -75,7 +75,7 @@ _PART: ContextVar[_Part | None] = ContextVar("part", default=None)
 
 @contextmanager
 def rows_of(
-    vertices: slice | Tensor, seeds: Sequence[int] | None = None, *, first_value: int = 0
+    vertices: slice | Tensor, seeds: Sequence[Seed] | None = None, *, first_value: int = 0
 ) -> Iterator[None]:
     """Inside the ``with`` block, dropouts drop rows of these vertices: an interval, or ids, int64.
 

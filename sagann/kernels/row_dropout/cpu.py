@@ -116,5 +116,11 @@ def drop_rows(x: Tensor, out: Tensor, width: int, mask: Mask) -> None:
     scale = np.float64(random.scale(mask.p)).view(np.int64)
     arguments = [num_items, len(x), rows_per_item, width, x.data_ptr(), out.data_ptr(), x.element_size()]
     ids = None if mask.ids is None else mask.ids_of(x).contiguous()
-    arguments += [mask.first, mask.seed, random.threshold(mask.p), int(scale), 0 if ids is None else ids.data_ptr()]
+    arguments += [
+        mask.first,
+        int(mask.seed),
+        random.threshold(mask.p),
+        int(scale),
+        0 if ids is None else ids.data_ptr(),
+    ]
     launch(int(_drop_rows.address or 0), arguments, num_items=num_items)

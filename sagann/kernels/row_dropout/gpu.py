@@ -16,6 +16,7 @@ from torch import Tensor
 
 from sagann.kernels.edge import random
 from sagann.kernels.edge.gpu import device
+from sagann.kernels.seeds import device_seed
 
 if TYPE_CHECKING:
     from sagann.kernels.row_dropout import Mask
@@ -24,7 +25,7 @@ TILE = 1024
 "Values of a program."
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["p_seed"])
 def _drop_tile(
     p_x,
     p_out,
@@ -32,7 +33,7 @@ def _drop_tile(
     num_values,
     width,
     first,
-    seed,
+    p_seed,
     threshold: tl.constexpr,
     scale: tl.constexpr,
     tile: tl.constexpr,
@@ -45,7 +46,7 @@ def _drop_tile(
         row = tl.load(p_ids + o_value // width, mask=m_value, other=0)
     else:
         row = first.to(tl.int64) + o_value // width
-    factor = device.draw(row, o_value % width, seed, 0, threshold, scale, b_x.dtype)
+    factor = device.draw(row, o_value % width, tl.load(p_seed), 0, threshold, scale, b_x.dtype)
     tl.store(p_out + o_value, b_x * factor, mask=m_value)
 
 
@@ -55,5 +56,5 @@ def drop_rows(x: Tensor, out: Tensor, width: int, mask: Mask) -> None:
     grid = (triton.cdiv(x.numel(), TILE),)
     # Without ids any pointer does.
     ids = x if mask.ids is None else mask.ids_of(x)
-    of_rows = (mask.first, mask.seed, threshold, scale)
+    of_rows = (mask.first, device_seed(mask.seed, x.device), threshold, scale)
     _drop_tile[grid](x, out, ids, x.numel(), width, *of_rows, tile=TILE, has_ids=mask.ids is not None)

@@ -26,6 +26,7 @@ import triton.language as tl
 from torch import Tensor
 
 from sagann.kernels.edge.gpu.layout import power_of_two
+from sagann.kernels.row_gather import DEALT_BITS
 
 if TYPE_CHECKING:
     from sagann.kernels.row_gather import RowSources
@@ -39,13 +40,15 @@ WORDS = 512
 _WORDS = {4: torch.int32, 2: torch.int16, 1: torch.int8}
 
 
-@triton.jit(do_not_specialize=["num_ids", "shift"])
+@triton.jit(do_not_specialize=["num_ids", "num_rows", "shift"])
 def copy_rows(
     p_ids,
     p_places,
     p_addresses,
     p_out,
+    p_counts,
     num_ids,
+    num_rows,
     width,
     span,
     shift,
@@ -53,17 +56,39 @@ def copy_rows(
     tile: tl.constexpr,
     line: tl.constexpr,
     word_bytes: tl.constexpr,
+    num_banks: tl.constexpr,
+    num_counts: tl.constexpr,
+    num_dealt: tl.constexpr,
+    dealt_bits: tl.constexpr,
 ):
     o_row = tl.program_id(0).to(tl.int64) * rows + tl.arange(0, rows)
     m_row = o_row < num_ids
-    row = tl.load(p_ids + o_row, mask=m_row, other=0).to(tl.int64)
+    row = tl.load(p_ids + o_row, mask=m_row, other=-1).to(tl.int64)
+    m_known = (row >= 0) & (row < num_rows)
     if p_places is None:
-        place = tl.where(m_row, row, -1)
+        place = row
+        if num_dealt > 1:
+            block = row >> dealt_bits
+            place = (
+                ((block % num_dealt) << shift)
+                | ((block // num_dealt) << dealt_bits)
+                | (row & ((1 << dealt_bits) - 1))
+            )
+        place = tl.where(m_known, place, -1)
     else:
-        place = tl.load(p_places + row, mask=m_row, other=-1).to(tl.int64)
-    m_row = place >= 0
-    source = tl.where(m_row, place >> shift, 0)
-    position = tl.where(m_row, place - (source << shift), 0)
+        place = tl.load(p_places + row, mask=m_known, other=-1).to(tl.int64)
+    m_here = place >= 0
+    source = tl.where(m_here, place >> shift, 0)
+    if p_counts is not None:
+        # Padding is in no column.
+        column = tl.where(m_here, source + 2, tl.where(m_known, 1, tl.where(row == -1, -1, 0)))
+        o_count = tl.arange(0, num_counts)
+        b_count = tl.sum((column[:, None] == o_count[None, :]).to(tl.int64), 0)
+        p_bank = p_counts + tl.program_id(0) % num_banks * num_counts
+        tl.atomic_add(p_bank + o_count, b_count, mask=b_count > 0, sem="relaxed")
+    position = tl.where(m_here, place - (source << shift), 0)
+    # Rows that lie nowhere are left alone.
+    m_row &= m_here | (m_known == 0)
     address = tl.load(p_addresses + source) + position * (width * word_bytes)
     # Words from the beginning of a line to that of the row.
     lead = (address & (line * word_bytes - 1)) // word_bytes
@@ -71,11 +96,11 @@ def copy_rows(
     for first in range(0, span, tile):
         o_word = (first + tl.arange(0, tile)).to(tl.int64)[None, :] - lead[:, None]
         m_word = m_row[:, None] & (o_word >= 0) & (o_word < width)
-        b_word = tl.load(p_row[:, None] + o_word, mask=m_word)
+        b_word = tl.load(p_row[:, None] + o_word, mask=m_word & m_here[:, None], other=0)
         tl.store(p_out + (o_row * width)[:, None] + o_word, b_word, mask=m_word)
 
 
-def gather_rows(sources: RowSources, ids: Tensor, out: Tensor) -> None:
+def gather_rows(sources: RowSources, ids: Tensor, out: Tensor, counts: Tensor | None = None) -> None:
     """See :func:`sagann.kernels.row_gather.gather_rows`. Work is queued on the current stream of the device that reads."""
     if not out.numel():
         return
@@ -94,7 +119,9 @@ def gather_rows(sources: RowSources, ids: Tensor, out: Tensor) -> None:
             sources.places,
             sources.addresses,
             out.view(_WORDS[word_bytes]),
+            counts,
             len(ids),
+            sources.num_rows,
             width,
             width if is_aligned else width + line - 1,
             sources.shift,
@@ -102,5 +129,9 @@ def gather_rows(sources: RowSources, ids: Tensor, out: Tensor) -> None:
             tile=tile,
             line=line,
             word_bytes=word_bytes,
+            num_banks=1 if counts is None else counts.shape[0],
+            num_counts=1 if counts is None else counts.shape[1],
+            num_dealt=len(sources.tensors) if sources.places is None else 1,
+            dealt_bits=DEALT_BITS,
             num_warps=4,
         )

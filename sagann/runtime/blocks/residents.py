@@ -9,16 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, NamedTuple
 
 from torch import Tensor
 
+from sagann.errors import InputError
 from sagann.kernels.edge.state import GatherState
 from sagann.kernels.memory import POOL
 from sagann.plan.epoch import Planned
 from sagann.plan.intervals import CutOwn, PartIntervals, cut_graph
-from sagann.plan.steps import UNLIMITED, Beside, Block, Move, Plan, Step
+from sagann.plan.steps import DEVICE, UNLIMITED, Beside, Block, Move, Plan, Step
 from sagann.runtime.allocator import HeapGuard
 from sagann.runtime.blocks.host import Host
 from sagann.runtime.blocks.sources import Sources
@@ -36,9 +38,13 @@ class Copy(NamedTuple):
     """A copy that may be under way."""
 
     result: Callable[[], Any]
-    "Makes later steps run after the copy. Gives the content of a block that was loaded."
+    "Makes later steps of its device run after the copy. Gives the content of a block that was loaded."
     done: Callable[[], bool] = lambda: False
     "Whether a store by a thread has ended."
+    owner: str = DEVICE
+    "Device that copies from or to its memory."
+    mark: Callable[[], Any] = nothing
+    "Gives what the lanes of other devices wait for."
 
 
 class Threads:
@@ -96,14 +102,14 @@ class Residents:
         self._sources, self._host, self._bytes_of = sources, sources.host, bytes_of
         self.timeline = timeline
         "Recorder of the epoch's steps and copies."
-        self._threads = Threads() if beside.copies_beside else None
+        self._threads = Threads() if beside.counts_process else None
         self._budget_bytes, self._waits = plan.budget_bytes, plan.waits
         # Where blocks that are not in use lie in the process's memory too, the budget does not hold for the process.
         holds = plan.budget_bytes < UNLIMITED and beside.counts_process
         self._heap = HeapGuard(plan.budget_bytes) if holds else None
         self._held_bytes = 0
         self._blocks: dict[Block, Any] = {}
-        # Copies by their number in the plan, until something waits for them, and the blocks that are loaded.
+        # Copies by their number in the plan, and the blocks that come, until something waits for them.
         self._under_way: dict[int, tuple[Copy, Block | None]] = {}
 
     def __getitem__(self, block: Block) -> Any:
@@ -122,7 +128,7 @@ class Residents:
 
     def begin(self, number: int, step: Step) -> None:
         """Wait for what a step waits for, whose number in the plan is given, and free memory that is kept for later use."""
-        self._await(number)
+        self._await(number, step.owner)
         for block in step.writes:
             if block not in self._blocks:
                 self._blocks[block] = None
@@ -132,20 +138,28 @@ class Residents:
         if self._heap is not None:
             self._heap.check()
 
+    def running(self, step: Step) -> AbstractContextManager[None]:
+        """Inside the ``with`` block, a step runs where its blocks lie, and is recorded."""
+        return recorded(self.timeline, "compute", step.label)
+
     def move(self, number: int, move: Move) -> None:
         """Start a copy, or drop a block; the number is that in the plan."""
         block = move.block
-        if move.kind == "load":
-            after = [self._under_way[each][0] for each in self._waits_of(number) if each in self._under_way]
-            self._blocks[block] = None
-            self._held_bytes += move.num_bytes
-            self._begin(number, self.load(block, after), block)
-        elif move.kind == "store":
-            self._begin(number, self.store(block, tensors_of(self._blocks[block])), None)
-        else:
-            self._await(number)
-            self.discard(block)
-            self._held_bytes -= move.num_bytes
+        match move.kind:
+            case "load":
+                self._blocks[block] = None
+                self._held_bytes += move.num_bytes
+                after = self._before(number, move)
+                self._begin(number, self.load(block, after) if not move.peer else self.pass_on(move, after), block)
+            case "store":
+                content = tensors_of(self._blocks[block])
+                self._begin(number, self.store(block, content, self._before(number, move)), None)
+            case "drop":
+                self._await(number, move.owner)
+                self.discard(block)
+                self._held_bytes -= move.num_bytes
+            case _:
+                raise _not_here(move)
 
     def load(self, block: Block, after: Sequence[Copy]) -> Copy:
         """Start to load a block, after some stores."""
@@ -155,14 +169,18 @@ class Residents:
             return Copy(lambda: content)
         return Copy(self._threads.loader.submit(load).result)
 
-    def store(self, block: Block, tensors: Mapping[str, Tensor]) -> Copy:
-        """Start to copy a block out. Its tensors must not change before the copy has ended."""
+    def store(self, block: Block, tensors: Mapping[str, Tensor], after: Sequence[Copy] = ()) -> Copy:
+        """Start to copy a block out, after loads of what it replaces. Its tensors must not change before the copy has ended."""
         put = partial(_put, self._host, block, tensors, self.timeline, self._bytes_of(block))
         if self._threads is None:
             put()
             return Copy(nothing)
         future = self._threads.store(put)
         return Copy(future.result, future.done)
+
+    def pass_on(self, move: Move, after: Sequence[Copy]) -> Copy:
+        """Start to load a block from the memory of another device."""
+        raise _not_here(move)
 
     def await_store(self, block: Block) -> None:
         """Wait until a block lies on its host, for others to read it there. The plan has waited for stores by threads already."""
@@ -184,9 +202,14 @@ class Residents:
             # Nothing is copied beside steps.
             self._end(number)
 
-    def _await(self, number: int) -> None:
+    def _await(self, number: int, owner: str) -> None:
+        """Make later steps of a device run after what an operation of it waits for."""
         for each in self._waits_of(number):
             self._end(each)
+
+    def _before(self, number: int, move: Move) -> Sequence[Copy]:
+        """The copies that a copy waits for and that may be under way."""
+        return [self._under_way[each][0] for each in self._waits_of(number) if each in self._under_way]
 
     def _end(self, number: int) -> None:
         """Make later steps run after a copy."""
@@ -223,6 +246,13 @@ class Exchange:
     def steps(self, planned: Planned, host: Host, resident: Residents) -> ExchangeSteps:
         """The steps of an epoch that exchange blocks. All workers begin their exchanges in the same order."""
         return ExchangeSteps()
+
+
+def _not_here(move: Move) -> InputError:
+    return InputError(
+        f"a plan moves a block in a way that is only simulated: {move.label} of {move.owner} (in StreamedModel)",
+        hint="Run a plan that plan_epoch makes for these devices.",
+    )
 
 
 def tensors_of(content: Tensor | GatherState | Mapping[str, Tensor]) -> Mapping[str, Tensor]:

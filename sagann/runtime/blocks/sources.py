@@ -59,13 +59,13 @@ class Sources:
         if block.needed_by is not None:
             ids = self.chunks[block.needed_by.hop].needed_by(block.needed_by)
             if store is None:
-                return Parts([self._host_of(block).pick(block.whole, ids)])
+                return Parts([self._host_of(block).pick(block.outside, ids)])
             with made_by(POOL.empty):
                 rows = read_rows(store, ids.long().add_(self.plan.vertices(block.interval).start)).detach()
             return self._given(store, rows)
         if store is None:
             host = self._host_of(block)
-            region = host.get(block)
+            region = host.get(block.outside)
             return Parts([self._copied(region) if own and host.lies_in_memory else region])
         vertices = self.plan.vertices(block.interval)
         if isinstance(store, SparseRows) and not own:
@@ -77,8 +77,8 @@ class Sources:
         return self._given(store, rows)
 
     def _given(self, store: FeatureStore, rows: Tensor) -> Parts:
-        """Rows of a store. The result's gradient lies on the device that computes."""
-        is_there = not self._has_engines or store is self.epoch.upstream
+        """Rows of a store. The result's gradient lies on the device that computes, if it is one."""
+        is_there = not self._has_engines or (store is self.epoch.upstream and len(self.epoch.replicas) == 1)
         return Parts.of(rows) if is_there else Parts([Region.of(rows.contiguous())])
 
     def is_at_hand(self, block: Block) -> bool:
@@ -90,7 +90,7 @@ class Sources:
         if (store := self._store_of(block)) is not None:
             vertices = self.plan.vertices(block.interval)
             return isinstance(store, MappedRows) and store.is_at_hand(vertices.start, vertices.stop)
-        return self._host_of(block).is_at_hand(block)
+        return self._host_of(block).is_at_hand(block.outside)
 
     def lies_in_memory(self, block: Block) -> bool:
         """Whether a block is loaded from where it lies in a host's memory: nothing is read, copied or picked."""
@@ -108,4 +108,4 @@ class Sources:
 
     def _host_of(self, block: Block) -> Host:
         # The plan that computes constants may store and load them before they are kept.
-        return self.constants if block.whole in self.plan.initial else self.host
+        return self.constants if block.outside in self.plan.initial else self.host

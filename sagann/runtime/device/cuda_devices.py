@@ -14,9 +14,12 @@ from torch import Tensor
 
 from sagann.errors import MissingDependencyError
 from sagann.free_space import Room
+from sagann.runtime.device.streams import PinnedPool, Streams
 
 # cudaHostRegisterPortable | cudaHostRegisterMapped: every device of the process reads the memory, at its address on the host.
 _READABLE_BY_ALL = 1 | 2
+# Batches differ in size.
+_MOST_TIMES = 2.0
 
 
 class CudaDevices:
@@ -33,6 +36,7 @@ class CudaDevices:
         if find_spec("triton") is None:
             raise MissingDependencyError("triton", extra="cuda", feature="hot rows on a CUDA device")
         self._reserved_bytes = reserved_bytes
+        self._pools: dict[int, PinnedPool] = {}
         self._devices = [
             torch.device("cuda", torch.cuda.current_device() if device.index is None else device.index)
             for device in map(torch.device, devices)
@@ -65,6 +69,16 @@ class CudaDevices:
     def empty(self, number: int, num_bytes: int) -> Tensor:
         """Uninitialised memory of a device: uint8 [num_bytes]."""
         return torch.empty(num_bytes, dtype=torch.uint8, device=self._devices[number])
+
+    def pool(self, number: int) -> PinnedPool:
+        """Pinned memory for small arrays on their way to a device, or from it, in the calling thread's stream."""
+        if number not in self._pools:
+            self._pools[number] = PinnedPool(self.streams(number), most_times=_MOST_TIMES)
+        return self._pools[number]
+
+    def streams(self, number: int) -> Streams:
+        """The queues of a device."""
+        return Streams(self._devices[number])
 
     @property
     def scope(self) -> object:

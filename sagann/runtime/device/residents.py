@@ -5,6 +5,7 @@ that computes, so memory is reused in the plan's order, and no more is in use th
 
 - A load gets its memory, and a mark of computing, when the plan comes to the load. Its copy waits for the mark, because
   earlier steps may still use the memory. The first step that reads the block waits for the copy.
+- A copy from another device takes memory in the same way, and also waits until the block is there: for its load, or the step that made it.
 - A store's copy waits for the step that wrote the block last. A step that changes or drops the block waits for the copy.
 
 What lies in pinned memory is copied from there. Other loads are prepared by a thread: it reads files, and copies pageable memory
@@ -23,10 +24,10 @@ from weakref import finalize
 from torch import Tensor
 
 from sagann.kernels.packed import Layout, side_by_side
-from sagann.plan.steps import Beside, Block, Plan
+from sagann.plan.steps import Beside, Block, Move, Plan, Step
 from sagann.plan.timeline import Lane, Span
 from sagann.runtime.blocks.host import copy_alone_into
-from sagann.runtime.blocks.residents import BytesOf, Copy, Residents, Threads, nothing
+from sagann.runtime.blocks.residents import BytesOf, Copy, Residents, Threads, nothing, tensors_of
 from sagann.runtime.blocks.sources import Sources
 from sagann.runtime.device.streams import Mark, PinnedPool, Streams
 from sagann.runtime.recorder import Recorder, recorded
@@ -74,11 +75,17 @@ SMALL_BYTES = 64 << 10
 "Bytes of a piece for tensors that are no larger."
 
 
-class DeviceResidents(Residents):
-    """Blocks on a device; ``staging`` is pinned memory for copies from and to pageable memory and files."""
+class Lanes(NamedTuple):
+    """The lanes of a device, and pinned memory for its copies from and to pageable memory and files."""
 
-    timeline: EventRecorder | None
-    _threads: Threads
+    streams: Streams
+    staging: PinnedPool
+
+
+class DeviceResidents(Residents):
+    """Blocks on one device or several: ``devices`` are those that plans name device0, device1, ..."""
+
+    _devices: Mapping[str, _Device]
 
     def __init__(
         self,
@@ -88,64 +95,135 @@ class DeviceResidents(Residents):
         timeline: Recorder | None,
         beside: Beside,
         *,
-        streams: Streams,
-        staging: PinnedPool,
+        devices: Sequence[Lanes],
     ) -> None:
-        events = None if timeline is None else EventRecorder(streams, timeline)
-        super().__init__(plan, sources, bytes_of, events, beside)
-        self._streams, self._staging = streams, staging
-        self._reader = _Reader(sources, streams, staging, events)
+        super().__init__(plan, sources, bytes_of, timeline, beside)
+        self._devices = {
+            f"device{number}": _Device(lanes, sources, timeline) for number, lanes in enumerate(devices)
+        }
+        # By number in the plan, the copies for which lanes of other devices may wait.
+        self._copies: dict[int, Copy] = {}
         # Memory of copies under way is kept until they are done, even if this object is dropped.
         self._arriving: dict[Block, Tensor] = {}
+        # Blocks that come, until a step of their device waits for them.
+        self._coming: dict[Block, _Arrival] = {}
         # By block, what waits on the host until its last store has ended.
         self._stored: dict[Block, Callable[[], None]] = {}
-        self._finish = finalize(self, _finish, streams, self._threads, self._arriving)
+        self._finish = finalize(self, _finish, list(self._devices.values()), self._arriving)
         self._finish.atexit = False
 
+    @contextmanager
+    def running(self, step: Step) -> Iterator[None]:
+        at = self._devices[step.owner]
+        with at.streams.on("compute"), recorded(at.events, "compute", step.label):
+            yield
+
     def load(self, block: Block, after: Sequence[Copy]) -> Copy:
-        # The lane that computes has waited for the stores of what was dropped.
-        num_bytes = self._bytes_of(block)
-        memory = self._arriving[block] = self._streams.empty(num_bytes + SPARE_BYTES)
-        load = partial(self._reader.load, block, num_bytes, memory, self._streams.mark("compute"))
-        # What ends the copy must not hold this object, which holds the copy.
-        landed = partial(_landed, self._streams, self._arriving, block)
+        at, num_bytes = self._devices[block.owner], self._bytes_of(block)
+        memory = self._arriving[block] = at.streams.empty(num_bytes + SPARE_BYTES)
+        # The lane that computes has waited for the stores of what was dropped here, and not for what other devices copy.
+        marks = [at.streams.mark("compute"), *(copy.mark() for copy in after)]
+        load = partial(at.reader.load, block, num_bytes, memory, marks)
         if self._sources.lies_in_memory(block):
             # To queue a copy takes less than to hand it to the thread, with which this one would share Python's lock.
             landing = load(nothing)
-            return Copy(partial(landed, lambda: landing))
-        job = self._threads.loader.submit(load, self._stored.get(block.whole, nothing))
-        return Copy(partial(landed, job.result))
+            return self._comes(block, lambda: landing)
+        stored = self._stored.get(block.outside, nothing)
+        return self._comes(block, at.threads.loader.submit(load, stored).result)
 
-    def store(self, block: Block, tensors: Mapping[str, Tensor]) -> Copy:
-        streams, layout = self._streams, Layout(tensors)
-        staged = None if self._host.lies_in_memory else self._staging.take(layout.num_bytes)
-        views = self._host.room(block, layout) if staged is None else layout.views(staged)
-        streams.wait("store", streams.mark("compute"))
+    def pass_on(self, move: Move, after: Sequence[Copy]) -> Copy:
+        block, source = move.block, move.source
+        if block.kind == "edges" or source is None:
+            # They lie on the host as well, for good, and a chunk is more than its tensors.
+            return self.load(block, [])
+        at, to = self._devices[source.owner], self._devices[block.owner]
+        if source in self._coming:
+            # A block is passed on as soon as it has come; steps of the device that has it need not wait for it.
+            content, _, ready = self._coming[source].landing()
+        else:
+            content, ready = self._blocks[source], at.streams.mark("compute")
+        tensors = tensors_of(content)
+        memory = self._arriving[block] = to.streams.empty(move.num_bytes + SPARE_BYTES)
+        views = Layout(tensors).views(memory)
+        for mark in (ready, to.streams.mark("compute"), *(copy.mark() for copy in after)):
+            at.streams.wait("exchange", mark)
+        with to.streams.on("receive"), at.streams.on("exchange"):
+            with recorded(at.events, "exchange", block.label, move.num_bytes):
+                for name, view in views.items():
+                    at.streams.copy(view, tensors[name].detach())
+            landing = _Landing(views.get("", views), None, at.streams.mark("exchange"))
+        return self._comes(block, lambda: landing)
+
+    def _comes(self, block: Block, landing_of: Callable[[], _Landing]) -> Copy:
+        arrival = self._coming[block] = _Arrival(landing_of)
+        # What ends the copy must not hold this object, which holds the copy.
+        streams = self._devices[block.owner].streams
+        return Copy(
+            partial(_landed, streams, self._arriving, self._coming, block), owner=block.owner, mark=arrival.mark
+        )
+
+    def store(self, block: Block, tensors: Mapping[str, Tensor], after: Sequence[Copy] = ()) -> Copy:
+        at, layout, outside = self._devices[block.owner], Layout(tensors), block.outside
+        streams = at.streams
+        staged = None if self._host.lies_in_memory else at.staging.take(layout.num_bytes)
+        views = self._host.room(outside, layout) if staged is None else layout.views(staged)
+        for mark in (streams.mark("compute"), *(copy.mark() for copy in after)):
+            streams.wait("store", mark)
         with streams.on("store"):
             try:
-                with recorded(self.timeline, "store", block.label, self._bytes_of(block)):
+                with recorded(at.events, "store", block.label, self._bytes_of(block)):
                     for name, view in views.items():
                         streams.copy(view, tensors[name].detach())
             except BaseException:
                 if staged is not None:
                     # Copies that were queued before the error may be under way.
-                    self._staging.give(staged, streams.mark("store"))
+                    at.staging.give(staged, streams.mark("store"))
                 raise
             arrived = streams.mark("store")
-        self._stored[block] = partial(streams.finish, arrived)
+        self._stored[outside] = partial(streams.finish, arrived)
         if staged is not None:
-            put, release = partial(self._host.put, block, views), partial(self._staging.give, staged)
-            self._stored[block] = self._threads.store(put, arrive=self._stored[block], release=release).result
-        return Copy(partial(streams.wait, "compute", arrived))
+            put, release = partial(self._host.put, outside, views), partial(at.staging.give, staged)
+            self._stored[outside] = at.threads.store(put, arrive=self._stored[outside], release=release).result
+        return Copy(partial(streams.wait, "compute", arrived), owner=block.owner, mark=lambda: arrived)
 
     def await_store(self, block: Block) -> None:
-        self._stored.get(block, nothing)()
+        self._stored.get(block.outside, nothing)()
 
     def close(self) -> None:
         self._finish()
         super().close()
-        if self.timeline is not None:
-            self.timeline.settle()
+        self._copies.clear()
+        self._coming.clear()
+        for each in self._devices.values():
+            if each.events is not None:
+                each.events.settle()
+
+    def _begin(self, number: int, copy: Copy, loaded: Block | None) -> None:
+        if len(self._devices) > 1:
+            self._copies[number] = copy
+        super()._begin(number, copy, loaded)
+
+    def _await(self, number: int, owner: str) -> None:
+        for each in self._waits_of(number):
+            copy = self._copies.get(each)
+            if copy is None or copy.owner == owner:
+                self._end(each)
+            else:
+                self._devices[owner].streams.wait("compute", copy.mark())
+
+    def _before(self, number: int, move: Move) -> Sequence[Copy]:
+        found = [self._copies[each] for each in self._waits_of(number) if each in self._copies]
+        return [copy for copy in found if copy.owner != move.owner]
+
+
+class _Device:
+    """The lanes and threads of one device."""
+
+    def __init__(self, lanes: Lanes, sources: Sources, timeline: Recorder | None) -> None:
+        self.streams, self.staging = lanes
+        self.threads = Threads()
+        self.events = None if timeline is None else EventRecorder(self.streams, timeline)
+        self.reader = _Reader(sources, self.streams, self.staging, self.events)
 
 
 class _Landing(NamedTuple):
@@ -157,11 +235,28 @@ class _Landing(NamedTuple):
     arrived: Mark
 
 
-def _landed(
-    streams: Streams, arriving: dict[Block, Tensor], block: Block, landing_of: Callable[[], _Landing]
-) -> Any:
-    """The content of a block whose load was begun."""
-    content, own, arrived = landing_of()
+class _Arrival:
+    """A block that comes; the mark after its copy outlives it."""
+
+    def __init__(self, landing_of: Callable[[], _Landing]) -> None:
+        self.landing = landing_of
+        "Gives the block, once its copy is queued."
+        self._arrived: Mark | None = None
+
+    def take(self) -> _Landing:
+        """The block, which is not kept here any longer."""
+        found = self.landing()
+        self._arrived = found.arrived
+        del self.landing
+        return found
+
+    def mark(self) -> Mark:
+        return self.landing().arrived if self._arrived is None else self._arrived
+
+
+def _landed(streams: Streams, arriving: dict[Block, Tensor], coming: dict[Block, _Arrival], block: Block) -> Any:
+    """The content of a block that was coming; steps of its device that follow run after its copy."""
+    content, own, arrived = coming.pop(block).take()
     streams.wait("compute", arrived)
     if own is not None:
         streams.hand_over(own)
@@ -178,15 +273,18 @@ class _Reader(NamedTuple):
     timeline: EventRecorder | None
 
     def load(
-        self, block: Block, num_bytes: int, memory: Tensor, free: Mark, stored: Callable[[], None]
+        self, block: Block, num_bytes: int, memory: Tensor, after: Sequence[Mark], stored: Callable[[], None]
     ) -> _Landing:
-        """Read a block once it is stored, and queue its copy to the device's ``memory``, which is free after the mark ``free``."""
+        """Read a block once it is stored, and queue its copy to the device's ``memory`` after some marks: that its memory is free, and that
+        others have stored.
+        """
         name = block.label
         with recorded(None if self.timeline is None else self.timeline.of_host, "load", f"{name}, read"):
             stored()
             parts = self.sources.load(block)
         with self.streams.on("load"):
-            self.streams.wait("load", free)
+            for mark in after:
+                self.streams.wait("load", mark)
             with recorded(self.timeline, "load", name, num_bytes):
                 needed_bytes = sum(region.layout.num_bytes for region in parts.regions)
                 # This lane allocates other memory, so only this lane's earlier copies can have used it.
@@ -211,8 +309,10 @@ class _Reader(NamedTuple):
             self.staging.give(piece, self.streams.mark("load"))
 
 
-def _finish(streams: Streams, threads: Threads, arriving: dict[Block, Tensor]) -> None:
-    threads.end()
-    streams.finish(streams.mark("load"))
-    streams.finish(streams.mark("store"))
+def _finish(devices: Sequence[_Device], arriving: dict[Block, Tensor]) -> None:
+    # No thread may queue copies that wait for those of another device.
+    for each in devices:
+        each.threads.end()
+    for each in devices:
+        each.streams.finish_copies()
     arriving.clear()

@@ -11,6 +11,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from threading import Condition
+from typing import Literal
 from weakref import finalize
 
 import numpy as np
@@ -23,45 +24,53 @@ from sagann.plan.steps import UNLIMITED
 from sagann.plan.timeline import LANES, Lane
 
 Mark = torch.cuda.Event
-"A point in a lane's queue. The mark is passed when all work that was queued before it is done."
+"A point in a lane's queue, which lanes of every device can wait for. The mark is passed when all work that was queued before it is done."
+Queue = Lane | Literal["receive"]
+"A lane of a device: what comes from other devices has one of its own, beside ``exchange`` for what goes to them."
+_PORTABLE = 1
+"cudaHostRegisterPortable: every device copies the memory by itself."
 
 
 class Streams:
-    """One lane for computing, one for loads, one for stores. A lane runs its work in order; lanes run side by side.
+    """One lane for computing, one each for loads, for stores, and for copies to and from other devices. A lane runs its work in order; lanes run
+    side by side.
 
     The lane that computes is the calling thread's current stream, so it also runs PyTorch's own work.
     """
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
-        self._copies: dict[Lane, torch.cuda.Stream] = {
-            "load": torch.cuda.Stream(device),
-            "store": torch.cuda.Stream(device),
-        }
+        lanes: tuple[Queue, ...] = ("load", "store", "exchange", "receive")
+        self._copies: dict[Queue, torch.cuda.Stream] = {lane: torch.cuda.Stream(device) for lane in lanes}
 
-    def _stream(self, lane: Lane) -> torch.cuda.Stream:
+    def _stream(self, lane: Queue) -> torch.cuda.Stream:
         return self._copies.get(lane) or torch.cuda.current_stream(self.device)
 
     @contextmanager
-    def on(self, lane: Lane) -> Iterator[None]:
-        """Inside the ``with`` block, this thread queues work and allocates memory in the lane."""
+    def on(self, lane: Queue) -> Iterator[None]:
+        """Inside the ``with`` block, this thread queues work and allocates memory in the lane of this device, which is the current one."""
         with torch.cuda.stream(self._stream(lane)):
             yield
 
-    def mark(self, lane: Lane) -> Mark:
+    def mark(self, lane: Queue) -> Mark:
         """The point after all work that the lane has so far."""
         # A timed event costs the device little more than an untimed one, and each copy makes only a few.
         event = Mark(enable_timing=True)
         event.record(self._stream(lane))
         return event
 
-    def wait(self, lane: Lane, mark: Mark) -> None:
+    def wait(self, lane: Queue, mark: Mark) -> None:
         """Run work that the lane is given from now on after the mark."""
         self._stream(lane).wait_event(mark)
 
     def finish(self, mark: Mark) -> None:
         """Make the host wait until the mark is passed."""
         mark.synchronize()
+
+    def finish_copies(self) -> None:
+        """Make the host wait until all copies that were queued are done."""
+        for lane in self._copies:
+            self.finish(self.mark(lane))
 
     def is_passed(self, mark: Mark) -> bool:
         """Whether the mark is passed already."""
@@ -72,7 +81,9 @@ class Streams:
         return float(first.elapsed_time(last)) / 1e3
 
     def copy(self, into: Tensor, source: Tensor) -> None:
-        """Queue a copy. One of the tensors lies on the device, the other in pinned memory."""
+        """Queue a copy in this thread's lane. One of the tensors lies on the device, the other in pinned memory or on another device, in whose lane
+        ``receive`` this thread is.
+        """
         into.copy_(source, non_blocking=True)
 
     def launch(self, work: Callable[[], None]) -> None:
@@ -98,7 +109,7 @@ class Streams:
         array = np.frombuffer(memory, np.uint8, num_bytes)
         address, cudart = array.ctypes.data, torch.cuda.cudart()
         with torch.cuda.device(self.device):
-            code = int(cudart.cudaHostRegister(address, len(memory), 0))
+            code = int(cudart.cudaHostRegister(address, len(memory), _PORTABLE))
         if code:
             # CUDA reports its error again at the next operator, which has nothing to do with the error.
             with suppress(RuntimeError):
@@ -130,15 +141,22 @@ _PAGE_BYTES = 4096
 
 
 class PinnedPool:
-    """Pieces of pinned memory by size, from any thread.
+    """Pieces of pinned memory by size, from any thread. Devices of the lanes ``beside`` copy from and to them as well.
 
     A piece is returned with a mark, and is given out again only after the mark is passed. A pool with a limit is a ring: a thread that
     needs more memory waits for the piece that was returned first. A single piece may be larger than the limit. A free piece is given out
     for as little as its size over ``most_times``; where pieces differ in size, few are pinned so.
     """
 
-    def __init__(self, streams: Streams, most_bytes: int = UNLIMITED, *, most_times: float = 1.0) -> None:
-        self._streams = streams
+    def __init__(
+        self,
+        streams: Streams,
+        most_bytes: int = UNLIMITED,
+        *,
+        most_times: float = 1.0,
+        beside: Sequence[Streams] = (),
+    ) -> None:
+        self._streams, self._beside = streams, beside
         self._most_bytes, self._most_times = most_bytes, most_times
         self._changed = Condition()
         self._free: OrderedDict[int, Tensor] = OrderedDict()
@@ -172,10 +190,29 @@ class PinnedPool:
                 self._returned.append((piece, mark))
             self._changed.notify_all()
 
+    def bring(self, array: Tensor) -> Tensor:
+        """Queue the copy of an array of the host to the device, in this thread's stream; the array is free at once."""
+        piece, memory = self.take(array.nbytes), self._streams.empty(array.nbytes)
+        piece[: array.nbytes].view(array.dtype).view(array.shape).copy_(array)
+        self._streams.copy(memory, piece[: array.nbytes])
+        self.give(piece, self._streams.mark("compute"))
+        return memory.view(array.dtype).view(array.shape)
+
+    def read(self, array: Tensor) -> Tensor:
+        """An array of the device, on the host. Waits for this thread's stream, and for nothing else of the device."""
+        piece = self.take(array.nbytes)
+        landing = piece[: array.nbytes].view(array.dtype).view(array.shape)
+        self._streams.copy(landing, array)
+        self._streams.finish(self._streams.mark("compute"))
+        found = landing.clone()
+        self.give(piece)
+        return found
+
     def reclaim(self, pieces: Sequence[Tensor]) -> None:
         """Take pieces back, once all lanes have done what they were given."""
-        for lane in LANES if pieces else ():
-            self._streams.finish(self._streams.mark(lane))
+        for streams in (self._streams, *self._beside) if pieces else ():
+            for lane in LANES:
+                streams.finish(streams.mark(lane))
         for piece in pieces:
             self.give(piece)
 

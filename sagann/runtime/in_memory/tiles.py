@@ -91,7 +91,7 @@ def gather_tiled(
         device=topology.device,
     )
     tile_edges = max(min(tile_edges, TILE_BYTES // max(edges.tensor_bytes, 1)), 1)
-    seed = drawn_seed() if edges.random else 0
+    seed = int(drawn_seed()) if edges.random else 0
     call = _Call(edges=edges, gather=gather, topology=topology, tile_edges=tile_edges, seed=seed)
     accum: Tensor = _TiledGather.apply(call, *arrays)  # type: ignore[no-untyped-call]
     return accum

@@ -78,7 +78,7 @@ class DeviceCopies:
         pool: PinnedPool | None = None,
         dialect: Dialect | None = None,
     ) -> None:
-        self._streams, self._features = streams, features
+        self._streams, self.features = streams, features
         self._pool = pool or pinned_pool(streams)
         self._dialect: Any = dialect or dialect_for(streams.device.type)
         self._lent: dict[int, Tensor] = {}
@@ -135,8 +135,8 @@ class DeviceCopies:
         batch, far = packed.batch, packed.far
         gathered_bytes = 0
         if far is not None:
-            assert self._features is not None
-            gathered_bytes = len(batch.src_ids) * self._features.row_bytes
+            assert self.features is not None
+            gathered_bytes = len(batch.src_ids) * self.features.row_bytes
         num_bytes = sum(region.layout.num_bytes for region in packed.regions)
         with self._streams.on("load"):
             memory = self._streams.empty(num_bytes + gathered_bytes)
@@ -178,11 +178,11 @@ class DeviceCopies:
 
     def _gathered(self, sent: Sent, far: FarRows, memory: Tensor) -> Sent:
         """Gather the features of a batch that is on its way, behind its copy."""
-        assert self._features is not None
+        assert self.features is not None
         ids = sent.batch.src_ids
-        rows = memory.view(self._features.dtype).view(len(ids), *self._features.row_shape)
+        rows = memory.view(self.features.dtype).view(len(ids), *self.features.row_shape)
         with self._streams.on("load"):
-            self._streams.launch(partial(self._features.gather, ids, far, rows))
+            self._streams.launch(partial(self.features.gather, ids, far, rows))
             mark = self._streams.mark("load")
         return replace(sent, batch=replace(sent.batch, features=rows), mark=mark)
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from sagann.errors import InputError, require_type
 from sagann.graph import Graph
-from sagann.graph.feature_store import AnnouncedFeatures, read_announced, read_rows
+from sagann.graph.feature_store import AnnouncedFeatures, Features, read_announced, read_rows
 from sagann.graph.topology import Topology
 from sagann.ranges import require_integer
 from sagann.runtime.device.cuda_devices import CudaDevices
@@ -222,12 +222,7 @@ class MiniBatches(Batches[MiniBatch]):
         copies = DeviceCopies(streams, features if isinstance(features, DeviceFeatures) else None, pool=pool)
 
         def load(batch: Any) -> Packed:
-            with copies.making_rows():
-                if not isinstance(features, DeviceFeatures):
-                    return copies.pack(read(batch))
-                # The device gathers the others.
-                far = features.pick(batch.src_ids)
-            return copies.pack(self._with_answers(batch), far)
+            return self.packed(batch, copies, read)
 
         loading = Stage(
             name="load", work=load, threads=threads, size_of=lambda packed: size_of(packed.batch), ahead=self.ahead
@@ -238,23 +233,51 @@ class MiniBatches(Batches[MiniBatch]):
     def sample(self, seeds: Tensor, *, epoch: int, batch: int) -> MiniBatch:
         """This process's share of a batch of some of ``self.seeds``, without rows; an empty share has one seed, which counts for another process.
 
-        Blocks lie on the device where it samples; ids lie on the processor in any case.
+        Blocks lie on the device where it samples, and so do ids of sources, unless the processor reads rows by them.
         """
         own = self.team.share_of(len(seeds))
         own = own if own.start < own.stop else slice(0, 1)
-        links = None if self._links is None else self._links.sample(seeds, own, epoch=epoch, batch=batch)
-        seeds = seeds[own] if links is None else links.seeds
-
-        def joined(sampled: MiniBatch) -> MiniBatch:
-            return sampled if self._links is None or links is None else self._links.joined(sampled, links)
-
         if self._device_sampler is None:
-            return joined(self.neighbor_sampler.sample(seeds, epoch=epoch, batch=batch)).prepare()
-        streams, _ = self._queue()
+            return self.drawn(seeds, own, self.neighbor_sampler, epoch=epoch, batch=batch)[0].prepare()
+        given = self._queue()[0], seeds, own, self._device_sampler, self._features
+        return self.drawn_on(*given, epoch=epoch, batch=batch)
+
+    def drawn(
+        self, seeds: Tensor, own: slice, sampler: NeighborSampler | DeviceSampler, *, epoch: int, batch: int
+    ) -> tuple[MiniBatch, Tensor]:
+        """A part of a batch of some of ``self.seeds``, sampled, without rows; and the ids of its seeds, on the processor."""
+        if self._links is None:
+            return sampler.sample(seeds[own], epoch=epoch, batch=batch), seeds[own]
+        links = self._links.sample(seeds, own, epoch=epoch, batch=batch)
+        return self._links.joined(sampler.sample(links.seeds, epoch=epoch, batch=batch), links), links.seeds
+
+    def drawn_on(
+        self,
+        streams: Streams,
+        seeds: Tensor,
+        own: slice,
+        sampler: DeviceSampler,
+        features: Features | None,
+        *,
+        epoch: int,
+        batch: int,
+    ) -> MiniBatch:
+        """The same, sampled by a device. Ids of sources lie there, too, unless the processor reads rows of ``features`` by them."""
         # A lane of its own, so that sampling does not wait for the training step.
         with streams.on("load"):
-            sampled = joined(self._device_sampler.sample(seeds, epoch=epoch, batch=batch))
-            return with_changes(sampled, src_ids=sampled.src_ids.cpu(), seeds=seeds)
+            sampled, ids = self.drawn(seeds, own, sampler, epoch=epoch, batch=batch)
+            if features.has_far_rows if isinstance(features, DeviceFeatures) else features is not None:
+                sampled = with_changes(sampled, src_ids=sampler.edges.pool.read(sampled.src_ids))
+            return with_changes(sampled, seeds=ids)
+
+    def packed(self, batch: Any, copies: DeviceCopies, read: Callable[[Any], MiniBatch] | None = None) -> Packed:
+        """A sampled batch, ready for a device, with the rows that ``read`` gives, by default :meth:`load`, or those that the device does not gather."""
+        with copies.making_rows():
+            if copies.features is None:
+                return copies.pack((read or self.load)(batch))
+            # The device gathers the others.
+            far = copies.features.pick(batch.src_ids)
+        return copies.pack(self._with_answers(batch), far)
 
     def _queue(self) -> tuple[Streams, PinnedPool]:
         if self._queues is None:

@@ -88,7 +88,8 @@ class Call:
             topology.require_unwritten()
         executor = self.executor
         if executor.epoch.loss_of is None:
-            executor.epoch.upstream = TensorRows(grad)
+            # Several devices load their rows of it, as they load other blocks.
+            executor.epoch.upstream = TensorRows(grad if len(executor.epoch.replicas) == 1 else grad.cpu())
         # As in the forward. The caller has seen the result, so the random numbers must be the same.
         with torch.autocast(executor.device.type, enabled=False):
             try:

@@ -1,14 +1,17 @@
-"""Epoch: the inputs and results of one epoch of a captured model, besides blocks."""
+"""Epoch: the inputs and results of one epoch of a captured model, besides blocks, and what each device has of them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 from torch.autograd.graph import Node
+from torch.fx import GraphModule
 
+from sagann.compiler.program import Stage
 from sagann.errors import InputError, first_line
 from sagann.graph.feature_store import FeatureStore
 from sagann.graph.large_arrays import Allocate
@@ -35,45 +38,122 @@ class Epoch:
     "Of other random numbers."
     loss_of: LossOf | None = None
     "Loss of an interval's rows, where the loss is computed with the result."
-    shared: dict[str, Tensor] = field(default_factory=dict)
-    "Parameters, what depends on them alone, and means of all rows, by name."
     allocate: Allocate | None = None
     "Makes the tensor of the result; None where it is to lie in memory."
     out: Tensor | None = None
     "The result, once it is complete."
-    loss: Tensor | None = None
-    "Loss of the intervals so far, in float32 at least."
     loss_dtype: torch.dtype | None = None
     "Type of the loss that the caller gets."
     upstream: FeatureStore | None = None
-    "Gradient of the result, where the caller brings it."
+    "Gradient of the result, where the caller brings it: on the device that computes, or on the host where several do."
     of_x: Tensor | None = None
     "The features' gradient."
-    moments: dict[int, Moments] = field(default_factory=dict)
-    "Means and variances of all rows that BatchNorms read, by number of the link."
-    of_moments: dict[int, Tensor] = field(default_factory=dict)
-    "Gradients of these means and scales, [2, C], once they are complete."
-    of_shared: dict[str, Tensor] = field(default_factory=dict)
-    "Gradients of what is shared, so far, in float32 at least."
+    replicas: Mapping[str, Replica] = field(default_factory=dict)
+    "What each device has of the epoch, by its name. The caller's parameters lie on the first device."
+    sums: Sequence[Sums] = ()
+    "Sums over all intervals, in the parts that are added at the end, in this order: one for each device to which intervals are dealt."
+
+    @property
+    def first(self) -> Replica:
+        """What the first device has."""
+        return next(iter(self.replicas.values()))
 
     def give(self, rows: Tensor, vertices: slice, num_vertices: int) -> None:
         """Copy rows of the result, which has ``num_vertices``, for the caller, who may modify the copy."""
         if self.out is None:
             shape = (num_vertices, *rows.shape[1:])
-            self.out = rows.new_empty(shape) if self.allocate is None else self.allocate(shape, rows.dtype)
+            if self.allocate is None:
+                self.out = torch.empty(shape, dtype=rows.dtype, device=self.first.device)
+            else:
+                self.out = self.allocate(shape, rows.dtype)
         self.out[vertices] = rows
 
     def take_result(self) -> Tensor:
         """The result, or the loss. The epoch forgets it: autograd makes the result refer to the epoch."""
-        result = self.out if self.loss_of is None else self.loss
+        result, self.out = self.out, None
+        if self.loss_of is not None:
+            losses = [each.loss for each in self.sums if each.loss is not None]
+            result = self.added(losses).to(self.loss_dtype)
+            for each in self.sums:
+                each.loss = None
         assert result is not None
-        self.out = self.loss = None
-        return result if self.loss_dtype is None else result.to(self.loss_dtype)
+        return result
+
+    def added(self, parts: Sequence[Tensor]) -> Tensor:
+        """The sum of tensors of several devices, in order, on the first one. Their lanes that compute wait for each other, and the host does not."""
+        first, *others = [each.to(self.first.device) for each in parts]
+        return sum(others, first)
+
+    def gradient_of(self, name: str) -> Tensor | None:
+        """The gradient of what is shared, on the first device; None where there is none."""
+        parts = [each.of_shared[name] for each in self.sums if name in each.of_shared]
+        return self.added(parts) if parts else None
+
+    def parameter_gradients(self, names: Sequence[str], derived: Sequence[str]) -> list[Tensor | None]:
+        """The gradients of the parameters, including those through ``derived`` values, which depend on parameters alone."""
+        shared = self.first.shared
+        of_shared = {name: total for name in (*names, *derived) if (total := self.gradient_of(name)) is not None}
+        derived = [name for name in derived if name in of_shared and shared[name].requires_grad]
+        wanted = [leaf for leaf in self.parameters if leaf.requires_grad]
+        through: dict[int, Tensor] = {}
+        if derived and wanted:
+            found = torch.autograd.grad(
+                [shared[name] for name in derived],
+                wanted,
+                [of_shared[name].to(shared[name].dtype) for name in derived],
+                allow_unused=True,
+            )
+            through = {id(leaf): grad for leaf, grad in zip(wanted, found, strict=True) if grad is not None}
+        gradients: list[Tensor | None] = []
+        for name, leaf in zip(names, self.parameters, strict=True):
+            parts = [part for part in (of_shared.get(name), through.get(id(leaf))) if part is not None]
+            gradients.append(sum(parts[1:], parts[0]).to(leaf.dtype) if parts and leaf.requires_grad else None)
+        return gradients
+
+
+@dataclass(kw_only=True, slots=True)
+class Replica:
+    """What the steps of one device read besides blocks."""
+
+    device: torch.device
+    stages: Sequence[Stage]
+    "The program's stages, which make their tensors on the device."
+    shared: dict[str, Tensor] = field(default_factory=dict)
+    "Parameters, what depends on them alone, and means of all rows, by name."
+    moments: dict[int, Moments] = field(default_factory=dict)
+    "Means and variances of all rows that BatchNorms read, by number of the link, once they are complete."
+    of_moments: dict[int, Tensor] = field(default_factory=dict)
+    "Gradients of these means and scales, [2, C], once they are complete."
+
+
+def stage_on(stage: Stage, device: torch.device) -> Stage:
+    """The stage as a device runs it. A trace names the device of what an operator makes, as of ``torch.full_like``."""
+
+    def is_named(each: object) -> bool:
+        return isinstance(each, torch.device)
+
+    if not any(is_named(each) for node in stage.module.graph.nodes for each in node.kwargs.values()):
+        return stage
+    graph = deepcopy(stage.module.graph)
+    for node in graph.nodes:
+        node.kwargs = {name: device if is_named(each) else each for name, each in node.kwargs.items()}
+    return replace(stage, module=GraphModule(stage.module, graph))
+
+
+@dataclass(kw_only=True, slots=True)
+class Sums:
+    """What steps of some intervals add up, on the device of these intervals."""
+
+    loss: Tensor | None = None
+    "Loss of the intervals so far, in float32 at least."
+    moments: dict[int, Moments] = field(default_factory=dict)
+    "Means and variances of their rows so far, by number of the link."
+    of_shared: dict[str, Tensor] = field(default_factory=dict)
+    "Gradients of what is shared, so far, in float32 at least."
 
     def add_loss(self, loss: Tensor) -> None:
         """Add the loss of an interval."""
         part = loss.detach().to(arithmetic_dtype(loss.dtype))
-        self.loss_dtype = loss.dtype
         self.loss = part if self.loss is None else self.loss + part
 
     def add_shared(self, name: str, gradient: Tensor | None) -> None:
@@ -82,25 +162,6 @@ class Epoch:
             known = self.of_shared.get(name)
             wide = gradient.to(arithmetic_dtype(gradient.dtype))
             self.of_shared[name] = wide if known is None else known + wide
-
-    def parameter_gradients(self, names: Sequence[str], derived: Sequence[str]) -> list[Tensor | None]:
-        """The gradients of the parameters, including those through ``derived`` values, which depend on parameters alone."""
-        derived = [name for name in derived if name in self.of_shared and self.shared[name].requires_grad]
-        wanted = [leaf for leaf in self.parameters if leaf.requires_grad]
-        through: dict[int, Tensor] = {}
-        if derived and wanted:
-            found = torch.autograd.grad(
-                [self.shared[name] for name in derived],
-                wanted,
-                [self.of_shared[name].to(self.shared[name].dtype) for name in derived],
-                allow_unused=True,
-            )
-            through = {id(leaf): grad for leaf, grad in zip(wanted, found, strict=True) if grad is not None}
-        gradients: list[Tensor | None] = []
-        for name, leaf in zip(names, self.parameters, strict=True):
-            parts = [part for part in (self.of_shared.get(name), through.get(id(leaf))) if part is not None]
-            gradients.append(sum(parts[1:], parts[0]).to(leaf.dtype) if parts and leaf.requires_grad else None)
-        return gradients
 
 
 def loss_of_rows(loss_of: LossOf, rows: Tensor, vertices: slice) -> Tensor:

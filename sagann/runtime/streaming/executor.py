@@ -25,7 +25,7 @@ from sagann.kernels.row_dropout import rows_of
 from sagann.kernels.seeds import NUM_SEEDS, seeded
 from sagann.plan.epoch import Planned
 from sagann.plan.selection import as_read
-from sagann.plan.steps import Beside, Block, BlockKind, Move, Step
+from sagann.plan.steps import DEVICE, Beside, Block, BlockKind, Move, Step
 from sagann.runtime.backend import Backend
 from sagann.runtime.blocks.chunks import Chunks
 from sagann.runtime.blocks.host import Host
@@ -33,8 +33,8 @@ from sagann.runtime.blocks.residents import Exchange, tensors_of
 from sagann.runtime.blocks.sources import Sources
 from sagann.runtime.gather import ChunkedGather, compute_rows, divisors
 from sagann.runtime.moments import Groups, Moments
-from sagann.runtime.recorder import Recorder, recorded
-from sagann.runtime.streaming.epoch import Epoch, loss_of_rows
+from sagann.runtime.recorder import Recorder
+from sagann.runtime.streaming.epoch import Epoch, Replica, Sums, loss_of_rows, stage_on
 from sagann.runtime.streaming.tape import Tape
 from sagann.saga.batch_norms import too_few_rows
 
@@ -46,7 +46,7 @@ _SEEDS_OF_WORKER = 1 << 20
 
 
 class Executor:
-    """Runs the forward and the backward of one epoch.
+    """Runs the forward and the backward of one epoch. One thread queues the steps and copies of all devices.
 
     The host keeps the blocks of this epoch that are not on the device, ``constants`` those that are the same in every epoch.
     """
@@ -71,6 +71,15 @@ class Executor:
         self.gradients = schedule.gradients
         self.chunks = chunks
         self.epoch = epoch
+        first, *others = backend.devices
+        replicas = [Replica(device=first, stages=self.program.stages)]
+        replicas += [
+            Replica(device=at, stages=[stage_on(each, at) for each in self.program.stages]) for at in others
+        ]
+        epoch.replicas = dict(zip(backend.names, replicas, strict=True))
+        epoch.sums = [Sums() for _ in self.part.devices]
+        # Of the step that runs: its device, what that has besides blocks, and the sums that the step adds to.
+        self._owner, self._here, self._sums = DEVICE, epoch.first, epoch.sums[0]
         self.device = backend.device
         self.dialect = dialect_for(self.device.type, dialect)
         self._rows = partial(compute_rows, dialect=self.dialect)
@@ -114,10 +123,13 @@ class Executor:
             self.resident.close()
 
     def _share(self) -> None:
+        """Give each device the parameters, and what depends on them alone."""
         names = [name for name, _ in self.program.parameters]
         named = dict(zip(names, self.epoch.parameters, strict=True))
         with torch.enable_grad(), seeded(self.epoch.seed - 1, self.device):
-            self.epoch.shared = named | self.program.param.run(named, self._rows)
+            shared = named | self.program.param.run(named, self._rows)
+        for each in self.epoch.replicas.values():
+            each.shared = shared if each is self.epoch.first else _copies(shared, each.device)
 
     def _run_until(self, kind: str) -> None:
         try:
@@ -129,7 +141,7 @@ class Executor:
                     if operation.kind == kind:
                         return
                     self.resident.begin(number, operation)
-                    with recorded(self.resident.timeline, "compute", operation.label):
+                    with self.resident.running(operation):
                         self._run(operation)
         except BaseException:
             # Also after Ctrl-C: no thread may go on copying.
@@ -137,14 +149,22 @@ class Executor:
             raise
 
     def _run(self, step: Step) -> None:
-        """Run a step by the method of its kind."""
+        """Run a step by the method of its kind, with what its device has."""
+        self._owner, self._here = step.owner, self.epoch.replicas[step.owner]
+        self._sums = self.epoch.sums[self.part.place_of(step.interval)]
         run = getattr(self._exchanges, step.kind, None) or getattr(self, f"_{step.kind}")
         run(step)
+
+    def _block(
+        self, kind: BlockKind, name: str, interval: int, dst_interval: int = -1, *, backward_pass: int = 0
+    ) -> Block:
+        """A block in the memory of the device that runs the step."""
+        return Block(kind, name, interval, dst_interval, backward_pass=backward_pass, owner=self._owner)
 
     def _rows_of(self, kind: BlockKind, name: str, interval: int) -> Any:
         """An interval's rows of a kind and name: a tensor, or several by name."""
         at = self.part.holding(kind, name, interval)
-        content = self.resident[Block(kind, name, at)]
+        content = self.resident[self._block(kind, name, at)]
         if at == interval:
             return content
         rows = self.plan.vertices(interval)
@@ -152,10 +172,14 @@ class Executor:
 
     def _give(self, kind: BlockKind, name: str, interval: int, content: Any) -> None:
         """Make an interval's rows the content of their block, or a part of it where it is undivided."""
-        block = Block(kind, name, self.part.holding(kind, name, interval))
+        block = self._block(kind, name, self.part.holding(kind, name, interval))
         if block.interval == interval:
             self.resident[block] = _mapped(content, _alone)
-            return
+        else:
+            self._put(block, interval, content)
+
+    def _put(self, block: Block, interval: int, content: Any) -> None:
+        """Make an interval's rows a part of an undivided block."""
         rows = self.plan.vertices(interval)
         if self.resident.get(block) is None:
             self.resident[block] = _mapped(content, lambda tensor: _empty(self.part.num_vertices, tensor))
@@ -182,7 +206,7 @@ class Executor:
             self._give("value", name, step.interval, value.detach().contiguous())
 
     def _inputs(self, step: Step) -> dict[str, Tensor]:
-        shared = self.epoch.shared
+        shared = self._here.shared
         return {
             name: shared[name] if name in shared else self._value(name, step.interval)
             for name in self.program.stages[step.number].inputs
@@ -191,15 +215,15 @@ class Executor:
     def _run_stage(self, step: Step, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Run a stage on an interval, with the same random numbers each time."""
         number = step.number * self.plan.num_intervals + step.interval + self._first_seed
-        others = seeded(self.epoch.seed + number, self.device) if self.program.draws_more else nullcontext()
+        others = seeded(self.epoch.seed + number, self._here.device) if self.program.draws_more else nullcontext()
         first, own = self.exchange.first_vertex, self.plan.vertices(step.interval)
         vertices = slice(first + own.start, first + own.stop)
         with others, rows_of(vertices, self.epoch.seeds, first_value=self.exchange.first_value):
-            return self.program.stages[step.number].run(inputs, self._rows)
+            return self._here.stages[step.number].run(inputs, self._rows)
 
     def _taped(self, step: Step) -> tuple[Tape, dict[str, Tensor]]:
         """Run a stage; returns its results, and the tape for their gradient."""
-        shared, given = self.epoch.shared, self._inputs(step)
+        shared, given = self._here.shared, self._inputs(step)
         tape = Tape(self._of_vertices(given), shared.values())
         with tape.recording():
             inputs = {}
@@ -213,7 +237,7 @@ class Executor:
         return tape, results
 
     def _of_vertices(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        return {name: value for name, value in inputs.items() if name not in self.epoch.shared}
+        return {name: value for name, value in inputs.items() if name not in self._here.shared}
 
     def _transform_loss(self, step: Step) -> None:
         """Run the last stage and the loss on an interval, and their gradients where any are wanted."""
@@ -230,7 +254,8 @@ class Executor:
             rows = rows.clone()
         rows.requires_grad_(tape.leads_from(name))
         loss = loss_of_rows(self.epoch.loss_of, rows, self.plan.vertices(step.interval))
-        self.epoch.add_loss(loss)
+        self.epoch.loss_dtype = loss.dtype
+        self._sums.add_loss(loss)
         upstream = {}
         if loss.requires_grad:
             (upstream[name],) = torch.autograd.grad(loss, [rows])
@@ -262,13 +287,13 @@ class Executor:
     ) -> None:
         given = self._of_vertices(self._inputs(step))
         for name, grad in tape.gradients(given, made, upstream).items():
-            if name in self.epoch.shared:
-                self.epoch.add_shared(name, grad)
+            if name in self._here.shared:
+                self._sums.add_shared(name, grad)
             else:
                 self._add_gradient(name, step.interval, torch.zeros_like(given[name]) if grad is None else grad)
 
     def _add_gradient(self, name: str, interval: int, grad: Tensor) -> None:
-        at = Block("grad", name, interval)
+        at = self._block("grad", name, interval)
         grad = _alone(grad.to(self.program.forms[name].dtype))
         known: Tensor | None = self.resident.get(at)
         self.resident[at] = grad if known is None else known + grad
@@ -286,7 +311,7 @@ class Executor:
         arrays = self._edge_inputs(gather, step)
         of_edges = chunked.add(state, self.resident[step.reads[0]], arrays, first_edge)
         if of_edges:
-            handed = Block("edge_grad", gather.result, step.interval, step.dst_interval)
+            handed = self._block("edge_grad", gather.result, step.interval, step.dst_interval)
             names = self.gradients.passes(gather)[step.backward_pass - 1].names(of_edges=True)
             self.resident[handed] = dict(zip(names, of_edges, strict=True))
 
@@ -300,7 +325,7 @@ class Executor:
             function=self.gradients.function(gather),
             dialect=self.dialect,
             num_edges=self.chunks[gather.hop].num_edges,
-            device=self.device,
+            device=self._here.device,
             seed=(self.epoch.seeds[gather.seed] + self._first_seed) % NUM_SEEDS if gather.edges.random else 0,
         )
 
@@ -309,7 +334,7 @@ class Executor:
         function = self.gradients.function(gather, step.backward_pass)
         of_dst = function.at == "dst" and step.dst_interval >= 0
         interval = step.dst_interval if of_dst else step.interval
-        at = Block("state", gather.result, interval, backward_pass=step.backward_pass)
+        at = self._block("state", gather.result, interval, backward_pass=step.backward_pass)
         held = self.resident.get(at)
         if not isinstance(held, GatherState):
             rows = self.plan.vertices(interval)
@@ -324,12 +349,12 @@ class Executor:
         edges: Edges = self.resident[step.reads[0]]
         for name, side, value in zip(work.stage.inputs, work.sides, gather.inputs, strict=True):
             if side == "param":
-                arrays[name] = self.epoch.shared[value].detach()
+                arrays[name] = self._here.shared[value].detach()
             elif side == "edge":
                 arrays[name] = edges.edge_data[value]
             else:
                 interval = step.interval if side == "src" else step.dst_interval
-                whole = Block("value", value, self.part.holding("value", value, interval))
+                whole = self._block("value", value, self.part.holding("value", value, interval))
                 block = as_read(whole, step.reads[0], side)
                 if block in step.reads:
                     is_picked = block.needed_by is not None
@@ -353,9 +378,18 @@ class Executor:
             # The result is a block of its own.
             self._give("gather_saved", gather.result, step.interval, dict(zip(names, kept, strict=False)))
 
+    def _assemble(self, step: Step) -> None:
+        self._put(step.writes[0], step.interval, self.resident[step.reads[0]])
+
+    def _share_grads(self, step: Step) -> None:
+        """Add the gradients of what is shared of all devices."""
+        names = dict.fromkeys(name for each in self.epoch.sums for name in each.of_shared)
+        totals = {name: total for name in names if (total := self.epoch.gradient_of(name)) is not None}
+        self.epoch.sums = [Sums(of_shared=totals)]
+
     def _store_constant(self, step: Step) -> None:
         (block,) = step.reads
-        self._constants.put(block, {"": self.resident[block].cpu()})
+        self._constants.put(block.outside, {"": self.resident[block].cpu()})
 
     def _counts(self, gather: Gather, step: Step) -> Counts:
         return lambda like: divisors(self.chunks[gather.hop].in_degrees(self.plan.vertices(step.interval)), like)
@@ -363,7 +397,7 @@ class Executor:
     def _prepare_grad(self, step: Step) -> None:
         """Make the arrays of a destination interval that only the backward's passes read."""
         gather, chunked = self._gather_of(step)
-        grad = self.resident[Block("grad", gather.result, step.interval)]
+        grad = self.resident[self._block("grad", gather.result, step.interval)]
         saved = []
         if any(block.kind == "gather_saved" for block in step.reads):
             saved = list(self._rows_of("gather_saved", gather.result, step.interval).values())
@@ -380,50 +414,56 @@ class Executor:
         values = dict(zip(gather.edges.stage.inputs, gather.inputs, strict=True))
         for name, result in zip(work.names(of_edges=False), state.finish(), strict=True):
             value = values[name]
-            if value in self.epoch.shared:
-                self.epoch.add_shared(value, _alone(result))
+            if value in self._here.shared:
+                self._sums.add_shared(value, _alone(result))
             else:
                 self._add_gradient(value, step.interval, result)
         self.resident.discard(at)
 
     def _means(self, step: Step) -> None:
         """Add the rows of an interval, or the moments of edges that it has gathered, to the means of all rows."""
-        link = self.program.mean(step.number)
+        link, moments = self.program.mean(step.number), self._sums.moments
         for name in link.values:
             rows = self._value(name, step.interval)
             with torch.no_grad():
                 if link.edge_shape is None:
-                    self.epoch.moments.setdefault(step.number, Moments(rows, link.eps)).add(rows)
+                    moments.setdefault(step.number, Moments(rows, link.eps)).add(rows)
                 else:
                     groups = Groups(rows=rows, shape=link.edge_shape)
-                    self.epoch.moments.setdefault(step.number, Moments(groups.sums, link.eps)).add_groups(groups)
+                    moments.setdefault(step.number, Moments(groups.sums, link.eps)).add_groups(groups)
 
     def _share_means(self, step: Step) -> None:
         """Let the stages and gathers that follow read the means, once all intervals are added."""
-        link, moments = self.program.mean(step.number), self.epoch.moments[step.number]
+        link, replicas = self.program.mean(step.number), self.epoch.replicas.values()
+        first, *others = [each.moments[step.number] for each in self.epoch.sums if step.number in each.moments]
+        moments = first.on(self.device)
         with torch.no_grad():
+            for other in others:
+                moments.add_moments(other)
             if self.part.exchanges:
                 moments.merge(partial(self.exchange.add_up, doing="adding means of a BatchNorm"))
             if moments.count == 1:
                 raise too_few_rows(link.norm)
             means = moments.shared()
         wanted = self.epoch.trains and any(map(self.gradients.has, link.values))
-        for name, shared in zip((link.result, link.scales), means, strict=True):
-            self.epoch.shared[name] = shared.requires_grad_(wanted)
+        for each in replicas:
+            each.moments[step.number] = moments.on(each.device)
+            each.shared |= _copies(
+                dict(zip((link.result, link.scales), means.detach(), strict=True)), each.device, wanted
+            )
 
     def _share_means_grad(self, step: Step) -> None:
         """Complete the gradient of the means, which is 0 where no gradient has come to them, as after detach()."""
-        link = self.program.mean(step.number)
-        of_shared, shared = self.epoch.of_shared, self.epoch.shared
-        grad = torch.stack(
-            [of_shared.get(name, torch.zeros_like(shared[name])) for name in (link.result, link.scales)]
-        )
-        total = self.exchange.add_up(grad.flatten(), "adding gradients of a BatchNorm's means")
-        self.epoch.of_moments[step.number] = total.view_as(grad)
+        link, shared = self.program.mean(step.number), self.epoch.first.shared
+        totals = [(name, self.epoch.gradient_of(name)) for name in (link.result, link.scales)]
+        grad = torch.stack([torch.zeros_like(shared[name]) if total is None else total for name, total in totals])
+        grad = self.exchange.add_up(grad.flatten(), "adding gradients of a BatchNorm's means").view_as(grad)
+        for each in self.epoch.replicas.values():
+            each.of_moments[step.number] = grad.to(each.device)
 
     def _means_grad(self, step: Step) -> None:
         link = self.program.mean(step.number)
-        moments, of_shared = self.epoch.moments[step.number], self.epoch.of_moments[step.number]
+        moments, of_shared = self._here.moments[step.number], self._here.of_moments[step.number]
         for name in link.values:
             rows = self._value(name, step.interval)
             if link.edge_shape is None:
@@ -433,11 +473,19 @@ class Executor:
             self._add_gradient(name, step.interval, grad)
 
     def _output_grad(self, step: Step) -> None:
-        rows = self.resident[Block("grad", "x", step.interval)]
+        rows = self.resident[self._block("grad", "x", step.interval)]
         if self.epoch.of_x is None:
             x = self.epoch.x
             self.epoch.of_x = torch.zeros((x.num_rows, *x.row_shape), dtype=x.dtype)
         self.epoch.of_x[self.plan.vertices(step.interval)] = rows
+
+
+def _copies(shared: Mapping[str, Tensor], device: torch.device, wanted: bool | None = None) -> dict[str, Tensor]:
+    """Leaves of their own on a device, which want a gradient, or as the tensors do."""
+    return {
+        name: each.detach().to(device).requires_grad_(each.requires_grad if wanted is None else wanted)
+        for name, each in shared.items()
+    }
 
 
 def _mapped(content: Any, change: Callable[[Tensor], Tensor]) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
@@ -17,16 +18,21 @@ from sagann.graph.feature_store import Features, TensorRows
 from sagann.graph.graph import Graph
 from sagann.graph.rows import is_sparse
 from sagann.graph.topology import Topology
+from sagann.kernels.edge.work import DEVICE_GRAIN
+from sagann.plan.dealing import Route
 from sagann.plan.epoch import MemoryPolicy, Planned, dense_peak_bytes, plan_epoch
 from sagann.plan.fit import MOST_INTERVALS, cutter, fitted_intervals, hop_sizes
 from sagann.plan.gradients import Gradients
-from sagann.plan.intervals import PartIntervals
+from sagann.plan.intervals import PartIntervals, cut_graph, dealing
+from sagann.plan.machine import Machine
+from sagann.plan.routes import Routed, routed
 from sagann.plan.selection import ALWAYS, NEVER, Select, Selection
-from sagann.plan.steps import UNLIMITED
+from sagann.plan.steps import UNLIMITED, Beside
 from sagann.runtime.backend import backend_of
 from sagann.runtime.blocks.residents import Exchange
+from sagann.runtime.forecasting.forecast import work_of
 from sagann.runtime.forecasting.probe import measured_selection
-from sagann.runtime.places import device_named, require_on_host, require_places
+from sagann.runtime.places import devices_named, require_on_host, require_places
 from sagann.runtime.streaming.capturing import are_constant, captured, like_on, needs_gradient, trained_in
 from sagann.runtime.streaming.streamed import StreamedModel
 from sagann.saga.layer import SagaLayer, count_hops
@@ -63,7 +69,8 @@ def stream(
             spill folder, on a device), the least that leaves room to load ahead, if there is one.
         select: whether the host picks the rows that a chunk needs, where these are few (:mod:`sagann.plan.selection`).
         memory_policy: which blocks the device keeps (:data:`sagann.plan.epoch.MemoryPolicy`).
-        device: device that computes, whose memory has the budget: 'cpu', 'cuda' or 'cuda:N'.
+        device: device that computes, whose memory has the budget: 'cpu', 'cuda' or 'cuda:N'. Several, as 'cuda:0,cuda:1', share the steps, and
+            each has the budget; the model and the result lie on the first one.
 
     Returns:
         A module that trains in the usual loop: ``z = streamed(graph.features)``, on ``device``.
@@ -97,7 +104,12 @@ def stream(
     require_choice(select, get_args(Select), what="unknown policy of picking rows", where="stream.select")
     require_type(spill, (str, os.PathLike), where="stream.spill", hint="Pass a path.", optional=True)
     require_type(num_intervals, int, where="stream.num_intervals", hint="Pass an integer.", optional=True)
-    backend = backend_of(device_named(device))
+    backend = backend_of(*devices_named(device))
+    if len(backend.devices) > 1 and isinstance(getattr(graph, "blocks", None), Exchange):
+        raise InputError(
+            f"a worker streams its part to one device: '{device}' names {len(backend.devices)} (in stream.device)",
+            hint="Name one device for each worker, or stream the whole graph from one process.",
+        )
     hops, program = _captured_on(model, graph, backend.device, trains=trains)
     if num_intervals is None:
         intervals = fitted_intervals(
@@ -108,11 +120,12 @@ def stream(
             gradients=Gradients(program, wanted_x=needs_gradient(graph.features)),
             trains=trains,
             beside=backend.beside(on_disk=spill is not None),
-            cut_part=exchange.cut,
+            cut_part=dealing(exchange.cut, backend.names),
             is_square=select == "always",
         )
     elif 1 <= num_intervals <= MOST_INTERVALS:
-        intervals = exchange.cut(num_intervals, cutter(program, hops[0]))
+        cut = exchange.cut(num_intervals, cutter(program, hops[0]))
+        intervals = replace(cut, devices=backend.names)
     else:
         raise InputError(
             f"the number of intervals is out of range: {num_intervals}, expected 1 to {MOST_INTERVALS} (in "
@@ -151,7 +164,7 @@ def foretell(
 
     The epoch is one of :meth:`StreamedModel.loss` if ``folded``, else a call; with a spill folder if ``on_disk``.
     """
-    backend = backend_of(device_named(device))
+    backend = backend_of(*devices_named(device))
     hops, program = _captured_on(model, graph, backend.device)
     beside = backend.beside(on_disk=on_disk)
     part = fitted_intervals(
@@ -160,6 +173,7 @@ def foretell(
         budget_bytes,
         gradients=Gradients(program, wanted_x=needs_gradient(graph.features)),
         beside=beside,
+        cut_part=dealing(cut_graph, backend.names),
         is_square=select == "always",
     )
     selection = _selection(select, budget_bytes, part, backend.device, on_disk=on_disk)
@@ -172,8 +186,49 @@ def foretell(
         folded=folded,
         selection=selection,
         beside=beside,
+        route=backend.route,
         has_mapped_x=not beside.copies_beside and not isinstance(positioned(_features_of(graph)), TensorRows),
     )
+
+
+def foretell_devices(
+    model: nn.Module,
+    graph: Graph,
+    *,
+    budget_bytes: int,
+    folded: bool = True,
+    machine: Machine,
+    devices: Sequence[str],
+) -> list[Routed]:
+    """What an epoch is planned to be on some devices of a described machine, by every route that it has, the fastest first.
+
+    Each device has the budget. Blocks that are not in use lie in the host's memory.
+    """
+    beside = Beside(copies_beside=True, has_engines=True, grain=DEVICE_GRAIN)
+    hops, program = _captured_on(model, graph, torch.device("cpu"))
+    part = fitted_intervals(
+        program,
+        hops,
+        budget_bytes,
+        gradients=Gradients(program, wanted_x=needs_gradient(graph.features)),
+        beside=beside,
+        cut_part=dealing(cut_graph, devices),
+    )
+    sizes = hop_sizes(program, hops, part, grain=beside.grain)
+
+    def plan_by(route: Route) -> Planned:
+        return plan_epoch(
+            program,
+            sizes,
+            part,
+            budget_bytes,
+            gradients=_gradients(program, model, graph),
+            folded=folded,
+            beside=beside,
+            route=route,
+        )
+
+    return routed(plan_by, machine, devices, lambda planned: work_of(planned, graph.features))
 
 
 def _selection(

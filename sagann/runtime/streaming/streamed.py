@@ -26,10 +26,11 @@ from sagann.graph.feature_store import Features, FeatureStore, TensorRows, featu
 from sagann.graph.topology import Topology, for_training_as_well
 from sagann.kernels.edge import check_dialect
 from sagann.kernels.seeds import drawn_seed
+from sagann.plan.dealing import Route
 from sagann.plan.epoch import MEMORY_POLICIES, MemoryPolicy, Planned, plan_constants, plan_epoch
 from sagann.plan.fit import fitted_intervals
 from sagann.plan.gradients import Gradients, undivided_of
-from sagann.plan.intervals import PartIntervals
+from sagann.plan.intervals import PartIntervals, dealing
 from sagann.plan.residency import BudgetError
 from sagann.plan.selection import NEVER, Selection
 from sagann.plan.steps import UNLIMITED
@@ -85,8 +86,10 @@ class StreamedModel(nn.Module):
         selection: which rows are picked for chunks.
         traversal: order in which passes go over the intervals; by default as :func:`sagann.plan.epoch.plan_epoch` chooses.
         memory_policy: which blocks the device keeps (:data:`sagann.plan.epoch.MemoryPolicy`).
-        backend: device that computes, by default the CPU. Parameters lie on it; hops and features lie on the host.
-        part: intervals with the same bounds: of a worker's part, or with what lies undivided; None for a whole graph that is cut at both ends.
+        backend: devices that compute, by default the CPU. Parameters lie on the first one; hops and features lie on the host.
+        part: intervals with the same bounds: of a worker's part, dealt to several devices, or with what lies undivided; None for a whole graph
+            that is cut at both ends.
+        route: way on which blocks reach several devices, by default the backend's.
         exchange: sends and receives rows of the halo of a worker's part.
 
     Calls raise LayerError if the model mixes vertices between its layers or has a layer that cannot be fused, BudgetError if a
@@ -111,6 +114,7 @@ class StreamedModel(nn.Module):
         memory_policy: MemoryPolicy = "belady",
         backend: Backend | None = None,
         part: PartIntervals | None = None,
+        route: Route | None = None,
         exchange: Exchange | None = None,
     ) -> None:
         super().__init__()
@@ -123,12 +127,14 @@ class StreamedModel(nn.Module):
         require_places(model, hops, self._backend.device)
         self.hops = list(hops)
         self.bounds = tuple(bounds)
-        self._part, self._exchange = part or PartIntervals.of_graph(bounds), exchange or Exchange()
+        dealt = replace(PartIntervals.of_graph(bounds), devices=self._backend.names)
+        self._part, self._exchange = part or dealt, exchange or Exchange()
         self.budget_bytes = budget_bytes
         self.trains = trains
         self.dialect = dialect
         self.selection = selection
         self.traversal = traversal
+        self.route = route or self._backend.route
         self.memory_policy: MemoryPolicy = memory_policy
         self.timeline: Recorder | None = None
         "Recorder of the epochs that run; None to record none."
@@ -222,6 +228,7 @@ class StreamedModel(nn.Module):
                 memory_policy=self.memory_policy,
                 beside=self._beside,
                 has_mapped_x=is_read,
+                route=self.route,
             )
             if self._folder is not None:
                 kept = 0 if program.constants in self._kept else planned.schedule.constant_bytes
@@ -262,8 +269,8 @@ class StreamedModel(nn.Module):
             named = tensors_of(self.model)
         program = plan.program
         # Without randomness in the program, the caller's random generator is not used.
-        seeds = [drawn_seed() for _ in range(program.num_seeds)]
-        seed = drawn_seed() if program.draws_more else 0
+        seeds = [int(drawn_seed()) for _ in range(program.num_seeds)]
+        seed = int(drawn_seed()) if program.draws_more else 0
         parameters = [named[name] for _, name in program.parameters]
         records = torch.is_grad_enabled()
         trains = records and (needs_gradient(x) or any(each.requires_grad for each in parameters))
@@ -293,7 +300,7 @@ class StreamedModel(nn.Module):
         read = [data for data in edge_data_of(program, self.hops) if not data.is_inference()]
         call = Call(begin, shrink, hops=self.hops, read=read)
         out: Tensor = Streamed.apply(call, x if isinstance(x, Tensor) else None, *parameters)  # type: ignore[no-untyped-call]
-        if moments := call.executor.epoch.moments:
+        if moments := call.executor.epoch.first.moments:
             self._move_running_means(program, moments)
         if not out.requires_grad:
             call.executor.close()
@@ -344,7 +351,7 @@ class StreamedModel(nn.Module):
             gradients=gradients,
             trains=self.trains,
             beside=self._beside,
-            cut_part=self._exchange.cut,
+            cut_part=dealing(self._exchange.cut, self._backend.names),
             is_square=self.selection.is_forced,
         )
         self.bounds = self._part.bounds

@@ -3,7 +3,8 @@
 from sagann.runtime.device.cuda_devices import CudaDevices
 from sagann.runtime.tiered.counters import TierCounts, Traffic
 from sagann.runtime.tiered.device_features import DeviceFeatures
-from sagann.runtime.tiered.device_topology import DeviceSampler, DeviceTopology
+from sagann.runtime.tiered.device_sampler import DeviceSampler
+from sagann.runtime.tiered.device_topology import DeviceTopology
 from sagann.runtime.tiered.features import TieredFeatures
 
 __all__ = [

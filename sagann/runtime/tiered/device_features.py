@@ -4,8 +4,9 @@ One index has the place of each row: on a device, interleaved over linked device
 in pinned memory of the host, which devices read in place (zero copy): rows of a tensor in memory, or of a :class:`TieredFeatures` with the
 cache "static"; or nowhere that a device can read. The processor gathers these *far* rows of a batch, and they travel with it.
 
-A batch is served in two parts. :meth:`DeviceFeatures.pick` runs on the processor, ahead of training; it counts rows by tier and reads far
-rows. :meth:`DeviceFeatures.gather` queues one kernel on the device, which reads all other rows from where they are.
+A batch is served in two parts. :meth:`DeviceFeatures.pick` runs on the processor, ahead of training, and reads far rows; where no row is
+far it does nothing. :meth:`DeviceFeatures.gather` queues one kernel on the device, which reads all other rows from where they are, and
+counts the rows of each tier. The host reads the counts when it is asked for them.
 
 Several devices are tested as simulated ones. `bench/results/cold_bytes_device.md` has the rate at which a device reads rows in place.
 """
@@ -24,6 +25,7 @@ import torch
 from torch import Tensor
 
 from sagann.errors import InputError
+from sagann.graph.checks import require_ids
 from sagann.graph.feature_store import Features, feature_store, read_slice
 from sagann.graph.large_arrays import empty_array
 from sagann.graph.rows import as_byte_tensor, as_bytes
@@ -38,6 +40,7 @@ from sagann.storage.mapped import MappedRows, positioned
 from sagann.tiering.look_ahead import Array
 from sagann.tiering.placement import LinkedGroup, place_hot_rows
 
+_IDS = "DeviceFeatures, ids"
 _FILL_BYTES = 64 << 20
 "Largest number of bytes of hot rows that are read at a time when a store is made."
 
@@ -59,7 +62,8 @@ class FarRows:
 class DeviceFeatures:
     """The rows of features for a device that computes. Every row has the bits that it has in ``features``.
 
-    ``rows`` gives tensors on the device; ``slice`` gives tensors on the processor, as other stores do. Several threads may ask at once.
+    ``rows`` gives tensors on the device; ``slice`` gives tensors on the processor, as other stores do. Several threads may ask at once. Ids that
+    lie on the device are not waited for: an id of no vertex gives a row of zeros, and is an error of the next look at the counters.
     ``MiniBatches`` takes the store as ``Graph.features``, if its batches go to the same device.
 
     Args:
@@ -134,6 +138,11 @@ class DeviceFeatures:
         return self._hot[self._reader].nbytes + self._index_bytes
 
     @property
+    def has_far_rows(self) -> bool:
+        """Whether some rows are read by the processor, which must know the ids of a batch."""
+        return self._is_far is not None
+
+    @property
     def is_in_place(self) -> bool:
         """Whether the device reads rows of the host's memory in place."""
         return self._pinned is not None
@@ -145,16 +154,22 @@ class DeviceFeatures:
         return other
 
     def rows(self, ids: Tensor) -> Tensor:
-        """Copy the rows of some vertices to the device: [n, *row_shape], for int64 ids [n] on the processor, in their order.
+        """Copy the rows of some vertices to the device: [n, *row_shape], for int64 ids [n] on the processor or the device, in their order.
+
+        Work is queued on the device's current stream. The host waits for the device only for ids that lie there, where some rows are far.
 
         Raises:
-            InputError: an id is no vertex.
+            InputError: an id on the processor is no vertex.
             DatasetError: the file ends too early, or cannot be read.
         """
-        far = self.pick(ids).mapped(lambda array: array.to(self.device))
+        pool = self._devices.pool(self._reader)
+        on_host = ids.device.type == "cpu"
+        if on_host:
+            require_ids(ids, self.num_rows, where=_IDS)
+        far = self.pick(ids if on_host or not self.has_far_rows else pool.read(ids))
         memory = self._devices.empty(self._reader, len(ids) * self.row_bytes)
         out = memory.view(self.dtype).view(len(ids), *self.row_shape)
-        self.gather(ids.to(self.device), far, out)
+        self.gather(pool.bring(ids) if on_host else ids, far.mapped(pool.bring) if len(far.positions) else far, out)
         return out
 
     def slice(self, start: int, stop: int) -> Tensor:
@@ -162,22 +177,22 @@ class DeviceFeatures:
         return read_slice(positioned(self._features), start, stop)
 
     def pick(self, ids: Tensor) -> FarRows:
-        """Count the rows of a batch, and read its far rows; the part of the work that the processor does.
+        """Read the far rows of a batch; the part of the work that the processor does. Ids may lie on the device where no row is far.
 
         Raises:
-            InputError: an id is no vertex.
+            InputError: an id is no vertex, where some rows are far.
             DatasetError: the file ends too early, or cannot be read.
         """
-        found = checked_ids(ids, self.num_rows, "DeviceFeatures, ids")
-        sources = self._places.take(found) >> self._shift
-        positions = (sources == NOWHERE).nonzero()[0]
+        if self._is_far is None:
+            return self._no_far
+        found = checked_ids(ids, self.num_rows, _IDS)
+        positions = self._is_far.take(found).nonzero()[0]
         rows = empty_array((len(positions), *self.row_shape), self.dtype, torch.device("cpu"))
         num_reads = read_bytes = 0
         if rows.numel():
             reads = self._cold.read(found[positions], as_bytes(rows), np.arange(len(positions)))
             num_reads, read_bytes = reads.num_reads, reads.num_bytes
         with self._lock:
-            self._counts += np.bincount(sources + 1, minlength=len(self._counts))
             self._num_reads += num_reads
             self._read_bytes += read_bytes
         return FarRows(positions=torch.from_numpy(positions), rows=rows)
@@ -189,29 +204,50 @@ class DeviceFeatures:
         """
         if not out.numel():
             return
-        gather_rows(self._sources, ids, as_byte_tensor(out).view(len(out), -1))
+        gather_rows(self._sources, ids, as_byte_tensor(out).view(len(out), -1), self._counts)
         if len(far.positions):
             out.index_copy_(0, far.positions, far.rows)
 
     def traffic(self) -> Traffic:
-        """Rows and bytes so far: hot are those of devices, cold are all others. Reads are those that this store does of a file."""
+        """Rows and bytes so far: hot are those of devices, cold are all others. Reads are those that this store does of a file.
+
+        Waits for the devices.
+
+        Raises:
+            InputError: an id on the device was no vertex.
+        """
+        far, *devices, in_place = self._rows_by_source()
         with self._lock:
-            rows, num_reads, read_bytes = self._counts.copy(), self._num_reads, self._read_bytes
+            num_reads, read_bytes = self._num_reads, self._read_bytes
         return Traffic(
-            hot=TierCounts.of(int(rows[1:-1].sum()), self.row_bytes),
-            cold=TierCounts.of(int(rows[0] + rows[-1]), self.row_bytes),
+            hot=TierCounts.of(sum(devices), self.row_bytes),
+            cold=TierCounts.of(far + in_place, self.row_bytes),
             cold_reads=num_reads,
             cold_read_bytes=read_bytes,
         )
 
     def tiers(self) -> Mapping[str, TierCounts]:
-        """Rows and bytes so far by tier: 'device', 'peer N' for each other device, 'in place' in the host's memory, and 'far'."""
-        with self._lock:
-            far, *devices, in_place = map(int, self._counts)
+        """Rows and bytes so far by tier: 'device', 'peer N' for each other device, 'in place' in the host's memory, and 'far'.
+
+        Waits for the devices, as :meth:`traffic` does.
+        """
+        far, *devices, in_place = self._rows_by_source()
         own = self._reader
         peers = {f"peer {number}": rows for number, rows in enumerate(devices) if number != own}
         found = {"device": devices[own], **peers, "in place": in_place, "far": far}
         return {tier: TierCounts.of(rows, self.row_bytes) for tier, rows in found.items()}
+
+    def _rows_by_source(self) -> list[int]:
+        """Rows so far: far ones, those of each device, and those of the host that are read in place."""
+        self._devices.finish()
+        unknown, *rows = self._counts.sum(0).tolist()
+        if unknown:
+            raise InputError(
+                f"vertex ids out of range: {unknown} of the ids on '{self.device}', but there are {self.num_rows} vertices, numbered from "
+                f"0 (in {_IDS})",
+                hint="Number the vertices from 0 without gaps; ids on the processor are checked before they are used.",
+            )
+        return rows[: len(self._devices) + 2]
 
     @property
     def _index_bytes(self) -> int:
@@ -258,14 +294,17 @@ class DeviceFeatures:
         self._reader = number
         owners, slots = self._group(number).seen_from(number)
         places = torch.full((self.num_rows,), NOWHERE, dtype=self._place_dtype)
-        self._places: Array = places.numpy()
-        host = len(self._devices)
-        self._places[self._host_ids] = (host << self._shift) + np.arange(len(self._host_ids))
-        self._places[self._ids_of(np.arange(len(owners)))] = (owners << self._shift) + slots
+        found: Array = places.numpy()
+        found[self._host_ids] = (len(self._devices) << self._shift) + np.arange(len(self._host_ids))
+        found[self._ids_of(np.arange(len(owners)))] = (owners << self._shift) + slots
+        is_far = found == NOWHERE
+        self._is_far: Array | None = is_far if is_far.any() else None
+        "Whether each row is far; None where none is."
+        nothing = torch.empty(0, *self.row_shape, dtype=self.dtype)
+        self._no_far = FarRows(positions=torch.empty(0, dtype=torch.int64), rows=nothing)
         self._sources = RowSources([*self._hot, self._host], places.to(self.device), self._shift)
         self._lock = Lock()
-        self._counts = np.zeros(host + 2, np.int64)
-        "Rows by source: far rows, those of each device, and those of the host that are read in place."
+        self._counts = self._sources.new_counts()
         self._num_reads = self._read_bytes = 0
 
 

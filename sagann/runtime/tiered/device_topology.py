@@ -1,17 +1,12 @@
-"""Sampling on a CUDA device: DeviceTopology has a graph's edges, and DeviceSampler samples what NeighborSampler does, bit by bit.
+"""DeviceTopology: a graph's edges where a CUDA device reads them, for :mod:`sagann.runtime.tiered.device_sampler`.
 
 Each array lies in the device's memory, or in pinned memory of the host, which the device reads in place (zero copy). Within a budget of
 bytes, arrays are placed on the device in the order in which sampling pays for them: the offsets, then the sources, then edge data by name.
-
-Random numbers, the order of edges and the numbering of sources are those of the processor. So a run may sample on either, and be resumed on
-the other. Picks are kernels (:mod:`sagann.kernels.edge_picks`). All other steps are sorts, sums and selections of PyTorch, which have one
-result whatever order the device works in. The host waits for the device in each hop, for the numbers of its edges and sources.
-
-Tests run it with simulated devices and in Triton's interpreter.
+Linked devices share them: blocks of 4,096 edges are dealt to them in turn, and offsets of less than 1 GiB lie on each.
 
 References:
-    Min et al., Graph Neural Network Training with Data Tiering, 2021, Sec. 4.1 (zero copy) and 5.5 (sampling on devices). We differ in that
-    the edges lie on one device or in the host's memory.
+    Min et al., Graph Neural Network Training with Data Tiering, 2021, Sec. 4.1 (zero copy) and 5.5 (edges that are distributed over
+    several devices). We differ in that edges may also lie in the host's memory.
 """
 
 from __future__ import annotations
@@ -19,35 +14,30 @@ from __future__ import annotations
 import math
 import mmap
 from collections.abc import Mapping, Sequence
-from importlib import import_module
-from importlib.util import find_spec
+from copy import copy
 
 import torch
 from torch import Tensor
 
 from sagann.byte_size import format_bytes
-from sagann.errors import InputError, MissingDependencyError, shown
-from sagann.graph.checks import require_distinct
-from sagann.graph.random_numbers import key_of
-from sagann.graph.rows import as_byte_tensor, id_dtype, offsets_of
-from sagann.graph.topology import Topology, for_training_as_well
-from sagann.kernels.row_gather import RowSources, gather_rows, shift_of
+from sagann.errors import InputError, shown
+from sagann.graph.rows import as_byte_tensor
+from sagann.graph.topology import Topology
+from sagann.kernels.row_gather import DEALT_BITS, RowSources, dealt_to, gather_rows, num_dealt, shift_of
 from sagann.runtime.device.cuda_devices import CudaDevices
 from sagann.runtime.device.pinning import Pinned, PinningError, pin_in_pieces
+from sagann.runtime.device.streams import PinnedPool
 from sagann.runtime.tiered.hot_size import AUTO_SHARE, HotSize, parse_hot
-from sagann.sampling import MiniBatch
-from sagann.sampling.arguments import (
-    NEIGHBOURS,
-    as_ids,
-    require_drawable,
-    require_fanouts,
-    require_some,
-    require_square,
-)
+from sagann.sampling.arguments import require_square
+from sagann.tiering.placement import linked_groups
 
 _WHERE = "DeviceTopology, memory"
 # Smaller arrays may share a page with another array, and a page cannot be pinned twice. The C library gives larger ones pages of their own.
 _SMALL_BYTES = 32 << 20
+_REPLICATED_BYTES = 1 << 30
+"Offsets of fewer bytes lie on each of several devices."
+_FILL_BYTES = 64 << 20
+"Bytes of rows that are copied to a device at a time, at most."
 
 
 class DeviceTopology:
@@ -55,9 +45,9 @@ class DeviceTopology:
 
     Args:
         topology: a whole graph's, in the processor's memory. Edge data have no gradient.
-        memory: bytes of the device's memory that its arrays may take: a number, a text as "2GiB", or a part of all bytes, as "50%" or 0.5. "auto" takes half of
+        memory: bytes of each device's memory that its arrays may take: a number, a text as "2GiB", or a part of all bytes, as "50%" or 0.5. "auto" takes half of
             what is free. Arrays that find no room are pinned, and read in place: "0%" reads all of them so.
-        devices: the first one reads.
+        devices: the first one reads; see :meth:`seen_from` for the others.
     Raises:
         InputError: an argument is wrong, the memory is not free, or memory that should be read in place cannot be pinned.
     """
@@ -76,29 +66,88 @@ class DeviceTopology:
                     "(in DeviceTopology, topology)",
                     hint="Let the processor sample (sample_on='cpu'), or detach the edge data.",
                 )
-        left_bytes = self._budget_bytes(memory, sum(array.nbytes for array in arrays.values()))
-        self.device_bytes = 0
-        "Bytes of the device's memory that the arrays take."
-        self.in_place_bytes = 0
-        "Bytes of pinned memory that the device reads in place."
-        self._read: dict[str, tuple[RowSources, Tensor]] = {}
-        "For each array's name, where its rows lie; and the array, for its type and shape."
-        for name, array in arrays.items():
-            is_on_device = array.nbytes <= left_bytes - self.device_bytes
-            data = as_byte_tensor(array.contiguous()).view(len(array), _row_bytes(array))
-            if is_on_device:
-                self.device_bytes += array.nbytes
-                data = devices.empty(0, array.nbytes).view(data.shape).copy_(data)
-            else:
-                self.in_place_bytes += array.nbytes
-                data = self._pinned_rows(name, data)
-            self._read[name] = RowSources([data], None, shift_of(len(array)), device=self.device), array
+        self._arrays = arrays
+        self._reader = 0
+        self._sources: list[dict[str, RowSources]] = [{} for _ in range(len(devices))]
+        "For each device, where it reads each array, by name."
+        self._held: list[dict[str, int]] = [{} for _ in range(len(devices))]
+        "For each device, bytes of its memory that each array takes, by name."
+        rows = {
+            name: as_byte_tensor(array.contiguous()).view(len(array), _row_bytes(array))
+            for name, array in arrays.items()
+        }
+        for group in linked_groups(len(devices), devices.linked):
+            self._place(rows, group, memory)
+        if in_place := {name for held in self._held for name in rows.keys() - held}:
+            pinned = {name: self._pinned_rows(name, data) for name, data in rows.items() if name in in_place}
+            for number, sources in enumerate(self._sources):
+                for name in pinned.keys() - sources:
+                    sources[name] = self._sources_of([pinned[name]], number)
         devices.finish()
+
+    def _place(self, rows: Mapping[str, Tensor], group: Sequence[int], memory: HotSize) -> None:
+        """Deal arrays to linked devices, as far as each has room. Small offsets, which are read twice for each vertex, lie on each of them."""
+        owners = {
+            name: [[number] for number in group]
+            if name == "offsets" and data.nbytes < _REPLICATED_BYTES
+            else [list(group)]
+            for name, data in rows.items()
+        }
+        shares = {
+            name: num_dealt(0, len(owners[name][0]), len(data)) * data.shape[1] for name, data in rows.items()
+        }
+        whole_bytes = sum(data.nbytes for data in rows.values())
+        left_bytes = min(self._budget_bytes(memory, whole_bytes, sum(shares.values()), number) for number in group)
+        for name, data in rows.items():
+            if shares[name] > left_bytes:
+                continue
+            left_bytes -= shares[name]
+            for dealt in owners[name]:
+                parts = [self._copied(data, at, dealt) for at in range(len(dealt))]
+                for number, part in zip(dealt, parts, strict=True):
+                    self._held[number][name] = part.nbytes
+                    self._sources[number][name] = self._sources_of(parts, number)
+
+    def _copied(self, rows: Tensor, at: int, owners: Sequence[int]) -> Tensor:
+        """The rows that are dealt to one of several devices, in its memory."""
+        count = num_dealt(at, len(owners), len(rows))
+        memory = self._devices.empty(owners[at], count * rows.shape[1]).view(count, rows.shape[1])
+        step, first = max(1, _FILL_BYTES // max(1, rows.shape[1] << DEALT_BITS)), 0
+        for piece in dealt_to(at, len(owners), rows, step=step):
+            memory[first : first + len(piece)].copy_(piece)
+            first += len(piece)
+        return memory
+
+    def _sources_of(self, parts: Sequence[Tensor], number: int) -> RowSources:
+        num_rows = sum(map(len, parts))
+        return RowSources(parts, None, shift_of(num_rows), device=self._devices.device(number))
+
+    def seen_from(self, number: int) -> DeviceTopology:
+        """The same edges for another one of the devices, by its number. Memory is shared."""
+        other = copy(self)
+        other._reader = number
+        return other
 
     @property
     def device(self) -> torch.device:
         """The device that reads."""
-        return self._devices.device(0)
+        return self._devices.device(self._reader)
+
+    @property
+    def device_bytes(self) -> int:
+        """Bytes of the device's own memory that the arrays take."""
+        return sum(self._held[self._reader].values())
+
+    @property
+    def in_place_bytes(self) -> int:
+        """Bytes of pinned memory that the device reads in place."""
+        held = self._held[self._reader]
+        return sum(array.nbytes for name, array in self._arrays.items() if name not in held)
+
+    @property
+    def pool(self) -> PinnedPool:
+        """Pinned memory for arrays on their way to the device or from it, in the calling thread's stream."""
+        return self._devices.pool(self._reader)
 
     @property
     def num_vertices(self) -> int:
@@ -111,33 +160,33 @@ class DeviceTopology:
         return self.topology.num_edges
 
     def offsets(self, positions: Tensor) -> Tensor:
-        """The offsets of the in-edges at some positions, int64, for int64 positions on the device."""
+        """The offsets of the in-edges at some positions, int64, for int64 positions on the device; 0 for position -1."""
         return self._rows("offsets", positions)
 
     def sources(self, edges: Tensor) -> Tensor:
-        """The sources of some edges, int32 or int64, for their ids on the device."""
+        """The sources of some edges, int32 or int64, for their ids on the device; 0 for id -1."""
         return self._rows("sources", edges)
 
     def edge_data(self, edges: Tensor) -> Mapping[str, Tensor]:
-        """The edge data of some edges, by name, for their ids on the device."""
+        """The edge data of some edges, by name, for their ids on the device; zeros for id -1."""
         return {name: self._rows(f"edge data '{name}'", edges) for name in self.topology.edge_data}
 
     def _rows(self, name: str, ids: Tensor) -> Tensor:
         # Arrays on the device are copies, and those that are read in place are not.
         self.topology.require_unwritten()
-        sources, like = self._read[name]
+        like = self._arrays[name]
         out = torch.empty((len(ids), *like.shape[1:]), dtype=like.dtype, device=ids.device)
-        gather_rows(sources, ids, as_byte_tensor(out).view(len(ids), _row_bytes(like)))
+        gather_rows(self._sources[self._reader][name], ids, as_byte_tensor(out).view(len(ids), _row_bytes(like)))
         return out
 
-    def _budget_bytes(self, memory: HotSize, num_bytes: int) -> int:
-        """Bytes of the device's memory for the arrays, which have ``num_bytes``."""
-        found, room = parse_hot(memory, where=_WHERE), self._devices.room(0)
+    def _budget_bytes(self, memory: HotSize, whole_bytes: int, most_bytes: int, number: int) -> int:
+        """Bytes of a device's memory for the arrays, which have ``whole_bytes``, and take at most ``most_bytes`` of it."""
+        found, room = parse_hot(memory, where=_WHERE), self._devices.room(number)
         if found is None:
             return (room.free_bytes or 0) // AUTO_SHARE
-        budget_bytes = int(found * num_bytes) if isinstance(found, float) else found
+        budget_bytes = int(found * whole_bytes) if isinstance(found, float) else found
         room.require(
-            min(budget_bytes, num_bytes),
+            min(budget_bytes, most_bytes),
             where=f"{_WHERE}={shown(memory)}",
             hint="Give the topology fewer bytes: what finds no room is read in place.",
         )
@@ -160,113 +209,3 @@ class DeviceTopology:
 
 def _row_bytes(array: Tensor) -> int:
     return math.prod(array.shape[1:]) * array.element_size()
-
-
-class DeviceSampler:
-    """Samples on a device what :class:`sagann.sampling.NeighborSampler` samples on the processor.
-
-    Work is queued on the calling thread's current stream. Several threads may use a sampler at once.
-
-    Args:
-        edges: a whole graph's, where the device reads them.
-        fanouts: as for ``NeighborSampler``. Without ``replace`` at most 1,024, or -1 for all in-edges.
-        replace: as for ``NeighborSampler``.
-        seed: seed of the run.
-    Raises:
-        InputError: an argument has the wrong form, or a fanout is too large for a device.
-        MissingDependencyError: Triton is not installed.
-    """
-
-    def __init__(
-        self, edges: DeviceTopology, fanouts: Sequence[int], *, replace: bool = False, seed: int = 0
-    ) -> None:
-        if find_spec("triton") is None:
-            raise MissingDependencyError("triton", extra="cuda", feature="sampling on a CUDA device")
-        # Imported here: it needs Triton.
-        self._picks = import_module("sagann.kernels.edge_picks")
-        self.edges, self.replace, self.seed = edges, replace, seed
-        self.fanouts = require_fanouts(fanouts, replace=replace, where="fanouts")
-        most = self._picks.MOST_DIFFERENT
-        for hop, fanout in enumerate(self.fanouts):
-            if not replace and fanout > most:
-                raise InputError(
-                    f"fanout is too large for sampling on a device: {fanout}, at most {most} are picked "
-                    f"without replacement (in fanouts, hop {hop})",
-                    hint="Pass -1 for all edges, lower the fanout, or let the processor sample.",
-                )
-
-    def sample(self, seeds: Tensor | Sequence[int], *, epoch: int = 0, batch: int = 0) -> MiniBatch:
-        """Sample the blocks of some seeds: see :meth:`sagann.sampling.NeighborSampler.sample`. All tensors of the result lie on the device."""
-        seeds = as_ids(seeds, where="seeds")
-        require_distinct(seeds, self.edges.num_vertices, where="seeds")
-        require_some(seeds)
-        blocks: list[Topology] = []
-        with for_training_as_well():
-            seeds = ids = seeds.to(self.edges.device)
-            for hop, fanout in enumerate(self.fanouts):
-                key = int(key_of(self.seed, NEIGHBOURS, epoch, batch, hop))
-                indptr, edge_ids = self._picked(ids, fanout, key, hop)
-                local_ids, known = number_sources(ids, self.edges.sources(edge_ids).long())
-                block = Topology(
-                    indptr=indptr,
-                    indices=local_ids.to(id_dtype(len(ids) + len(edge_ids))),
-                    num_src=len(known),
-                    edge_data=self.edges.edge_data(edge_ids),
-                    edge_ids=edge_ids,
-                    validate=False,
-                )
-                blocks.append(block)
-                ids = known
-        return MiniBatch(blocks=tuple(reversed(blocks)), src_ids=ids, seeds=seeds)
-
-    def _picked(self, vertices: Tensor, fanout: int, key: int, hop: int) -> tuple[Tensor, Tensor]:
-        """Offsets and ids of the edges that a hop picks of the in-edges of some vertices."""
-        begins = self.edges.offsets(vertices)
-        degrees = self.edges.offsets(vertices + 1) - begins
-        replace = self.replace and fanout != -1
-        counts = degrees
-        if replace:
-            counts = (degrees > 0) * fanout
-        elif fanout != -1:
-            counts = degrees.clamp(max=fanout)
-        indptr = offsets_of(counts)
-        num_picks = int(indptr[-1])
-        if replace:
-            require_drawable(num_picks, len(vertices), fanout, where=f"fanouts, hop {hop}")
-        dtype = id_dtype(self.edges.num_edges)
-        if fanout == -1:
-            first = torch.repeat_interleave(begins - indptr[:-1], counts, output_size=num_picks)
-            return indptr, (first + torch.arange(num_picks, device=vertices.device)).to(dtype)
-        edge_ids = torch.empty(num_picks, dtype=dtype, device=vertices.device)
-        if replace:
-            with_edges = degrees.nonzero().squeeze(1)
-            of_rows = (each[with_edges] for each in (begins, degrees, vertices))
-            self._picks.draw(*of_rows, fanout, key, edge_ids)
-            # A destination's edges are in the order of the graph.
-            return indptr, edge_ids.view(-1, fanout).sort(dim=1).values.view(-1)
-        self._picks.pick_different(begins, degrees, vertices, fanout, key, indptr, edge_ids)
-        return indptr, edge_ids
-
-
-def number_sources(ids: Tensor, sources: Tensor) -> tuple[Tensor, Tensor]:
-    """Number the sources of a hop's edges: destinations first, then new sources in the order in which they appear.
-
-    Appearances are sorted by vertex, stably. So the first one of each vertex is known without a table, and without a race. The result:
-    local ids of the sources, int64 [num_edges], and the ids of all numbered vertices, int64 [num_src].
-
-    Example:
-        >>> local_ids, known = number_sources(torch.tensor([7, 3]), torch.tensor([9, 3, 4, 9]))
-        >>> local_ids.tolist(), known.tolist()
-        ([2, 1, 3, 2], [7, 3, 9, 4])
-    """
-    vertices = torch.cat([ids, sources])
-    at = torch.arange(len(vertices), device=vertices.device)
-    in_order, order = vertices.sort(stable=True)
-    begins = torch.ones_like(in_order, dtype=torch.bool)
-    begins[1:] = in_order[1:] != in_order[:-1]
-    # For every appearance, the position of its vertex's first one.
-    first = torch.empty_like(order)
-    first[order] = order[torch.where(begins, at, 0).cummax(0).values]
-    is_new = first == at
-    numbers = is_new.cumsum(0) - 1
-    return numbers[first][len(ids) :], vertices[is_new]

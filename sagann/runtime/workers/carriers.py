@@ -134,9 +134,14 @@ def device_of_worker(name: str, *, local_rank: int, num_local: int) -> torch.dev
     """The device that a worker computes on. On CUDA devices, every worker of a machine has one of its own.
 
     Raises:
-        InputError: there is no such device, one device is named for several workers, there are fewer devices than workers, or PyTorch has
+        InputError: there is no such device, devices are named that workers do not share, there are fewer devices than workers, or PyTorch has
             no NCCL.
     """
+    if "," in name:
+        raise InputError(
+            f"several devices compute for one process, and workers have one each: device is '{name}' (in {_WHERE})",
+            hint="Train with one worker; or with --device cuda, where worker i of a machine computes on cuda:i.",
+        )
     kind, _, index = name.partition(":")
     count = num_cuda_devices()
     if kind != "cuda" or not count:

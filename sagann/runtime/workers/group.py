@@ -13,11 +13,11 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 from torch.nn import Parameter
 
@@ -26,6 +26,7 @@ from sagann.graph.large_arrays import empty_array
 from sagann.partition import vertex_ranges
 from sagann.runtime.team import START_TIMEOUT_S, Team
 from sagann.runtime.workers.carriers import HostCarrier, Operation, connected_devices
+from sagann.runtime.workers.side_channel import SideChannel, connect
 from sagann.runtime.workers.stopwatch import Stopwatch
 
 TIMEOUT_S = 60.0
@@ -40,17 +41,27 @@ class Workers(Team):
         size: number of workers.
         timeout_s: seconds for which this worker waits for another one while they train.
         balance: name of the policy that divides the vertices (:data:`sagann.partition.BALANCES`).
+        address: IPv4 address at which the others reach this worker.
     """
 
-    def __init__(self, *, rank: int, size: int, timeout_s: float = TIMEOUT_S, balance: str = "edges") -> None:
+    def __init__(
+        self,
+        *,
+        rank: int,
+        size: int,
+        timeout_s: float = TIMEOUT_S,
+        balance: str = "edges",
+        address: str = "127.0.0.1",
+    ) -> None:
         self.rank, self.size, self.timeout_s, self.balance = rank, size, timeout_s, balance
+        self._address = address
         self.sent_bytes = 0
         "Bytes that this worker has sent to the others."
         self.stopwatch = Stopwatch()
         "Measures this worker's own computing while it trains."
         self._carriers: dict[str, HostCarrier] = {"cpu": HostCarrier()}
         "What carries tensors, by the type of their device."
-        self._asides: dict[str, Workers] = {}
+        self._asides: dict[str, SideChannel] = {}
 
     @property
     def others(self) -> list[int]:
@@ -238,49 +249,39 @@ class Workers(Team):
 
     def add_gradients(self, parameters: Sequence[Parameter], numbers: Tensor) -> Tensor:
         self.stopwatch.stop()
-        # They travel beside the gradients.
-        parts = {rank: numbers if rank == self.rank else torch.empty_like(numbers) for rank in range(self.size)}
-        receives = {rank: parts[rank] for rank in self.others}
-        finish = self.begin(dict.fromkeys(self.others, numbers), receives, "adding losses", tag=1)
-        set_random_numbers = self._begin_random_numbers(parameters[0].device)
         trained = [parameter for parameter in parameters if parameter.requires_grad]
-        for dtype in dict.fromkeys(parameter.dtype for parameter in trained):
-            of_dtype = [parameter for parameter in trained if parameter.dtype == dtype]
-            # A number per parameter says how many workers have a gradient of it.
-            counts = [parameter.grad is not None for parameter in of_dtype]
-            found = [torch.zeros_like(each) if each.grad is None else each.grad.to_dense() for each in of_dtype]
-            flat = torch.cat([found[0].new_tensor(counts), *(gradient.reshape(-1) for gradient in found)])
-            total = self.add_up(flat, "adding gradients")
-            num_workers, *summed = total.split([len(counts), *map(Tensor.numel, found)])
+        by_type = [
+            [parameter for parameter in trained if parameter.dtype == dtype]
+            for dtype in dict.fromkeys(parameter.dtype for parameter in trained)
+        ]
+        flats = [_flat_gradients(each) for each in by_type]
+        device, channel, doing = parameters[0].device, self.aside("gradients"), "adding gradients"
+        # What a processor has found travels in one message; devices have carriers of their own.
+        parts = [flat.tensor_split(self.size) for flat in flats] if device.type == "cpu" else []
+        states = [state if self.is_first else state[:0] for state in _random_states(device)]
+        messages = {rank: [numbers, *states, *(part[rank] for part in parts)] for rank in self.others}
+        found = channel.exchange(messages, doing) | {
+            self.rank: [numbers, *states, *(part[self.rank] for part in parts)]
+        }
+        in_order = [found[rank] for rank in range(self.size)]
+        summed = [_sum(arrays) for arrays in zip(*(each[1 + len(states) :] for each in in_order), strict=True)]
+        if parts:
+            found = channel.exchange(dict.fromkeys(self.others, summed), doing) | {self.rank: summed}
+            flats = [torch.cat([found[rank][at] for rank in range(self.size)]) for at in range(len(flats))]
+        else:
+            flats = [self.add_up(flat, doing) for flat in flats]
+        for of_type, flat in zip(by_type, flats, strict=True):
+            num_workers, *gradients = flat.split([len(of_type), *map(Tensor.numel, of_type)])
             # As a list: each number of a device that is read alone would wait for the device.
-            for parameter, count, gradient in zip(of_dtype, num_workers.tolist(), summed, strict=True):
+            for parameter, count, gradient in zip(of_type, num_workers.tolist(), gradients, strict=True):
                 parameter.grad = gradient.reshape(parameter.shape).clone() if count else None
-        finish()
-        set_random_numbers()
-        first, *others = parts.values()
-        return sum(others, first)
+        _set_random_states(in_order[0][1 : 1 + len(states)], device)
+        return _sum([each[0] for each in in_order])
 
     def share_random_numbers(self, device: torch.device) -> None:
-        self._begin_random_numbers(device)()
-
-    def _begin_random_numbers(self, device: torch.device) -> Callable[[], None]:
-        """Begin to send the states of the first worker's generators; returns what waits for them, and sets them."""
-        states = [torch.get_rng_state(), *([torch.cuda.get_rng_state(device)] if device.type == "cuda" else [])]
-        others = self.others if self.is_first else []
-        receives = [{} if self.is_first else {0: state} for state in states]
-        finishes = [
-            self.begin(dict.fromkeys(others, state), receives[at], "sharing random numbers", tag=2 + at)
-            for at, state in enumerate(states)
-        ]
-
-        def set_states() -> None:
-            for finish in finishes:
-                finish()
-            torch.set_rng_state(states[0])
-            if device.type == "cuda":
-                torch.cuda.set_rng_state(states[1], device)
-
-        return set_states
+        states = _random_states(device)
+        self.share(states, "sharing random numbers")
+        _set_random_states(states, device)
 
     def share(self, tensors: Iterable[Tensor], doing: str) -> None:
         for tensor in tensors:
@@ -304,19 +305,19 @@ class Workers(Team):
         (kind,) = kinds
         return self._carriers[kind].operations(sends, receives, tag)
 
-    def aside(self, doing: str) -> Workers:
-        """The same workers with connections of their own, for what one thread exchanges beside the training step. All call this at the same time."""
-        if doing not in self._asides:
-            self._asides[doing] = self._connected()
-        return self._asides[doing]
+    def aside(self, name: str) -> SideChannel:
+        """Connections of their own with the others, for what one thread exchanges beside the training step. All call this at the same time."""
+        if name not in self._asides:
+            limit_s = max(self.timeout_s, TIMEOUT_S)
+            texts = partial(self.texts, doing=f"connecting for {name}", timeout_s=limit_s)
+            links = connect(self.rank, self.size, self._address, texts, timeout_s=limit_s, gone=self._gone)
+            self._asides[name] = SideChannel(links, rank=self.rank, timeout_s=self.timeout_s, gone=self._gone)
+        return self._asides[name]
 
-    def _connected(self) -> Workers:
-        found = Workers(rank=self.rank, size=self.size, timeout_s=self.timeout_s, balance=self.balance)
-        limit_s = max(self.timeout_s, TIMEOUT_S)
-        with self._blaming(self.others, "connecting once more", limit_s):
-            group = dist.new_group(backend="gloo", timeout=timedelta(seconds=limit_s))
-        found._carriers["cpu"] = HostCarrier(group)
-        return found
+    def close(self) -> None:
+        """Close the connections of :meth:`aside`."""
+        for channel in self._asides.values():
+            channel.close()
 
     def compute_on(self, device: torch.device) -> None:
         """Compute on a device, and let tensors travel between it and the other workers' devices.
@@ -369,3 +370,27 @@ def _reason(error: RuntimeError) -> str:
 
 def _bytes_as_tensor(content: bytes) -> Tensor:
     return torch.frombuffer(bytearray(content), dtype=torch.uint8) if content else torch.empty(0, dtype=torch.uint8)
+
+
+def _flat_gradients(parameters: Sequence[Parameter]) -> Tensor:
+    """The gradients of parameters of one type, behind a number for each: whether there is one."""
+    counts = [each.grad is not None for each in parameters]
+    found = [torch.zeros_like(each) if each.grad is None else each.grad.to_dense() for each in parameters]
+    return torch.cat([found[0].new_tensor(counts), *(gradient.reshape(-1) for gradient in found)])
+
+
+def _sum(arrays: Sequence[Tensor]) -> Tensor:
+    """The sum of an array of each worker, in the order of the ranks."""
+    first, *others = arrays
+    return sum(others, first)
+
+
+def _random_states(device: torch.device) -> list[Tensor]:
+    """The states of PyTorch's generators that a device draws from."""
+    return [torch.get_rng_state(), *([torch.cuda.get_rng_state(device)] if device.type == "cuda" else [])]
+
+
+def _set_random_states(states: Sequence[Tensor], device: torch.device) -> None:
+    torch.set_rng_state(states[0])
+    if device.type == "cuda":
+        torch.cuda.set_rng_state(states[1], device)

@@ -75,7 +75,7 @@ def join_workers(*, timeout_s: float = TIMEOUT_S, balance: str = "edges") -> Ite
             f"at {os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')})",
             hint="Check the address that torchrun was given, the firewall, and GLOO_SOCKET_IFNAME.",
         ) from error
-    workers = Workers(rank=rank, size=size, timeout_s=timeout_s, balance=balance)
+    workers = Workers(rank=rank, size=size, timeout_s=timeout_s, balance=balance, address=_own_address())
     try:
         yield workers
     except BaseException:
@@ -84,6 +84,7 @@ def join_workers(*, timeout_s: float = TIMEOUT_S, balance: str = "edges") -> Ite
             workers.abort()
         raise
     finally:
+        workers.close()
         dist.destroy_process_group()
 
 
@@ -169,10 +170,24 @@ def address_toward(host: str) -> str:
     return "127.0.0.1"
 
 
+def _own_address() -> str:
+    """The IPv4 address of this worker on the interface that the workers talk over."""
+    host = os.environ.get("MASTER_ADDR", "")
+    if host in _LOOPBACKS:
+        return "127.0.0.1"
+    names = os.environ.get("GLOO_SOCKET_IFNAME", "").split(",")
+    return next((address for name, address in _addresses() if name in names), address_toward(host))
+
+
 def interface_of(address: str) -> str | None:
     """Name of the interface that has an IPv4 address; None if it is not found, or if the system is not Linux."""
+    return next((name for name, each in _addresses() if each == address), None)
+
+
+def _addresses() -> Iterator[tuple[str, str]]:
+    """Names and IPv4 addresses of this machine's interfaces; none if the system is not Linux."""
     if sys.platform != "linux":
-        return None
+        return
     # Imported here: only Unix has it.
     import fcntl
 
@@ -181,6 +196,4 @@ def interface_of(address: str) -> str | None:
             # An interface may have no address.
             with suppress(OSError):
                 found = fcntl.ioctl(asks, _GET_ADDRESS, struct.pack("256s", name.encode()))
-                if socket.inet_ntoa(found[20:24]) == address:
-                    return name
-    return None
+                yield name, socket.inet_ntoa(found[20:24])

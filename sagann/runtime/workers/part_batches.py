@@ -20,11 +20,22 @@ from torch import Tensor
 
 from sagann.graph.feature_store import feature_store, read_rows
 from sagann.graph.large_arrays import empty_array
-from sagann.graph.rows import csr_tensor, gather_ranges, id_dtype, is_sparse, mapped_rows, offsets_of, take_rows
+from sagann.graph.rows import (
+    as_bytes,
+    csr_tensor,
+    gather_ranges,
+    id_dtype,
+    is_sparse,
+    mapped_rows,
+    offsets_of,
+    take_rows,
+)
+from sagann.jit import compiled
 from sagann.runtime.tiered.counters import TierCounts, Traffic
-from sagann.runtime.workers.group import Workers
+from sagann.runtime.workers.side_channel import SideChannel
 from sagann.runtime.workers.worker_part import WorkerPart
 from sagann.sampling.neighbor_sampler import Array, InEdges, Picked
+from sagann.storage.scattered import copy_row
 
 _PRELOAD_BYTES = 64 << 20
 "Largest number of bytes of hot rows that travel at a time."
@@ -33,51 +44,41 @@ _PRELOAD_BYTES = 64 << 20
 class _Asked:
     """Vertices by owner, and those that the others ask this worker for. All workers make theirs at the same time."""
 
-    def __init__(self, ids: Tensor, bounds: Sequence[int], workers: Workers, doing: str) -> None:
-        self._workers, self._doing = workers, doing
+    def __init__(self, ids: Tensor, bounds: Sequence[int], channel: SideChannel, doing: str) -> None:
+        self._channel, self._doing = channel, doing
         owner = torch.searchsorted(torch.tensor(bounds), ids, right=True) - 1
-        places = [(owner == rank).nonzero().squeeze(1) for rank in range(workers.size)]
-        order = torch.cat(places)
-        self.back = torch.empty_like(order).index_copy_(0, order, torch.arange(len(order)))
-        "Where each vertex stands in the order of the owners."
-        asked = {rank: ids[place] for rank, place in enumerate(places)}
-        self.own = asked.pop(workers.rank)
+        self.places = [(owner == rank).nonzero().squeeze(1) for rank in range(channel.size)]
+        "Where the vertices of each owner stand."
+        asked = {rank: ids[place] for rank, place in enumerate(self.places)}
+        self.own = asked.pop(channel.rank)
         "The vertices that this worker owns."
-        self.counts = {rank: len(found) for rank, found in asked.items()}
-        "Number of vertices that each other worker is asked for."
-        self.wanted = workers.exchange(asked, doing)
+        self.num_others = sum(map(len, asked.values()))
+        "Number of vertices that the others own."
+        found = channel.exchange({rank: [each] for rank, each in asked.items()}, doing)
+        self.wanted = {rank: each for rank, (each,) in found.items()}
         "The own vertices that each other worker asks for."
 
-    def swap(
-        self, own: Sequence[Tensor], answers: Mapping[int, Sequence[Tensor]], counts: Mapping[int, int]
-    ) -> list[Tensor]:
-        """Send each other worker some arrays; the own rows of each array and so many of each of the others, joined in the order of the ranks."""
-        workers, joined, finishes = self._workers, [], []
-        for at, mine in enumerate(own):
-            received = {rank: mine.new_empty(count, *mine.shape[1:]) for rank, count in counts.items()}
-            sends = {rank: each[at].contiguous() for rank, each in answers.items()}
-            finishes.append(workers.begin(sends, received, self._doing, tag=at))
-            joined.append([mine if rank == workers.rank else received[rank] for rank in range(workers.size)])
-        for finish in finishes:
-            finish()
-        return [torch.cat(parts) for parts in joined]
+    @property
+    def back(self) -> Tensor:
+        """Where each vertex stands in the order of the owners."""
+        order = torch.cat(self.places)
+        return torch.empty_like(order).index_copy_(0, order, torch.arange(len(order)))
 
-    def swap_ranges(
-        self, own: tuple[Tensor, ...], answers: Mapping[int, tuple[Tensor, ...]]
-    ) -> tuple[Tensor, list[Tensor]]:
-        """As :meth:`swap`, for arrays with a range of rows for each vertex, whose offsets are the first array; all arrays are joined."""
-        mine, sent = own[0].diff(), {rank: [each[0].diff()] for rank, each in answers.items()}
-        (counts,) = self.swap([mine], sent, self.counts)
-        num_of_each = [self.counts.get(rank, len(mine)) for rank in range(self._workers.size)]
-        sums = {rank: int(part.sum()) for rank, part in enumerate(counts.split(num_of_each)) if rank in self.counts}
-        return offsets_of(counts), self.swap(own[1:], {rank: each[1:] for rank, each in answers.items()}, sums)
+    def answered(self, answers: Mapping[int, Sequence[Tensor]]) -> dict[int, list[Tensor]]:
+        """Give each other worker some arrays; those that each of them gives."""
+        return self._channel.exchange(answers, self._doing)
+
+    def joined(self, own: Sequence[Tensor], answers: Mapping[int, Sequence[Tensor]]) -> list[Tensor]:
+        """As :meth:`answered`, with the own arrays; each array is joined in the order of the ranks."""
+        found = self.answered(answers) | {self._channel.rank: own}
+        return [torch.cat([found[rank][at] for rank in range(self._channel.size)]) for at in range(len(own))]
 
 
 class PartEdges:
     """The in-edges of all vertices, those of the others from the workers that own them; see :class:`sagann.sampling.neighbor_sampler.Edges`."""
 
-    def __init__(self, part: WorkerPart, workers: Workers) -> None:
-        self._bounds, self._workers, self._id_type = part.bounds, workers, id_dtype(part.num_edges)
+    def __init__(self, part: WorkerPart, channel: SideChannel) -> None:
+        self._bounds, self._channel, self._id_type = part.bounds, channel, id_dtype(part.num_edges)
         self._topology, own = part.topology.to("cpu"), torch.arange(part.vertices.start, part.vertices.stop)
         ids = torch.cat([own, part.halo.part.halo.cpu()]).to(id_dtype(part.bounds[-1]))
         first_vertex, first_edge = part.vertices.start, part.halo.first_edge
@@ -85,22 +86,18 @@ class PartEdges:
 
     def pick(self, vertices: Array, fanout: int, key: np.uint64, *, replace: bool, hop: int) -> Picked:
         """Pick in-edges of some vertices. All workers call this at the same time."""
-        asked = _Asked(torch.from_numpy(vertices), self._bounds, self._workers, "sampling neighbours")
+        asked = _Asked(torch.from_numpy(vertices), self._bounds, self._channel, "sampling neighbours")
 
-        def picked(ids: Tensor) -> tuple[Tensor, ...]:
+        def picked(ids: Tensor) -> list[Tensor]:
             found = self._own.pick(ids.numpy(), fanout, key, replace=replace, hop=hop)
-            sources = torch.from_numpy(found.indices[found.positions])
             data = (found.edge_data[name] for name in self._topology.edge_data)
-            return (
-                torch.from_numpy(found.indptr),
-                sources,
-                torch.from_numpy(found.edge_ids).to(self._id_type),
-                *data,
-            )
+            counts, edge_ids = torch.from_numpy(found.indptr).diff(), torch.from_numpy(found.edge_ids)
+            sources = torch.from_numpy(found.indices[found.positions])
+            return [counts, sources, edge_ids.to(self._id_type), *data]
 
         answers = {rank: picked(ids) for rank, ids in asked.wanted.items()}
-        offsets, (sources, edge_ids, *data) = asked.swap_ranges(picked(asked.own), answers)
-        indptr, places = gather_ranges(offsets, asked.back)
+        counts, sources, edge_ids, *data = asked.joined(picked(asked.own), answers)
+        indptr, places = gather_ranges(offsets_of(counts), asked.back)
         return Picked(
             indptr=indptr.numpy(),
             indices=sources.numpy(),
@@ -116,11 +113,11 @@ class PartRows:
     With a hot tier (:meth:`keep`) rows of others lie in memory, and do not travel.
     """
 
-    def __init__(self, part: WorkerPart, workers: Workers) -> None:
-        self._bounds, self._workers, self._vertices = part.bounds, workers, part.vertices
+    def __init__(self, part: WorkerPart, channel: SideChannel) -> None:
+        self._bounds, self._channel, self._vertices = part.bounds, channel, part.vertices
         own = mapped_rows(part.features, lambda array: array.to("cpu"))
         assert own is not None
-        self._own, self.is_sparse = feature_store(own), is_sparse(own)
+        self._own, self.is_sparse = own if is_sparse(own) else own.contiguous(), is_sparse(own)
         self.num_rows, self.row_shape, self.dtype = part.bounds[-1], tuple(own.shape[1:]), own.dtype
         self._hot_ids = torch.empty(0, dtype=torch.int64)
         self._hot = torch.empty(0, *self.row_shape, dtype=own.dtype)
@@ -167,34 +164,54 @@ class PartRows:
 
     def rows(self, ids: Tensor) -> Tensor:
         """Copy the rows of some vertices, dense or ``torch.sparse_csr``; see :class:`sagann.graph.feature_store.FeatureStore`."""
-        if not self.num_hot_rows:
-            return self._exchanged(ids)
-        found = torch.searchsorted(self._hot_ids, ids).clamp_(max=self.num_hot_rows - 1)
-        is_hot = self._hot_ids[found] == ids
-        places, others = is_hot.nonzero().squeeze(1), (~is_hot).nonzero().squeeze(1)
+        if self.is_sparse:
+            return self._sparse_rows(ids)
         rows = empty_array((len(ids), *self.row_shape), self.dtype, torch.device("cpu"))
-        self._traffic += Traffic(hot=TierCounts.of(len(places), self.row_bytes))
-        rows.index_copy_(0, others, self._exchanged(ids[others]))
-        return rows.index_copy_(0, places, self._hot[found[places]])
+        others: Tensor | None = None
+        if self.num_hot_rows:
+            found = torch.searchsorted(self._hot_ids, ids).clamp_(max=self.num_hot_rows - 1)
+            is_hot = self._hot_ids[found] == ids
+            hot, others = is_hot.nonzero().squeeze(1), (~is_hot).nonzero().squeeze(1)
+            _copy(self._hot, found[hot], rows, hot)
+            self._traffic += Traffic(hot=TierCounts.of(len(hot), self.row_bytes))
+        asked = self._asked(ids if others is None else ids[others])
+        first, own = self._vertices.start, feature_store(self._own)
+        answers = {rank: [read_rows(own, wanted - first)] for rank, wanted in asked.wanted.items()}
+        places = asked.places if others is None else [others[each] for each in asked.places]
+        for rank, (found,) in asked.answered(answers).items():
+            _copy(found, torch.arange(len(found)), rows, places[rank])
+        _copy(self._own, asked.own - first, rows, places[self._channel.rank])
+        return rows
 
-    def _exchanged(self, ids: Tensor) -> Tensor:
-        asked = _Asked(ids, self._bounds, self._workers, "exchanging rows of features")
-        num_others = sum(asked.counts.values())
-        self._traffic += Traffic(cold=TierCounts.of(num_others, self.row_bytes))
-        own, *others = (
-            read_rows(self._own, each - self._vertices.start) for each in (asked.own, *asked.wanted.values())
-        )
-        answers = dict(zip(asked.wanted, others, strict=True))
-        if not is_sparse(own):
-            (rows,) = asked.swap([own], {rank: [each] for rank, each in answers.items()}, asked.counts)
-            return rows.index_select(0, asked.back)
-        arrays = {rank: (rows.crow_indices(), rows.col_indices(), rows.values()) for rank, rows in answers.items()}
-        offsets, (columns, values) = asked.swap_ranges(
-            (own.crow_indices(), own.col_indices(), own.values()), arrays
-        )
-        joined = csr_tensor(offsets.to(columns.dtype), columns, values, num_columns=own.shape[1])
-        return take_rows(joined, asked.back)
+    def _sparse_rows(self, ids: Tensor) -> Tensor:
+        asked = self._asked(ids)
+
+        def arrays(wanted: Tensor) -> list[Tensor]:
+            rows = take_rows(self._own, wanted - self._vertices.start)
+            return [rows.crow_indices().diff(), rows.col_indices(), rows.values()]
+
+        answers = {rank: arrays(wanted) for rank, wanted in asked.wanted.items()}
+        counts, columns, values = asked.joined(arrays(asked.own), answers)
+        offsets = offsets_of(counts).to(columns.dtype)
+        return take_rows(csr_tensor(offsets, columns, values, num_columns=self.row_shape[0]), asked.back)
+
+    def _asked(self, ids: Tensor) -> _Asked:
+        asked = _Asked(ids, self._bounds, self._channel, "exchanging rows of features")
+        self._traffic += Traffic(cold=TierCounts.of(asked.num_others, self.row_bytes))
+        return asked
 
     def slice(self, start: int, stop: int) -> Tensor:
         """The rows of vertices ``start`` to ``stop - 1``."""
         return self.rows(torch.arange(start, stop))
+
+
+def _copy(source: Tensor, rows: Tensor, target: Tensor, places: Tensor) -> None:
+    """Copy some rows of a contiguous tensor to places of another one."""
+    if len(places) and target.numel():
+        _copy_rows(as_bytes(source), rows.numpy(), as_bytes(target), places.numpy())
+
+
+@compiled()
+def _copy_rows(source: Array, rows: Array, target: Array, places: Array) -> None:
+    for number in range(len(rows)):
+        copy_row(source, rows[number], target, places[number])

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from sagann.free_space import Room
 from sagann.runtime.device.cuda_devices import CudaDevices
+from tests.runtime.device.late_streams import LateStreams
 
 
 class SimulatedDevices(CudaDevices):
@@ -33,6 +34,7 @@ class SimulatedDevices(CudaDevices):
     ) -> None:
         self.free_bytes, self.links, self.refuse_at = free_bytes, links, refuse_at
         self.unpin_code, self.forgets = unpin_code, forgets
+        self._pools = {}
         self.pinned: dict[int, int] = {}
         "Bytes of pinned ranges by address."
         self.finished = 0
@@ -51,6 +53,9 @@ class SimulatedDevices(CudaDevices):
 
     def device(self, number: int) -> torch.device:
         return torch.device("cpu")
+
+    def streams(self, number: int) -> LateStreams:
+        return LateStreams()
 
     def empty(self, number: int, num_bytes: int) -> Tensor:
         return torch.full((num_bytes,), 0xFF, dtype=torch.uint8)

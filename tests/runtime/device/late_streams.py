@@ -1,7 +1,8 @@
 """Streams that have no device: what computes runs at once, and copies as late as what waits for them allows.
 
 So a copy that nobody waits for is never made, and one whose source is changed too soon is wrong. Memory "of the device"
-begins as NaN. What must be waited for is checked when a copy is queued.
+begins as NaN. What must be waited for is checked when a copy is queued. Lanes of devices that belong together wait for marks of
+each other.
 """
 
 from __future__ import annotations
@@ -17,24 +18,25 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from sagann.plan.timeline import Lane
+from sagann.runtime.device.streams import Queue
 
 
 class LateMark(NamedTuple):
     """How much a lane had been given, and when."""
 
-    lane: Lane
+    streams: LateStreams
+    lane: Queue
     count: int
     tick: int
     at_s: float
 
 
 class LateStreams:
-    """See the module."""
+    """See the module. ``beside`` is another device of the same model."""
 
     device = torch.device("cpu")
 
-    def __init__(self) -> None:
+    def __init__(self, beside: LateStreams | None = None) -> None:
         self.pinned_bytes = 0
         self.tick = 0
         "Counts what computing has been given: memory and steps."
@@ -42,21 +44,30 @@ class LateStreams:
         self.copied = {"load": 0, "store": 0}
         self.unforeseen = 0
         "Pieces of memory that blocks took beyond what was planned."
-        self._pinned: list[Tensor] = []
-        self._allocated: dict[int, int] = {}
-        self._queues: dict[Lane, deque[tuple[int, Callable[[], object]]]] = {"load": deque(), "store": deque()}
-        self._given = {"load": 0, "store": 0}
-        self._done = {"load": 0, "store": 0}
-        self._waited = {"load": -1, "store": -1}
+        self._queues: dict[Queue, deque[tuple[set[int], Callable[[], object]]]] = {
+            "load": deque(),
+            "store": deque(),
+            "exchange": deque(),
+            "receive": deque(),
+        }
+        self._given: dict[Queue, int] = dict.fromkeys(self._queues, 0)
+        self._done: dict[Queue, int] = dict.fromkeys(self._queues, 0)
+        # By lane, up to which tick of a device's computing it waits.
+        self._waited: dict[Queue, dict[LateStreams, int]] = {lane: {} for lane in self._queues}
         self._thread = threading.local()
-        self._lock = threading.RLock()
+        self._lock: threading.RLock = threading.RLock() if beside is None else beside._lock
+        self._pinned: list[Tensor] = [] if beside is None else beside._pinned
+        # By address, the device whose memory it is, and its tick when it was allocated.
+        self._allocated: dict[int, tuple[LateStreams, int]] = {} if beside is None else beside._allocated
+        self._all: list[LateStreams] = [] if beside is None else beside._all
+        self._all.append(self)
 
     @property
-    def _lane(self) -> Lane:
+    def _lane(self) -> Queue:
         return getattr(self._thread, "lane", "compute")
 
     @contextmanager
-    def on(self, lane: Lane) -> Iterator[None]:
+    def on(self, lane: Queue) -> Iterator[None]:
         before, self._thread.lane = self._lane, lane
         try:
             yield
@@ -68,46 +79,54 @@ class LateStreams:
         self.tick += 1
         self.last_step = self.tick
 
-    def mark(self, lane: Lane) -> LateMark:
+    def mark(self, lane: Queue) -> LateMark:
         with self._lock:
-            return LateMark(lane, self._given.get(lane, 0), self.tick, time.perf_counter())
+            return LateMark(self, lane, self._given.get(lane, 0), self.tick, time.perf_counter())
 
-    def wait(self, lane: Lane, mark: LateMark) -> None:
+    def wait(self, lane: Queue, mark: LateMark) -> None:
         with self._lock:
             if lane == "compute":
-                self._run(mark)
+                self.finish(mark)
                 return
             if mark.lane == "compute":
-                self._waited[lane] = max(self._waited[lane], mark.tick)
-            self._queue(lane, 0, partial(self._run, mark))
+                waited = self._waited[lane]
+                waited[mark.streams] = max(waited.get(mark.streams, -1), mark.tick)
+            self._queue(lane, set(), partial(self.finish, mark))
 
     def finish(self, mark: LateMark) -> None:
         with self._lock:
-            self._run(mark)
+            mark.streams._run(mark)
+
+    def finish_copies(self) -> None:
+        for lane in self._queues:
+            self.finish(self.mark(lane))
 
     def is_passed(self, mark: LateMark) -> bool:
         with self._lock:
-            return mark.lane == "compute" or self._done[mark.lane] >= mark.count
+            return mark.lane == "compute" or mark.streams._done[mark.lane] >= mark.count
 
     def seconds(self, first: LateMark, last: LateMark) -> float:
         return last.at_s - first.at_s
 
     def copy(self, into: Tensor, source: Tensor) -> None:
-        assert self.is_pinned(into) or self.is_pinned(source), "the device cannot copy it by itself"
         lane = self._lane
+        if lane != "exchange":
+            assert self.is_pinned(into) or self.is_pinned(source), "the device cannot copy it by itself"
         if lane == "compute":
             into.copy_(source)
             return
         with self._lock:
-            if lane == "load":
-                # What computed before may use the memory still.
-                allocated = self._allocated.get(into.untyped_storage().data_ptr())
-                assert allocated is None or self._waited["load"] >= allocated
+            waited = self._waited[lane]
+            if lane == "store":
+                assert waited.get(self, -1) >= self.last_step, "the last writer may not be done"
             else:
-                assert self._waited["store"] >= self.last_step, "the last writer may not be done"
-            self.copied[lane] += into.nbytes
-            device = into if lane == "load" else source
-            self._queue(lane, device.untyped_storage().data_ptr(), partial(into.copy_, source))
+                # What computed before may use the memory still.
+                whose, allocated = self._allocated.get(into.untyped_storage().data_ptr(), (self, -1))
+                assert waited.get(whose, -1) >= allocated
+                assert lane == "load" or (whose is not self and whose._lane == "receive")
+            self.copied[lane] = self.copied.get(lane, 0) + into.nbytes
+            touched = {each.untyped_storage().data_ptr() for each in (into, source)}
+            self._queue(lane, touched, partial(into.copy_, source))
 
     def launch(self, work: Callable[[], None]) -> None:
         lane = self._lane
@@ -115,14 +134,14 @@ class LateStreams:
             work()
             return
         with self._lock:
-            self._queue(lane, 0, work)
+            self._queue(lane, set(), work)
 
     def empty(self, num_bytes: int) -> Tensor:
         memory = torch.full((num_bytes,), 0xFF, dtype=torch.uint8)
         with self._lock:
             if self._lane == "compute":
                 self.tick += 1
-                self._allocated[memory.data_ptr()] = self.tick
+                self._allocated[memory.data_ptr()] = self, self.tick
             else:
                 self.unforeseen += 1
         return memory
@@ -145,13 +164,15 @@ class LateStreams:
         pass
 
     def is_in_use(self, tensor: Tensor) -> bool:
-        """Whether a copy that has not run yet touches a tensor's memory."""
+        """Whether a copy that has not run yet touches a tensor's memory in a device."""
         address = tensor.untyped_storage().data_ptr()
         with self._lock:
-            return any(address == touched for queue in self._queues.values() for touched, _ in queue)
+            return any(
+                address in touched for each in self._all for queue in each._queues.values() for touched, _ in queue
+            )
 
-    def _queue(self, lane: Lane, address: int, work: Callable[[], object]) -> None:
-        self._queues[lane].append((address, work))
+    def _queue(self, lane: Queue, touched: set[int], work: Callable[[], object]) -> None:
+        self._queues[lane].append((touched, work))
         self._given[lane] += 1
 
     def _run(self, mark: LateMark) -> None:

@@ -79,7 +79,7 @@ def streamed_late(
 
     monkeypatch.setattr(Residents, "begin", begun)
     monkeypatch.setattr(Residents, "discard", discarded)
-    backend = DeviceBackend(streams, dialect_for("cpu", dialect))
+    backend = DeviceBackend([streams], dialect_for("cpu", dialect))
     bounds = equal_vertices(topology.num_dst, count)
     return StreamedModel(model, hops, bounds, dialect=dialect, backend=backend, **options), streams
 

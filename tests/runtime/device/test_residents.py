@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from sagann.plan.steps import UNLIMITED, Beside, Block, Plan
+from sagann.plan.steps import DEVICE, UNLIMITED, Beside, Block, Plan
 from sagann.runtime.blocks.host import DiskHost, Host, Parts, RamHost
-from sagann.runtime.device.residents import DeviceResidents
+from sagann.runtime.device.residents import DeviceResidents, Lanes
 from sagann.runtime.device.streams import PinnedPool
 from tests.runtime.device.late_streams import LateStreams
 from tests.threads import left_threads
@@ -37,7 +37,7 @@ def copying(streams: LateStreams, host: Host, *, staging_bytes: int = 1 << 20) -
     """Residents whose blocks count 4000 bytes each."""
     plan = Plan(operations=(), bounds=(0,), budget_bytes=UNLIMITED, peak_bytes=0)
     staging, beside = PinnedPool(streams, staging_bytes), Beside(copies_beside=True, has_engines=True)
-    return DeviceResidents(plan, Given(host), lambda _: 4000, None, beside, streams=streams, staging=staging)
+    return DeviceResidents(plan, Given(host), lambda _: 4000, None, beside, devices=[Lanes(streams, staging)])
 
 
 def block(number: int) -> Block:
@@ -132,7 +132,7 @@ def test_what_cannot_be_put_gives_its_memory_back(monkeypatch: pytest.MonkeyPatc
     with pytest.raises(OSError, match="the disk is full"):
         storing.await_store(block(1))
     storing.close()
-    assert can_take(storing._staging, 2 * PIECE_BYTES)
+    assert can_take(storing._devices[DEVICE].staging, 2 * PIECE_BYTES)
 
 
 def test_a_copy_that_fails_gives_its_memory_back_once_those_before_it_are_done(
@@ -151,7 +151,7 @@ def test_a_copy_that_fails_gives_its_memory_back_once_those_before_it_are_done(
     with pytest.raises(torch.OutOfMemoryError, match="none is left"):
         storing.store(block(0), {"a": piece(1), "b": torch.ones(PIECE_BYTES // 2)[::2]})
     assert streams.copied["store"] == PIECE_BYTES
-    assert can_take(storing._staging, 2 * PIECE_BYTES)
+    assert can_take(storing._devices[DEVICE].staging, 2 * PIECE_BYTES)
     # What was queued has run by then: nobody else's content is overwritten.
     assert not streams._queues["store"]
     storing.close()

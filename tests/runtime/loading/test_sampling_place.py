@@ -12,7 +12,9 @@ import torch
 
 from sagann.errors import InputError
 from sagann.graph import Graph
+from sagann.kernels.edge import dialect_for
 from sagann.runtime.loading import MiniBatch, MiniBatches
+from sagann.runtime.loading.device_copies import DeviceCopies
 from sagann.runtime.tiered import DeviceFeatures, DeviceTopology
 from sagann.sampling import LearnedLinks
 from tests.graphs import labelled_graph
@@ -64,6 +66,27 @@ def test_batches_are_those_that_the_processor_samples(
     with ours.batches(0) as epoch:
         assert sum(batch.num_edges for batch in epoch) == epoch.counters[0].rows
         assert [stage.name for stage in epoch.counters] == ["sample", "load", "copy", "caller"]
+
+
+@interpreted
+@pytest.mark.filterwarnings("ignore:The features cannot be read in place:RuntimeWarning")
+@pytest.mark.parametrize(("is_hot", "waits"), [(True, 1), (False, 2)])
+def test_the_host_waits_once_for_a_batch_and_once_more_where_it_reads_rows(
+    monkeypatch: pytest.MonkeyPatch, is_hot: bool, waits: int
+) -> None:
+    host_calls = pytest.importorskip("tests.runtime.host_calls")
+    monkeypatch.setattr("sagann.runtime.loading.minibatches.Streams", lambda device: LateStreams())
+    graph = labelled_graph()
+    store = DeviceFeatures(graph.features, "30%", devices=SimulatedDevices(refuse_at=None if is_hot else 0))
+    assert store.has_far_rows is not is_hot
+    ours = of(replace(graph, features=store), sample_on=sampled_by(graph), ahead=0)
+    copies = DeviceCopies(LateStreams(), store, dialect=dialect_for("cuda", "gpu"))
+    for number, seeds in enumerate(ours.items_of(0)):
+        with host_calls.counted(seeds) as calls:
+            batch = ours.sample(seeds, epoch=0, batch=number)
+            sent = copies.send(copies.pack(batch, store.pick(batch.src_ids)))
+        assert number == 0 or calls.waits == {"mark": waits}
+        copies.receive(sent)
 
 
 @interpreted

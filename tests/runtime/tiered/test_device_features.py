@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from tests.runtime.tiered.test_features import dataset_array
 from tests.stores import ComputedRows
 
 NUM_ROWS = 200
+interpreted = pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") != "1", reason="needs Triton's interpreter")
 
 
 def features_of(width: int = 5, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -72,6 +74,33 @@ def test_every_tier_is_counted() -> None:
     }
     traffic = store.traffic()
     assert (traffic.hot.rows, traffic.cold.rows, traffic.cold_reads) == (6, 4, 0)
+
+
+def test_ids_that_nobody_checks_give_zeros_and_an_error_with_the_counters() -> None:
+    features = features_of()
+    store = DeviceFeatures(features, "30%", devices=SimulatedDevices())
+    out = torch.full((4, 5), torch.nan)
+    ids = torch.tensor([5, 200, -7, 190])
+    assert not store.has_far_rows
+    store.gather(ids, store.pick(ids), out)
+    assert torch.equal(out, torch.stack([features[5], torch.zeros(5), torch.zeros(5), features[190]]))
+    for look in (store.tiers, store.traffic):
+        with pytest.raises(
+            InputError, match=r"ids out of range: 2 of the ids on 'cpu', but there are 200 vertices"
+        ):
+            look()
+
+
+@interpreted
+def test_rows_are_queued_without_a_wait() -> None:
+    host_calls = pytest.importorskip("tests.runtime.host_calls")
+    features = features_of()
+    store = DeviceFeatures(features, "30%", devices=SimulatedDevices(), hottest=hottest_first())
+    ids = torch.randint(NUM_ROWS, (50,))
+    for _ in range(2):
+        with host_calls.counted(ids) as calls:
+            store.rows(ids)
+        assert (calls.queued, calls.waits) == ({"copy_": 1, "launch": 1}, {})
 
 
 @given(

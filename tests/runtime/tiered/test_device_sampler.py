@@ -46,6 +46,39 @@ def test_blocks_are_those_of_the_processor(name: str, fanouts: list[int], given:
 
 
 @interpreted
+@pytest.mark.parametrize("given", OPTIONS)
+def test_batches_of_all_sizes_find_room_or_are_sampled_again(given: dict[str, Any]) -> None:
+    expected, ours = (
+        make(edges, [4, -1, 2], seed=3, **given)
+        for make, edges in ((NeighborSampler, SEVERAL), (DeviceSampler, on_device(SEVERAL)))
+    )
+    for batch, count in enumerate((1, 1, 40, 3, 41, 250, 2)):
+        seeds = torch.randperm(300, generator=torch.Generator().manual_seed(batch))[:count]
+        found, wanted = ours.sample(seeds, batch=batch), expected.sample(seeds, batch=batch)
+        assert_same(found, wanted)
+        for block, other in zip(found.blocks, wanted.blocks, strict=True):
+            for name in ("indptr", "indices", "edge_ids"):
+                here, there = (getattr(each.csr(), name) for each in (block, other))
+                assert here.dtype == there.dtype
+                assert here.equal(there)
+
+
+@interpreted
+@pytest.mark.parametrize(
+    ("fanouts", "given", "queued"), [([3, 2], {}, 107), ([3, 2], {"replace": True}, 141), ([-1, 2], {}, 116)]
+)
+def test_the_host_waits_once_for_a_batch(fanouts: list[int], given: dict[str, Any], queued: int) -> None:
+    host_calls = pytest.importorskip("tests.runtime.host_calls")
+    sampler, seeds = DeviceSampler(on_device(SEVERAL), fanouts, **given), torch.arange(20)
+    for batch in range(4):
+        with host_calls.counted(seeds) as calls:
+            sampler.sample(seeds, batch=batch)
+        # The first batch waits for the edges of each hop.
+        assert calls.waits == {"mark": 1 if batch else 3}
+    assert calls.queued.total() <= queued
+
+
+@interpreted
 @pytest.mark.parametrize(("memory", "given"), [("0%", {}), ("30%", {"replace": True})])
 def test_ids_of_64_bits_and_edges_read_in_place(given: dict[str, Any], memory: str) -> None:
     wide = Topology(
@@ -56,6 +89,20 @@ def test_ids_of_64_bits_and_edges_read_in_place(given: dict[str, Any], memory: s
     )
     for topology in (wide, SEVERAL):
         check(topology, [3, 4], torch.arange(25, 5, -1), memory, **given)
+
+
+@interpreted
+@pytest.mark.parametrize("number", [0, 2])
+def test_each_of_several_devices_samples_the_blocks_of_the_processor(number: int) -> None:
+    topology, seeds = random_topology(300, 30_000, types=3), torch.arange(20)
+    devices = SimulatedDevices((1 << 20,) * 3)
+    edges = DeviceTopology(topology, "100%", devices=devices).seen_from(number)
+    dealt = sum(rows.nbytes for rows in (topology.indices, *topology.edge_data.values()))
+    assert 0 < edges.device_bytes - topology.indptr.nbytes < 0.6 * dealt
+    expected, ours = (
+        make(each, [3, -1], seed=3) for make, each in ((NeighborSampler, topology), (DeviceSampler, edges))
+    )
+    assert_same(ours.sample(seeds, epoch=1), expected.sample(seeds, epoch=1))
 
 
 @interpreted
@@ -113,7 +160,7 @@ def test_a_large_fanout_with_replacement_is_counted(monkeypatch: pytest.MonkeyPa
 
 def test_triton_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     edges = on_device(SEVERAL)
-    monkeypatch.setattr("sagann.runtime.tiered.device_topology.find_spec", lambda name: None)
+    monkeypatch.setattr("sagann.runtime.tiered.device_sampler.find_spec", lambda name: None)
     with pytest.raises(MissingDependencyError, match="sampling on a CUDA device"):
         DeviceSampler(edges, [2])
 

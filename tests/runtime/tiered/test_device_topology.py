@@ -15,6 +15,7 @@ from tests.graphs import labelled_graph, random_topology
 from tests.runtime.device.drivers import SimulatedDevices
 
 EDGES = random_topology(300, 9000, types=3)
+MANY = random_topology(300, 200_000, types=3)
 OFFSETS, SOURCES = EDGES.indptr.nbytes, EDGES.indices.nbytes
 DATA = sum(rows.nbytes for rows in EDGES.edge_data.values())
 
@@ -47,6 +48,34 @@ def test_arrays_lie_on_the_device_as_far_as_there_is_room(memory: Any, free_byte
     assert found.keys() == EDGES.edge_data.keys()
     for name, rows in found.items():
         assert torch.equal(rows, EDGES.edge_data[name][ids])
+
+
+@pytest.mark.parametrize("num_devices", [2, 3])
+def test_linked_devices_share_the_edges_in_equal_parts_and_each_has_the_offsets(num_devices: int) -> None:
+    edges, _ = of("100%", MANY, free_bytes=(1 << 23,) * num_devices)
+    offsets = MANY.indptr.nbytes
+    data = MANY.indices.nbytes + sum(rows.nbytes for rows in MANY.edge_data.values())
+    ids = torch.randint(MANY.num_edges, (999,))
+    for number in range(num_devices):
+        seen = edges.seen_from(number)
+        assert seen.device_bytes - offsets == pytest.approx(data / num_devices, rel=0.05)
+        assert seen.in_place_bytes == 0
+        assert torch.equal(seen.offsets(ids % 300), MANY.indptr[ids % 300])
+        assert torch.equal(seen.sources(ids), MANY.indices[ids])
+        for name, found in seen.edge_data(ids).items():
+            assert torch.equal(found, MANY.edge_data[name][ids])
+    assert sum(edges.seen_from(number).device_bytes - offsets for number in range(num_devices)) == data
+
+
+def test_devices_without_a_link_and_a_small_one_read_what_the_others_do_not_have_in_place() -> None:
+    edges, devices = of("auto", MANY, free_bytes=(1 << 23, 1 << 23, 2 * MANY.indptr.nbytes), links=[(0, 1)])
+    first, second, third = (edges.seen_from(number) for number in range(3))
+    assert (first.in_place_bytes, second.in_place_bytes) == (0, 0)
+    assert third.device_bytes == MANY.indptr.nbytes
+    assert third.in_place_bytes == sum(devices.pinned.values()) > 0
+    ids = torch.tensor([0, 4095, 4096, MANY.num_edges - 1])
+    for seen in (first, second, third):
+        assert torch.equal(seen.sources(ids), MANY.indices[ids])
 
 
 @pytest.mark.parametrize("memory", ["0%", "100%"])

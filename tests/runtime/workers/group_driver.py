@@ -62,12 +62,22 @@ def talk(workers: Workers, folder: Path) -> None:
         "total": total.tolist(),
         "gradients": [None if each.grad is None else each.grad.flatten().tolist() for each in parameters],
         "random": torch.rand(()).item(),
-        "aside": [workers.aside("testing").any(flag, "asking") for flag in (False, rank == 1)],
+        "aside": [beside(workers, flag) for flag in (False, rank == 1)],
         "asides are kept": workers.aside("testing") is workers.aside("testing"),
         "begun": begun(workers),
         "sent bytes are counted": workers.sent_bytes > before,
     }
     (folder / f"talk-{rank}.json").write_text(json.dumps(found))
+
+
+def beside(workers: Workers, flag: bool) -> bool:
+    """Whether any worker has a flag, which travels beside arrays of 0, 4 and 8 MB: more than the system keeps for a connection."""
+    mine = [torch.tensor([flag]), torch.full((1_000_000 * workers.rank, 1), workers.rank)]
+    found = workers.aside("testing").exchange(dict.fromkeys(workers.others, mine), "asking")
+    for rank, (_, rows) in found.items():
+        assert rows.shape == (1_000_000 * rank, 1)
+        assert (rows == rank).all()
+    return flag or any(bool(each) for each, _ in found.values())
 
 
 def begun(workers: Workers) -> list[list[float]]:
@@ -96,8 +106,16 @@ def exchange(workers: Workers) -> None:
     finish()
 
 
+def sample(workers: Workers) -> None:
+    """Exchange what mini-batches are made of."""
+    workers.aside("sampling").exchange(
+        {rank: [torch.ones(1 << 22)] for rank in workers.others}, "sampling neighbours"
+    )
+
+
 def die(workers: Workers, folder: Path, name: str, signum: int, wait: Callable[[Workers], None]) -> None:
     """Worker 1 gets a signal while the others wait for it."""
+    workers.aside("sampling")
     if workers.rank == 1:
         os.kill(os.getpid(), signum)
         time.sleep(60)
@@ -136,6 +154,8 @@ def main(folder: Path) -> None:
             ("killed", signal.SIGKILL, ask, LONG_S),
             ("stopped", signal.SIGSTOP, ask, TIMEOUT_S),
             ("killed in an exchange", signal.SIGKILL, exchange, LONG_S),
+            ("killed while sampling", signal.SIGKILL, sample, LONG_S),
+            ("stopped while sampling", signal.SIGSTOP, sample, TIMEOUT_S),
         ):
             work = partial(prepared, partial(die, name=name, signum=signum, wait=wait))
             pids = start_workers(work, SIZE, timeout_s=timeout_s)

@@ -58,7 +58,11 @@ def test_transfers_that_travel_together_are_told_apart(folder: Path) -> None:
         assert mine["begun"] == [[10.0 * other + number for other in others] for number in range(2)]
 
 
-DOING = {"killed": "agreeing on the next epoch", "killed in an exchange": "exchanging rows of the halo"}
+DOING = {
+    "killed": "agreeing on the next epoch",
+    "killed in an exchange": "exchanging rows of the halo",
+    "killed while sampling": "sampling neighbours",
+}
 "What workers do that wait for one that is killed."
 
 
@@ -78,14 +82,17 @@ def test_a_worker_that_is_lost_ends_the_others_at_once(folder: Path, how: str) -
     assert re.search(r"worker 1 is gone|workers (0, 1|1, 2) is gone", found[0]["text"] + found[2]["text"])
 
 
-def test_a_stopped_worker_ends_the_others_in_time(folder: Path) -> None:
-    found = said(folder, "stopped")
+@pytest.mark.parametrize(
+    ("how", "doing"), [("stopped", "agreeing on the next epoch"), ("stopped while sampling", "sampling neighbours")]
+)
+def test_a_stopped_worker_ends_the_others_in_time(folder: Path, how: str, doing: str) -> None:
+    found = said(folder, how)
     assert list(found) == [0, 2]
     for mine in found.values():
         # The time of each of them, and what a busy machine takes.
         assert mine["seconds"] < 2 * TIMEOUT_S + 60
     texts = found[0]["text"] + found[2]["text"]
-    assert f"worker 1 is gone: no answer within {TIMEOUT_S:g} s while agreeing on the next epoch" in texts
+    assert f"worker 1 is gone: no answer within {TIMEOUT_S:g} s while {doing}" in texts
     assert "A worker that is only slow wants a longer --worker-timeout." in texts
 
 

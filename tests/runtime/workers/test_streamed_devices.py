@@ -33,11 +33,11 @@ def devices(monkeypatch: pytest.MonkeyPatch) -> list[LateStreams]:
 
     def backend(_: torch.device) -> DeviceBackend:
         found.append(LateStreams())
-        return DeviceBackend(found[-1], dialect_for("cpu", "auto"))
+        return DeviceBackend([found[-1]], dialect_for("cpu", "auto"))
 
     def begun(residents: Residents, number: int, step: Step) -> None:
         begin(residents, number, step)
-        residents._streams.step()
+        residents._devices[step.owner].streams.step()
 
     monkeypatch.setattr("sagann.runtime.streaming.stream.backend_of", backend)
     monkeypatch.setattr(Residents, "begin", begun)

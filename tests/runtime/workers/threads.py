@@ -13,8 +13,6 @@ from sagann.runtime.workers import Workers
 
 T = TypeVar("T")
 W = TypeVar("W", bound=Workers)
-_CHANNEL = 1 << 30
-"Tags of each channel."
 
 
 class Queues:
@@ -47,12 +45,7 @@ class ThreadedWorkers(Workers):
 
     def __init__(self, rank: int, size: int, queues: Queues) -> None:
         super().__init__(rank=rank, size=size)
-        self._queues, self._channel = queues, 0
-
-    def _connected(self) -> ThreadedWorkers:
-        found = ThreadedWorkers(self.rank, self.size, self._queues)
-        found._channel = _CHANNEL * (1 + len(self._asides))
-        return found
+        self._queues = queues
 
     def begin(
         self,
@@ -66,14 +59,14 @@ class ThreadedWorkers(Workers):
         for rank, tensor in sends.items():
             assert tensor.is_contiguous()
             if tensor.numel():
-                self._queues.put(self.rank, rank, self._channel + tag, tensor.detach().clone())
+                self._queues.put(self.rank, rank, tag, tensor.detach().clone())
         self.sent_bytes += sum(tensor.nbytes for tensor in sends.values())
 
         def finish(timeout_s: float = 0.0) -> None:
             for rank, tensor in receives.items():
                 assert tensor.is_contiguous()
                 if tensor.numel():
-                    tensor.copy_(self._queues.get(rank, self.rank, self._channel + tag))
+                    tensor.copy_(self._queues.get(rank, self.rank, tag))
 
         return finish
 
@@ -85,11 +78,14 @@ def in_threads(
     queues = Queues()
 
     def ended(rank: int) -> T:
+        workers = kind(rank, size, queues)
         try:
-            return work(kind(rank, size, queues))
+            return work(workers)
         except BaseException as error:
             queues.end(rank, error)
             raise
+        finally:
+            workers.close()
 
     with ThreadPoolExecutor(size) as threads:
         return list(threads.map(ended, range(size)))

@@ -19,7 +19,7 @@ from torch import Tensor
 from sagann.jit import compiled
 from sagann.kernels.edge.divide import divide
 from sagann.kernels.edge.function import End
-from sagann.kernels.edge.pass_edges import Edges, grouped, used_rows
+from sagann.kernels.edge.pass_edges import Edges, grouped
 from sagann.kernels.edge.work import DEVICE_GRAIN
 
 FAN_IN = 64
@@ -64,11 +64,11 @@ class Cut:
 
 
 def cut_of(edges: Edges, at: End) -> Cut:
-    """Cut the rows of edges at "dst" or "src"; the arrays lie on the host."""
-    pass_edges = grouped(edges, at)
-    work = divide(pass_edges.indptr.cpu().numpy(), DEVICE_GRAIN)
+    """Cut the rows of edges at "dst" or "src"; waits for offsets on a device, unless those of the host are derived already."""
+    offsets = edges.derived(("offsets", at), lambda: grouped(edges, at).indptr.cpu()).numpy()
+    work = divide(offsets, DEVICE_GRAIN)
     return Cut(
-        used_rows=used_rows(pass_edges),
+        used_rows=int(np.searchsorted(offsets, offsets[-1])),
         items=torch.from_numpy(work.items),
         split_rows=torch.from_numpy(work.split_rows),
         rows=merge_tree(work.split_rows, work.split_indptr),

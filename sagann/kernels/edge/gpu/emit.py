@@ -51,7 +51,7 @@ class _Kernel(Expressions):
         ]
         if self.continued:
             row = ["if end > begin:", *indented(1, row)]
-        fixed = '"seed", "edge_offset"' if self.continued else '"seed"'
+        fixed = '"p_seed", "edge_offset"' if self.continued else '"p_seed"'
         return "\n".join(
             [
                 '"""A pass over the edges; generated, and free to be read."""',
@@ -83,7 +83,7 @@ class _Kernel(Expressions):
         """Parameters of the kernel; :mod:`sagann.kernels.edge.gpu.run` passes them in this order."""
         names = ["p_items", "p_indptr", "p_indices"]
         names += ["p_edge_ids"] if self.function.at == "src" else []
-        names.append("seed")
+        names.append("p_seed")
         for given in self.function.inputs:
             names += [f"p_{given.name}"] if given.side == "param" else [f"p_{given.name}", f"stride_{given.name}"]
         for number, result in enumerate(self.function.results):
@@ -97,6 +97,8 @@ class _Kernel(Expressions):
         """Lines that load a program's work item, and point to its results."""
         lines = ["item = tl.program_id(0).to(tl.int64)"]
         lines += [f"{name} = tl.load(p_items + item * 5 + {position})" for position, name in enumerate(ITEM)]
+        if self.function.random:
+            lines.append("seed = tl.load(p_seed)")
         lines.append("o_edge = tl.arange(0, EDGES).to(tl.int64)")
         if self.layout.tile:
             tile = self.layout.tile

@@ -20,6 +20,7 @@ from sagann.kernels.edge.gpu.merge import MERGES, merge_rows
 from sagann.kernels.edge.gpu.writers import WRITERS
 from sagann.kernels.edge.pass_edges import Edges, fill_neutral, finished, grouped, prepared, targets
 from sagann.kernels.edge.source import canonical_source, import_source, library_hash
+from sagann.kernels.seeds import Seed, device_seed
 
 LIBRARY = Path(__file__).with_name("device.py"), Path(__file__).parents[1] / "random.py"
 "The modules that a generated source imports, and those of edge functions that these import."
@@ -30,7 +31,7 @@ def run(
     edges: Edges,
     arrays: Mapping[str, Tensor],
     *,
-    seed: int = 0,
+    seed: Seed = 0,
     into: Sequence[Tensor] | None = None,
     edge_offset: int = 0,
 ) -> tuple[Tensor, ...]:
@@ -59,8 +60,8 @@ def run(
     if function.at == "src":
         # A pass over edges without ids reads no ids.
         args.append(pass_edges.indices if pass_edges.edge_ids is None else pass_edges.edge_ids)
-    # Always 32 bits, so that no seed compiles the kernel anew.
-    args.append((seed & 0xFFFFFFFF) - ((seed & 0x80000000) << 1))
+    # Without random values any pointer does.
+    args.append(device_seed(seed, edges.device) if function.random else cut.items)
     for given, array in zip(function.inputs, inputs, strict=True):
         args += [array] if given.side == "param" else [array, array.stride(0)]
     for result, out, slot in zip(results, outs, slots, strict=True):

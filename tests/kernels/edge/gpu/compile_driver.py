@@ -27,7 +27,8 @@ from sagann.kernels.edge.function import EdgeFunction
 from sagann.kernels.edge.gpu import merge
 from sagann.kernels.edge.gpu.run import kernel_of
 from sagann.kernels.edge.source import canonical_names, renamed
-from sagann.kernels.row_gather import gpu as row_gather
+from sagann.kernels.row_dropout import gpu as row_dropout
+from sagann.kernels.row_gather import BANKS, gpu as row_gather
 from tests.kernels.edge import cases
 from tests.kernels.edge.functions import Builder, attention, gated
 
@@ -63,7 +64,7 @@ UNARY = [
 def signature_of(function: EdgeFunction, names: list[str], results: tuple) -> dict[str, str]:
     """Types of a kernel's parameters, for ids of 32 bits."""
     inputs = {given.name: given for given in function.inputs}
-    types = {"p_items": "*i64", "p_indptr": "*i64", "p_indices": "*i32", "p_edge_ids": "*i32", "seed": "i32"}
+    types = {"p_items": "*i64", "p_indptr": "*i64", "p_indices": "*i32", "p_edge_ids": "*i32", "p_seed": "*i64"}
     types["edge_offset"] = "i64"
     for name in names:
         if name.startswith("stride_"):
@@ -168,11 +169,25 @@ def main() -> None:
     scores = [f"p_{end}_{of}" for end in ("slots", "out") for of in ("top", "weight")]
     softmax_types = sum_types | dict.fromkeys(scores, "*fp32") | {"num_scores": "i32"}
     row_types = {"p_ids": "*i64", "p_places": "*i32", "p_addresses": "*i64", "p_out": "*i32"}
-    row_types |= dict.fromkeys(["num_ids", "width", "span", "shift"], "i32")
-    sizes = {"rows": 4, "tile": 128, "line": 32, "word_bytes": 4}
+    row_types |= dict.fromkeys(["num_ids", "num_rows", "width", "span", "shift"], "i32") | {"p_counts": "*i64"}
+    sizes = {
+        "rows": 4,
+        "tile": 128,
+        "line": 32,
+        "word_bytes": 4,
+        "num_banks": BANKS,
+        "num_counts": 4,
+        "num_dealt": 2,
+        "dealt_bits": 12,
+    }
     report("gather_rows", row_gather.copy_rows, row_types, sizes, {"p_out", "width"}, warps=4)
     report(
-        "gather_rows of one source", row_gather.copy_rows, row_types, sizes | {"p_places": None}, {"p_out"}, warps=4
+        "gather_rows of one source",
+        row_gather.copy_rows,
+        row_types,
+        sizes | {"p_places": None, "p_counts": None},
+        {"p_out"},
+        warps=4,
     )
     pick_types = dict.fromkeys(["p_begins", "p_degrees", "p_vertices", "p_indptr"], "*i64") | {
         "p_positions": "*i32"
@@ -182,6 +197,10 @@ def main() -> None:
         of_tile = {"rows": rows, "width": width}
         report(f"pick {width} different", edge_picks.pick_tile, pick_types, of_tile, set(), warps=4)
     report("draw", edge_picks.draw_tile, pick_types, {"tile": edge_picks.LANES}, set(), warps=4)
+    drop_types = {"p_x": "*fp32", "p_out": "*fp32", "p_ids": "*i64", "p_seed": "*i64"}
+    drop_types |= dict.fromkeys(["num_values", "width", "first"], "i32")
+    sizes = {"threshold": 1 << 23, "scale": 2.0, "tile": row_dropout.TILE, "has_ids": False}
+    report("drop_rows", row_dropout._drop_tile, drop_types, sizes, {"p_x", "p_out"}, warps=4)
     lowest = torch.finfo(torch.float32).min
     report("merge_softmax", merge.softmax_of_slots, softmax_types, {"tile": 128, "lowest": lowest}, set())
 

@@ -1,0 +1,256 @@
+"""Recording: an epoch that is queued once, captured into a CUDA graph at its second turn, and launched from then on.
+
+A graph repeats what the host has queued, with the same addresses and the same numbers. What may change from epoch to epoch therefore lies in a
+:class:`Table`: seeds and learning rates, which one copy brings to the device before each launch. The host draws seeds as it does for an epoch
+that is queued, so both have the same bits. What else a graph has baked in is compared before each launch; a change ends the recording.
+
+A capture runs nothing. Where it fails, the same work is queued from the same random numbers, now and from then on, and ``cause`` says why.
+"""
+
+from __future__ import annotations
+
+import gc
+import random
+import sysconfig
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sagann.errors import first_line
+from sagann.kernels.seeds import drawn_seed, generators_of, placing_seeds
+from sagann.runtime.device.streams import Streams
+
+_NOT_THE_USERS = (*torch.__path__, str(Path(__file__).parents[2]), sysconfig.get_path("stdlib"))
+"Folders of code that is not the user's."
+
+
+class GraphStreams(Streams):
+    """All that a recording asks of CUDA. Work is queued, captured and launched on one stream, beside the default one, which cannot be captured."""
+
+    def __init__(self, device: torch.device) -> None:
+        super().__init__(device)
+        self._main = torch.cuda.Stream(device)
+        self._pool = torch.cuda.graph_pool_handle()
+
+    @contextmanager
+    def queue(self) -> Iterator[None]:
+        """Inside the ``with`` block, this thread queues work that can be captured."""
+        before = torch.cuda.current_stream(self.device)
+        self._main.wait_stream(before)
+        try:
+            with torch.cuda.stream(self._main):
+                yield
+        finally:
+            before.wait_stream(self._main)
+
+    def capture(self, work: Callable[[], None]) -> Callable[[], None]:
+        """Record what ``work`` queues, without running it; gives what launches it.
+
+        Raises:
+            RuntimeError: the work waits for the device, or CUDA cannot record it.
+        """
+        graph, mode = torch.cuda.CUDAGraph(), torch.cuda.get_sync_debug_mode()
+        # The outer block leaves the stream also where CUDA refuses to end the capture.
+        with (
+            torch.cuda.stream(self._main),
+            torch.cuda.graph(graph, pool=self._pool, stream=self._main, capture_error_mode="thread_local"),
+        ):
+            # PyTorch refuses to wait before it spoils the capture.
+            torch.cuda.set_sync_debug_mode("error")
+            try:
+                work()
+            finally:
+                torch.cuda.set_sync_debug_mode(mode)
+        return graph.replay
+
+
+class Table:
+    """The numbers of an epoch that the host decides, on the device: learning rates, and seeds.
+
+    The host writes two pinned copies in turn, so that it need not wait for the copy of the last epoch.
+    """
+
+    def __init__(self, streams: Streams, num_rates: int, num_seeds: int) -> None:
+        self._streams = streams
+        # A number has 16 bytes, so that all addresses are aligned alike: no kernel is compiled anew.
+        shape = (num_rates + num_seeds, 2)
+        self._on_host = streams.pinned(2 * 16 * shape[0]).view(torch.int64).reshape(2, *shape)
+        self._on_device = torch.zeros(shape, dtype=torch.int64, device=streams.device)
+        self._turn = 0
+        self.rates = self._on_device.view(torch.float32)[:num_rates, 0].unbind()
+        "The learning rate of each group of parameters, a float32 scalar."
+        self.seeds = self._on_device[num_rates:, 0].unbind()
+        "The seeds in the order in which they are drawn, int64 scalars."
+
+    def send(self, rates: Sequence[float], seeds: Sequence[int]) -> None:
+        """Queue the copy of an epoch's numbers."""
+        self._turn = 1 - self._turn
+        given = self._on_host[self._turn]
+        given.view(torch.float32)[: len(rates), 0] = torch.tensor(rates)
+        given[len(rates) : len(rates) + len(seeds), 0] = torch.tensor(seeds, dtype=torch.int64)
+        self._streams.copy(self._on_device, given)
+
+
+Work = Callable[[Sequence[Tensor]], Tensor]
+"Queues an epoch, given the learning rates on the device; gives its numbers, on the device."
+
+
+class Recording:
+    """See the module. It runs inside :meth:`GraphStreams.queue`.
+
+    Args:
+        make: queues the work of an epoch.
+        baked: what a graph of the work has baked in, by name: addresses, versions, options. What changes it in each epoch cannot be recorded.
+        keep: keeps what the work changes on the host, and gives what puts it back.
+        cause: why the work cannot be recorded; None where it is tried.
+    """
+
+    def __init__(
+        self,
+        streams: GraphStreams,
+        make: Work,
+        baked: Callable[[], Mapping[str, object]],
+        keep: Callable[[], Callable[[], None]],
+        *,
+        num_rates: int,
+        cause: str | None = None,
+    ) -> None:
+        self.cause = cause
+        "Why epochs are queued one by one; None while they are recorded, or will be."
+        self.queued_s = 0.0
+        "Seconds of the host that the last epoch took to be queued."
+        self._streams, self._make, self._baked_now, self._keep = streams, make, baked, keep
+        self._num_rates = num_rates
+        self._table = Table(streams, num_rates, 0)
+        self._num_seeds: int | None = None
+        "Seeds that an epoch draws; None before the first one."
+        self._baked: Mapping[str, object] = {}
+        # A graph, and what it writes its numbers to. The work itself is kept, with all that it reads.
+        self._launch: Callable[[], None] | None = None
+        self._numbers: Tensor | None = None
+
+    def run(self, rates: Sequence[float]) -> Tensor:
+        """Queue or launch an epoch; gives its numbers, on the device until the next epoch."""
+        if self._launch is not None and (name := _changed(self._baked, self._baked_now())):
+            self._end(f"{name} changed after epochs were recorded")
+        seeds: list[int] | None = None
+        if self._launch is not None:
+            seeds = [int(drawn_seed()) for _ in range(self._num_seeds or 0)]
+        elif self.cause is None and self._num_seeds is not None:
+            seeds = self._capture()
+        if seeds is None or self._launch is None or self._numbers is None:
+            return self._queue(rates)
+        self._table.send(rates, seeds)
+        self._launch()
+        return self._numbers
+
+    def _queue(self, rates: Sequence[float]) -> Tensor:
+        seeds: list[int] = []
+
+        def counted(seed: int) -> int:
+            seeds.append(seed)
+            return seed
+
+        began_s = time.perf_counter()
+        self._table.send(rates, ())
+        with placing_seeds(counted):
+            numbers = self._make(self._table.rates)
+        self.queued_s, self._num_seeds = time.perf_counter() - began_s, len(seeds)
+        return numbers
+
+    def _capture(self) -> list[int] | None:
+        """Record an epoch; gives the seeds that it has drawn, or None where it cannot be recorded: then nothing has happened."""
+        before, put_back, states = self._baked_now(), self._keep(), _random_states(self._streams.device)
+        table, seeds = Table(self._streams, self._num_rates, self._num_seeds or 0), list[int]()
+
+        def placed(seed: int) -> Tensor:
+            seeds.append(seed)
+            if len(seeds) > len(table.seeds):
+                raise RuntimeError(_OTHER_SEEDS)
+            return table.seeds[len(seeds) - 1]
+
+        def work() -> None:
+            with placing_seeds(placed):
+                self._numbers = self._make(table.rates)
+
+        collects = gc.isenabled()
+        # A kernel or a graph that is freed meanwhile would spoil the capture.
+        gc.collect()
+        gc.disable()
+        try:
+            self._launch = self._streams.capture(work)
+        except Exception as error:  # noqa: BLE001
+            # If the work itself is wrong, it fails again where it is queued.
+            cause: str | None = _cause_of(error)
+        else:
+            cause = _why_not(self._streams.device, states, seeds, table)
+            if cause is None and (name := _changed(before, self._baked_now())):
+                cause = f"{name} changes in every epoch"
+        finally:
+            if collects:
+                gc.enable()
+        if cause is not None:
+            _restore(states, self._streams.device)
+            put_back()
+            self._end(cause)
+            return None
+        self._table, self._baked = table, before
+        return seeds
+
+    def _end(self, cause: str) -> None:
+        self.cause, self._launch, self._numbers = cause, None, None
+
+
+_OTHER_SEEDS = "the model draws another number of seeds in each epoch"
+
+
+def _why_not(device: torch.device, states: tuple[Any, ...], seeds: Sequence[int], table: Table) -> str | None:
+    """Why a capture that succeeded would not repeat what an epoch does."""
+    after = _random_states(device)
+    _restore(states, device)
+    again = [int(drawn_seed()) for _ in seeds]
+    # Random numbers of the host, besides the seeds, are baked in.
+    if again != list(seeds) or _random_states(device) != after:
+        return "the model draws random numbers on the host"
+    return None if len(seeds) == len(table.seeds) else _OTHER_SEEDS
+
+
+def _random_states(device: torch.device) -> tuple[Any, ...]:
+    """The states of the generators that an epoch may draw from."""
+    drawn = [bytes(each.get_state().numpy()) for each in generators_of(device)]
+    found: Any = np.random.get_state()
+    return drawn, random.getstate(), (found[0], found[1].tobytes(), *found[2:])
+
+
+def _restore(states: tuple[Any, ...], device: torch.device) -> None:
+    drawn, python, numpy = states
+    for generator, state in zip(generators_of(device), drawn, strict=True):
+        generator.set_state(torch.frombuffer(bytearray(state), dtype=torch.uint8))
+    random.setstate(python)
+    np.random.set_state((numpy[0], np.frombuffer(numpy[1], np.uint32), *numpy[2:]))
+
+
+def _changed(before: Mapping[str, object], after: Mapping[str, object]) -> str | None:
+    """The name of the first value that differs."""
+    names = {**before, **after}
+    return next((name for name in names if before.get(name) != after.get(name)), None)
+
+
+def _cause_of(error: Exception) -> str:
+    """Why a capture failed, with the user's line."""
+    if isinstance(error, torch.OutOfMemoryError):
+        return "the memory of the device is too small for a recording beside what is in use"
+    # CUDA may report its own error at the end of a capture that another one has spoilt.
+    for each in (error, error.__context__ or error):
+        frames = traceback.extract_tb(each.__traceback__)
+        users = [frame for frame in frames if not frame.filename.startswith(_NOT_THE_USERS)]
+        if users:
+            return f"{first_line(each)} ({Path(users[-1].filename).name}:{users[-1].lineno})"
+    return first_line(error)

@@ -1,0 +1,273 @@
+"""DeviceSampler samples on a CUDA device what NeighborSampler does on the processor, bit by bit.
+
+Random numbers, the order of edges and the numbering of sources are those of the processor. So a run may sample on either, and be resumed on
+the other. Picks are kernels (:mod:`sagann.kernels.edge_picks`). All other steps are sorts, sums and selections of PyTorch, which have one
+result whatever order the device works in.
+
+How many edges and sources a hop has is known to the device alone. So arrays have *room*: for what earlier batches had, and 2% more. Unused
+places hold padding, which has the id -1. A batch is queued without a wait; then the host reads all numbers at once, and cuts the arrays to their
+lengths. A batch that finds no room is sampled again, with numbers that are read hop by hop.
+
+Tests run it with simulated devices and in Triton's interpreter.
+
+References:
+    Min et al., Graph Neural Network Training with Data Tiering, 2021, Sec. 5.5 (sampling on devices).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from sagann.errors import InputError, MissingDependencyError
+from sagann.graph.checks import require_distinct
+from sagann.graph.random_numbers import key_of
+from sagann.graph.rows import id_dtype, offsets_of
+from sagann.graph.topology import Csr, Topology, for_training_as_well
+from sagann.kernels.row_gather import PADDING
+from sagann.runtime.tiered.device_topology import DeviceTopology
+from sagann.sampling import MiniBatch
+from sagann.sampling.arguments import NEIGHBOURS, as_ids, require_drawable, require_fanouts, require_some
+
+_SPARE = 64
+"Room beyond 2% of it, for small batches."
+
+
+class Room(NamedTuple):
+    """Numbers of sources and edges for which the arrays of a hop have room."""
+
+    num_src: int
+    num_edges: int
+
+    @classmethod
+    def beyond(cls, num_src: int, num_edges: int) -> Room:
+        """Room for a hop, and for 2% more."""
+        return cls(num_src + num_src // 50 + _SPARE, num_edges + num_edges // 50 + _SPARE)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Hop:
+    """A sampled hop, on the device; arrays end with padding."""
+
+    indptr: Tensor
+    "int64 [room of destinations + 1]; padding has no edges."
+    indices: Tensor
+    "Local ids of the sources [room of edges]; 0 for padding."
+    edge_ids: Tensor
+    "Ids of the edges in the graph [room of edges]."
+    edge_data: Mapping[str, Tensor]
+    "Rows of the edge data; zeros for padding."
+    ids: Tensor
+    "int64 [room of sources]: ids of the sources in the graph."
+    num_src: Tensor
+    "int64 []: number of sources."
+    csr: Csr
+    "Out-edges."
+
+    def block(self, num_src: int, by_dst: Tensor, by_src: Tensor) -> Topology:
+        """The hop without padding, with its number of sources, and the offsets of in-edges and of out-edges, on the host."""
+        num_edges, csr = int(by_dst[-1]), self.csr
+        block = Topology(
+            indptr=self.indptr[: len(by_dst)],
+            indices=self.indices[:num_edges],
+            num_src=num_src,
+            edge_data={name: rows[:num_edges] for name, rows in self.edge_data.items()},
+            edge_ids=self.edge_ids[:num_edges],
+            csr=Csr(
+                indptr=csr.indptr[: len(by_src)],
+                indices=csr.indices[:num_edges],
+                edge_ids=csr.edge_ids[:num_edges],
+            ),
+            validate=False,
+        )
+        block.derived(("offsets", "dst"), lambda: by_dst)
+        block.derived(("offsets", "src"), lambda: by_src)
+        return block
+
+
+class DeviceSampler:
+    """Samples on a device what :class:`sagann.sampling.NeighborSampler` samples on the processor.
+
+    Work is queued on the calling thread's current stream. Several threads may use a sampler at once.
+
+    Args:
+        edges: a whole graph's, where the device reads them.
+        fanouts: as for ``NeighborSampler``. Without ``replace`` at most 1,024, or -1 for all in-edges.
+        replace: as for ``NeighborSampler``.
+        seed: seed of the run.
+    Raises:
+        InputError: an argument has the wrong form, or a fanout is too large for a device.
+        MissingDependencyError: Triton is not installed.
+    """
+
+    def __init__(
+        self, edges: DeviceTopology, fanouts: Sequence[int], *, replace: bool = False, seed: int = 0
+    ) -> None:
+        if find_spec("triton") is None:
+            raise MissingDependencyError("triton", extra="cuda", feature="sampling on a CUDA device")
+        # Imported here: it needs Triton.
+        self._picks = import_module("sagann.kernels.edge_picks")
+        self.edges, self.replace, self.seed = edges, replace, seed
+        self.fanouts = require_fanouts(fanouts, replace=replace, where="fanouts")
+        most = self._picks.MOST_DIFFERENT
+        for hop, fanout in enumerate(self.fanouts):
+            if not replace and fanout > most:
+                raise InputError(
+                    f"fanout is too large for sampling on a device: {fanout}, at most {most} are picked "
+                    f"without replacement (in fanouts, hop {hop})",
+                    hint="Pass -1 for all edges, lower the fanout, or let the processor sample.",
+                )
+        self._rooms: tuple[Room, ...] = ()
+        "For each hop, room for what the batches so far had; empty before the first one."
+
+    def sample(self, seeds: Tensor | Sequence[int], *, epoch: int = 0, batch: int = 0) -> MiniBatch:
+        """Sample the blocks of some seeds: see :meth:`sagann.sampling.NeighborSampler.sample`. All tensors of the result lie on the device.
+
+        The host waits once, for the numbers of edges and sources and for the offsets by which passes are cut into items; and in each hop
+        where a batch is larger than those before.
+        """
+        seeds = as_ids(seeds, where="seeds")
+        require_distinct(seeds, self.edges.num_vertices, where="seeds")
+        require_some(seeds)
+        rooms, hops, blocks = self._rooms, list[Hop](), None
+        with for_training_as_well():
+            seeds = self.edges.pool.bring(seeds) if seeds.device.type == "cpu" else seeds
+            if rooms:
+                hops = self.queue(seeds, rooms, epoch=epoch, batch=batch)
+                blocks = self._blocks(hops, len(seeds))
+            if blocks is None:
+                hops = self.queue(seeds, epoch=epoch, batch=batch)
+                blocks = self._blocks(hops, len(seeds))
+                assert blocks is not None
+                # A thread that does so at the same time costs no more than a batch that is sampled twice.
+                self._rooms = tuple(
+                    Room.beyond(*map(max, (block.num_src, block.num_edges), room))
+                    for block, room in zip(blocks, rooms or [(0, 0)] * len(blocks), strict=True)
+                )
+        return MiniBatch(blocks=blocks[::-1], src_ids=hops[-1].ids[: blocks[-1].num_src], seeds=seeds)
+
+    def queue(self, seeds: Tensor, rooms: Sequence[Room] = (), *, epoch: int, batch: int) -> list[Hop]:
+        """Queue the sampling of some seeds on the device, with room for each hop; without rooms, the host waits for the edges of each hop.
+
+        A hop that finds no room is cut off, and later ones mean nothing.
+        """
+        hops, ids = list[Hop](), seeds
+        for number, fanout in enumerate(self.fanouts):
+            key = int(key_of(self.seed, NEIGHBOURS, epoch, batch, number))
+            room = rooms[number] if rooms else None
+            indptr, edge_ids = self._picked(ids, fanout, key, number, None if room is None else room.num_edges)
+            most = min(len(ids) + len(edge_ids), self.edges.num_vertices) if room is None else room.num_src
+            sources = torch.where(edge_ids >= 0, self.edges.sources(edge_ids).long(), PADDING)
+            local_ids, ids, num_src = number_sources(ids, sources, most)
+            indices = local_ids.to(id_dtype(len(indptr) + len(edge_ids)))
+            hops.append(
+                Hop(
+                    indptr=indptr,
+                    indices=indices,
+                    edge_ids=edge_ids,
+                    edge_data=self.edges.edge_data(edge_ids),
+                    ids=ids,
+                    num_src=num_src,
+                    csr=_out_edges(indptr, indices, edge_ids, most),
+                )
+            )
+        return hops
+
+    def _blocks(self, hops: Sequence[Hop], num_dst: int) -> tuple[Topology, ...] | None:
+        """The hops without padding, after the host has waited for their numbers; None if one of them found no room."""
+        parts = [part for hop in hops for part in (hop.num_src.view(1), hop.indptr, hop.csr.indptr)]
+        read = self.edges.pool.read(torch.cat(parts)).split([len(part) for part in parts])
+        blocks = []
+        for number, hop in enumerate(hops):
+            count, by_dst, by_src = read[3 * number : 3 * number + 3]
+            num_src = int(count)
+            if num_src > len(hop.ids) or by_dst[num_dst] > len(hop.indices):
+                return None
+            blocks.append(hop.block(num_src, by_dst[: num_dst + 1], by_src[: num_src + 1]))
+            num_dst = num_src
+        return tuple(blocks)
+
+    def _picked(self, ids: Tensor, fanout: int, key: int, hop: int, most: int | None) -> tuple[Tensor, Tensor]:
+        """Offsets and ids of the edges that a hop picks of the in-edges of some vertices, with room for ``most`` edges; None for all of them."""
+        begins = self.edges.offsets(ids)
+        degrees = self.edges.offsets(ids + 1) - begins
+        replace = self.replace and fanout != -1
+        counts = degrees
+        if replace:
+            counts = (degrees > 0) * fanout
+        elif fanout != -1:
+            counts = degrees.clamp(max=fanout)
+        indptr = offsets_of(counts)
+        if most is None:
+            most, num_dst = self.edges.pool.read(torch.stack([indptr[-1], (ids >= 0).sum()])).tolist()
+            if replace:
+                require_drawable(most, num_dst, fanout, where=f"fanouts, hop {hop}")
+        dtype = id_dtype(self.edges.num_edges)
+        if fanout == -1:
+            return indptr, _in_rows(indptr, begins, most).to(dtype)
+        if replace:
+            drawn = torch.empty(len(ids) * fanout, dtype=dtype, device=ids.device)
+            self._picks.draw(begins, degrees, ids, fanout, key, drawn)
+            # A destination's edges are in the order of the graph.
+            drawn = drawn.view(-1, fanout).sort(dim=1).values.view(-1)
+            at = _in_rows(indptr, torch.arange(0, len(drawn), fanout, device=ids.device), most)
+            return indptr, torch.where(at >= 0, drawn[at.clamp(min=0)], PADDING)
+        edge_ids = torch.full((most,), PADDING, dtype=dtype, device=ids.device)
+        self._picks.pick_different(begins, degrees, ids, fanout, key, indptr, edge_ids)
+        return indptr, edge_ids
+
+
+def number_sources(ids: Tensor, sources: Tensor, room: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Number the sources of a hop's edges: destinations first, then new sources in the order in which they appear.
+
+    Appearances are sorted by vertex, stably. So the first one of each vertex is known without a table, and without a race. The result:
+    local ids of the sources, int64 [num_edges]; the ids of all numbered vertices, int64 [room], as far as there is room; and their number,
+    int64 []. Padding has no number.
+
+    Example:
+        >>> local_ids, known, count = number_sources(torch.tensor([7, 3, -1]), torch.tensor([9, 3, 4, 9, -1]), 6)
+        >>> local_ids.tolist(), known.tolist(), int(count)
+        ([2, 1, 3, 2, 0], [7, 3, 9, 4, -1, -1], 4)
+    """
+    vertices = torch.cat([ids, sources])
+    at = torch.arange(len(vertices), device=vertices.device)
+    in_order, order = vertices.sort(stable=True)
+    begins = torch.ones_like(in_order, dtype=torch.bool)
+    begins[1:] = in_order[1:] != in_order[:-1]
+    # For every appearance, the position of its vertex's first one.
+    first = torch.empty_like(order)
+    first[order] = order[torch.where(begins, at, 0).cummax(0).values]
+    counts = ((first == at) & (vertices >= 0)).cumsum(0)
+    local_ids = torch.where(sources >= 0, counts[first[len(ids) :]] - 1, 0)
+    numbers = torch.arange(1, room + 1, device=vertices.device)
+    # The appearance with which each number begins.
+    known = vertices[torch.searchsorted(counts, numbers).clamp(max=len(vertices) - 1)]
+    return local_ids, torch.where(numbers <= counts[-1], known, PADDING), counts[-1]
+
+
+def _rows_of(indptr: Tensor, room: int) -> Tensor:
+    """The row of each of ``room`` edges; the number of rows for padding."""
+    return torch.searchsorted(indptr, torch.arange(room, device=indptr.device), right=True) - 1
+
+
+def _in_rows(indptr: Tensor, begins: Tensor, room: int) -> Tensor:
+    """Positions of edges that lie in ranges which begin at ``begins``, one range for each row; PADDING beyond the last edge."""
+    shifts = torch.cat([begins - indptr[:-1], begins.new_zeros(1)])
+    edges = torch.arange(room, device=indptr.device)
+    return torch.where(edges < indptr[-1], shifts[_rows_of(indptr, room)] + edges, PADDING)
+
+
+def _out_edges(indptr: Tensor, indices: Tensor, edge_ids: Tensor, num_src: int) -> Csr:
+    """The edges by source, padding last."""
+    keys, order = torch.where(edge_ids >= 0, indices, num_src).sort(stable=True)
+    bounds = torch.arange(num_src + 1, dtype=keys.dtype, device=keys.device)
+    rows = _rows_of(indptr, len(indices)).to(indices.dtype)
+    return Csr(
+        indptr=torch.searchsorted(keys, bounds), indices=rows[order], edge_ids=order.to(id_dtype(len(indices)))
+    )

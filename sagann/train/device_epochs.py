@@ -1,0 +1,256 @@
+"""Epochs in memory on a device: the host does not wait for them, records them where that is possible, and reads their numbers one epoch late.
+
+While the device computes an epoch, the host queues the next one, and then reads and reports the first. An epoch is read at once where
+somebody needs what it says, or the weights that it ended with, before the next one begins: a checkpoint is due, patience may run out, a
+scheduler goes by the metric, a metric is measured on the processor, a reporter of the user's looks at the model, or the run ends.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.optim.lr_scheduler import ReduceLROnPlateau
+
+from sagann.graph.rows import is_sparse
+from sagann.runtime.device.recording import GraphStreams, Recording
+from sagann.runtime.device.streams import Mark
+from sagann.train.epoch_source import WholeGraph
+from sagann.train.metrics import Metrics
+from sagann.train.policies import check_rates, reads_rates, step_scheduler, steps_on_device
+from sagann.train.reporter import Reporter
+
+if TYPE_CHECKING:
+    from sagann.train.session import TrainSession
+
+_MOST_NUMBERS = 16
+"Most numbers of an epoch: its loss, and a loss and a metric of each split."
+
+
+class _Queued(NamedTuple):
+    """An epoch that the device computes."""
+
+    epoch: int
+    lr: float
+    is_due: bool
+    "Whether its metrics count for patience and for the best weights."
+    names: tuple[tuple[str, str], ...]
+    "Split and name of each number after the loss."
+    numbers: Tensor
+    "Float64, pinned; written when the mark is passed."
+    mark: Mark
+    since_s: float
+
+
+class _Snapshot:
+    """The weights that an epoch began with, where best ones are kept: the last epoch may turn out to be the best while they change."""
+
+    def __init__(self, is_kept: bool) -> None:
+        self._is_kept = is_kept
+        self._state: dict[str, Any] = {}
+
+    def take(self, model: nn.Module) -> None:
+        """Queue the copy."""
+        if not self._is_kept:
+            return
+        state = model.state_dict()
+        if not self._state:
+            self._state = {name: each.clone() if isinstance(each, Tensor) else each for name, each in state.items()}
+        names = [name for name, each in state.items() if isinstance(each, Tensor)]
+        torch._foreach_copy_([self._state[name] for name in names], [state[name] for name in names])
+
+    def state_dict(self) -> dict[str, Any]:
+        """The weights by name."""
+        return self._state
+
+
+class DeviceEpochs:
+    """The epochs of a session; see the module. ``say`` is told why epochs are not recorded, once."""
+
+    def __init__(self, session: TrainSession, source: WholeGraph, say: Callable[[str], None]) -> None:
+        self._session, self._source, self._say = session, source, say
+        self._streams = GraphStreams(session.device)
+        self._ring = self._streams.pinned(2 * 8 * _MOST_NUMBERS).view(torch.float64).reshape(2, -1)
+        self._recordings: dict[bool, Recording] = {}
+        "By whether metrics are measured as well."
+        self._said: set[str] = set()
+        self._names: tuple[tuple[str, str], ...] = ()
+        self._before = _Snapshot(session.tracker.keep_weights)
+        self._read_s, self._num_edges = 0.0, 0
+        self._is_quick = source.is_quick(session.tracker.metric)
+
+    def run(self, reporters: Sequence[Reporter], *, stops: Callable[[], bool]) -> None:
+        """Train until the run has ended or ``stops``; see :meth:`TrainSession.run`."""
+        session, queued = self._session, None
+        with self._streams.queue():
+            while True:
+                epoch = session.epoch + 1 + (queued is not None)
+                ends = epoch > session.config.epochs or session.tracker.exhausted or stops()
+                if queued is not None and (ends or self._is_needed(queued, reporters)):
+                    self._end(queued, reporters, is_last=True)
+                    queued = None
+                elif ends:
+                    return
+                else:
+                    following = self._begin(epoch)
+                    if queued is not None:
+                        self._end(queued, reporters, is_last=False)
+                    queued = following
+
+    def _is_needed(self, queued: _Queued, reporters: Sequence[Reporter]) -> bool:
+        """Whether an epoch must be read before the next one begins."""
+        session, tracker = self._session, self._session.tracker
+        may_end = tracker.patience is not None and queued.epoch - tracker.improved >= tracker.patience
+        reads_metric = may_end or isinstance(session.scheduler, ReduceLROnPlateau) or not self._is_quick
+        return (queued.is_due and reads_metric) or any(each.needs_weights(queued.epoch) for each in reporters)
+
+    def _begin(self, epoch: int) -> _Queued:
+        session, since_s = self._session, time.perf_counter()
+        check_rates(session.scheduler, session.optimizer)
+        rates = [float(group["lr"]) for group in session.optimizer.param_groups]
+        is_due = epoch % session.config.eval_every == 0
+        measures = self._is_quick and (is_due or epoch == session.config.epochs)
+        if measures not in self._recordings:
+            self._recordings[measures] = self._recording(measures)
+        recording = self._recordings[measures]
+        numbers = recording.run(rates)
+        if recording.cause is not None and recording.cause not in self._said:
+            self._said.add(recording.cause)
+            ms = f"{1e3 * recording.queued_s:.1f} ms of the host each"
+            self._say(f"Epochs are queued one by one ({ms}), because {recording.cause}.")
+        if not isinstance(session.scheduler, ReduceLROnPlateau):
+            step_scheduler(session.scheduler, None)
+        read = self._ring[epoch % 2, : len(numbers)]
+        self._streams.copy(read, numbers)
+        names = self._names if measures else ()
+        return _Queued(epoch, rates[0], is_due, names, read, self._streams.mark("compute"), since_s)
+
+    def _end(self, queued: _Queued, reporters: Sequence[Reporter], *, is_last: bool) -> None:
+        """Read an epoch, and report it; ``is_last`` says whether no later one is queued."""
+        session, tracker, epoch = self._session, self._session.tracker, queued.epoch
+        self._streams.finish(queued.mark)
+        now_s = time.perf_counter()
+        epoch_s, self._read_s = now_s - max(queued.since_s, self._read_s), now_s
+        loss, *measured = queued.numbers.tolist()
+        session.require_finite(loss, f"training loss of epoch {epoch}")
+        metrics: dict[str, Metrics] = {}
+        for (split, name), value in zip(queued.names, measured, strict=True):
+            session.require_finite(value, f"{split}/{name} of epoch {epoch}")
+            metrics.setdefault(split, {})[name] = value
+        if not self._is_quick and (queued.is_due or epoch == session.config.epochs):
+            metrics = session._evaluate(epoch)
+        if queued.is_due:
+            tracker.update(epoch, metrics, session.model if is_last else self._before)
+        if isinstance(session.scheduler, ReduceLROnPlateau):
+            step_scheduler(session.scheduler, tracker.monitored(metrics) if queued.is_due else None)
+        record = session.end_epoch(epoch, loss, epoch_s, queued.lr, self._num_edges, metrics)
+        session.is_ahead = not is_last
+        for reporter in reporters:
+            reporter.on_epoch(record)
+
+    def _work(self, measures: bool, rates: Sequence[Tensor]) -> Tensor:
+        """Queue an epoch; its numbers, float64 on the device."""
+        session, source = self._session, self._source
+        session.model.train()
+        self._before.take(session.model)
+        (step,) = source.steps(session.epoch)
+        loss, self._num_edges = session.queue_step(step, rates if reads_rates(session.optimizer) else ())
+        numbers = [loss.double()]
+        if measures:
+            found = [(split, *each) for split, values in source.quick().items() for each in values.items()]
+            self._names = tuple((split, name) for split, name, _ in found)
+            numbers += [value for *_, value in found]
+        return torch.stack(numbers)
+
+    def _recording(self, measures: bool) -> Recording:
+        num_rates = len(self._session.optimizer.param_groups)
+        make = partial(self._work, measures)
+        return Recording(self._streams, make, self._baked, self._keep, num_rates=num_rates, cause=self._cause())
+
+    def _cause(self) -> str | None:
+        """Why no epoch can be recorded, as far as that is known before one is trained."""
+        model, optimizer = self._session.model, self._session.optimizer
+        if not steps_on_device(optimizer):
+            return f"the optimizer {type(optimizer).__name__} is not capturable: it steps by numbers of the host"
+        hooks = [
+            *(each for module in model.modules() for name, each in vars(module).items() if name in _HOOKS),
+            *(each._backward_hooks for each in model.parameters()),
+            *(each._post_accumulate_grad_hooks for each in model.parameters()),
+            optimizer._optimizer_step_pre_hooks,
+            optimizer._optimizer_step_post_hooks,
+        ]
+        return "hooks are set, which run on the host" if any(hooks) else None
+
+    def _baked(self) -> dict[str, object]:
+        """What a recorded epoch has baked in. Weights may change where they lie; edges and features may not."""
+        model, groups, graph = self._session.model, self._session.optimizer.param_groups, self._source.graph
+        found: dict[str, object] = {
+            "edges": _written(graph.topology.indptr),
+            "edges' sources": _written(graph.topology.indices),
+        }
+        found |= {f"the edge data '{name}'": _written(each) for name, each in graph.topology.edge_data.items()}
+        x = graph.features
+        parts = [x.crow_indices(), x.col_indices(), x.values()] if is_sparse(x) else [x]
+        found["features"] = [_written(each) for each in parts if isinstance(each, Tensor)]
+        for name, module in model.named_modules():
+            where = f"of {name}" if name else "of the model"
+            for key, value in {**vars(module), **module._parameters, **module._buffers}.items():
+                if isinstance(value, Tensor):
+                    found[f"the storage of {key} {where}"] = _place(value), value.requires_grad
+                elif key != "training" and isinstance(value, int | float | str | None):
+                    found[f"{key} {where}"] = value
+        varying = {"params", "lr"} if reads_rates(self._session.optimizer) else {"params"}
+        options = {key for group in groups for key in group} - varying
+        for key in sorted(options):
+            found[f"{key} of the optimizer"] = [_constant(group.get(key)) for group in groups]
+        state = self._session.optimizer.state
+        found["the storage of the optimizer"] = [
+            {key: _constant(value) for key, value in state[each].items()} if each in state else None
+            for group in groups
+            for each in group["params"]
+        ]
+        return found
+
+    def _keep(self) -> Callable[[], None]:
+        """Keep what an epoch may change on the host: attributes of the model, and what the optimizer knows of each parameter."""
+        owners = [vars(module) for module in self._session.model.modules()]
+        known = [(owner, dict(owner), _copies(owner)) for owner in owners]
+        stepped = set(self._session.optimizer.state)
+
+        def put_back() -> None:
+            for owner, values, copies in known:
+                owner.clear()
+                owner.update(values)
+                for name, copied in copies.items():
+                    owner[name].clear()
+                    (owner[name].extend if isinstance(copied, list) else owner[name].update)(copied)
+            for each in [each for each in self._session.optimizer.state if each not in stepped]:
+                del self._session.optimizer.state[each]
+
+        return put_back
+
+
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
+
+def _place(tensor: Tensor) -> tuple[int, ...]:
+    """Where a tensor lies."""
+    return tensor.untyped_storage().data_ptr(), tensor.storage_offset(), *tensor.shape
+
+
+def _written(tensor: Tensor) -> tuple[int, ...]:
+    """Where a tensor lies, and how often it was written."""
+    return *_place(tensor), 0 if tensor.is_inference() else tensor._version
+
+
+def _copies(values: dict[str, Any]) -> dict[str, Any]:
+    """Copies of the lists, mappings and sets among values, whose content may change."""
+    return {name: each.copy() for name, each in values.items() if isinstance(each, list | dict | set)}
+
+
+def _constant(value: object) -> object:
+    return _place(value) if isinstance(value, Tensor) else value
