@@ -21,7 +21,7 @@ import typer
 
 from sagann.cli.signals import Signals
 from sagann.errors import InputError, nearest, shown
-from sagann.options import ADVANCED, Arguments, Option
+from sagann.options import ADVANCED, Arguments, Option, T, options_of
 from sagann.ranges import RANGES, Range
 
 if TYPE_CHECKING:
@@ -291,6 +291,11 @@ def command(
         return run
 
     return decorate
+
+
+def options_from(kind: Callable[..., T], given: Given, **more: Any) -> T:
+    """A dataclass of options, of those that were given on the command line."""
+    return kind(**{name: given[name] for name in given if name in options_of(kind)}, **more)
 
 
 _FIRST = "first_argument"
