@@ -12,7 +12,7 @@ import importlib
 import inspect
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -119,7 +119,8 @@ class Shared:
 
     def load_kernels(self) -> None:
         """Load what Numba loads for its first function, without SciPy's linear algebra: Numba asks for it, and imports it again where it is used."""
-        with self.loading("scipy.linalg"):
+        # A release that does not go without is loaded whole by who needs it first.
+        with self.loading("scipy.linalg"), suppress(ImportError):
             importlib.import_module("numba.np.arraymath")
 
     def load_compiler(self) -> None:
@@ -130,7 +131,7 @@ class Shared:
 
         unused = [] if torch.accelerator.is_available() else ["triton"]
         # The compiler asks once what there is, and keeps the answer.
-        with self.loading("torch.distributed.fsdp", "torch.distributed.tensor", *unused):
+        with self.loading("torch.distributed.fsdp", "torch.distributed.tensor", *unused), suppress(ImportError):
             importlib.import_module("torch._dynamo")
 
     def add_user_file(self, model: str) -> None:
