@@ -41,7 +41,7 @@ class Workers(Team):
         size: number of workers.
         timeout_s: seconds for which this worker waits for another one while they train.
         balance: name of the policy that divides the vertices (:data:`sagann.partition.BALANCES`).
-        address: IPv4 address at which the others reach this worker.
+        address: address at which the others reach this worker.
     """
 
     def __init__(

@@ -10,12 +10,12 @@ is encrypted, and nothing that is received is unpickled.
 
 from __future__ import annotations
 
-import hmac
 import secrets
 import select
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Protocol
 
 import torch
@@ -25,6 +25,8 @@ from sagann.errors import WorkerError
 from sagann.graph.rows import flat_bytes
 
 _TOKEN_BYTES, _RANK_BYTES = 16, 4
+_GREETING_S = 2.0
+"Seconds in which whoever has connected must say the token; a worker does it at once."
 _MOST_VIEWS = 64
 "Arrays that one call of the system writes or reads; every system takes so many."
 
@@ -79,8 +81,11 @@ class SideChannel:
                 )
 
     def close(self) -> None:
-        """Close the connections. Who waits for this worker sees it."""
+        """Close the connections. Who waits for this worker sees it, and so does a thread of its own that waits for the others."""
         for each in self._sockets.values():
+            # It may be lost already. A thread that waits would keep a connection open that is closed alone.
+            with suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
             each.close()
 
 
@@ -148,7 +153,8 @@ def connect(
     """
     token, found = secrets.token_bytes(_TOKEN_BYTES), dict[int, socket.socket]()
     ends_s = time.monotonic() + timeout_s
-    with socket.create_server((address, 0), backlog=size) as server:
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.create_server((address, 0), family=family, backlog=size) as server:
         addresses = texts(f"{address} {server.getsockname()[1]} {token.hex()}")
         # Whoever listens is connected at once, so nobody waits for a worker that connects itself.
         for other in range(rank):
@@ -162,12 +168,15 @@ def connect(
             try:
                 server.settimeout(max(0.001, ends_s - time.monotonic()))
                 link, _ = server.accept()
-            except TimeoutError as error:
+            except OSError as error:
                 missing = [other for other in range(size) if other != rank and other not in found]
-                raise gone(missing, f"it has not connected within {timeout_s:g} s") from error
-            link.settimeout(timeout_s)
-            greeting = link.recv(_TOKEN_BYTES + _RANK_BYTES, socket.MSG_WAITALL)
-            if hmac.compare_digest(greeting[:_TOKEN_BYTES], token):
+                raise gone(missing, f"it has not connected within {timeout_s:g} s ({error})") from error
+            link.settimeout(_GREETING_S)
+            greeting = b""
+            # A stranger may be silent, or gone.
+            with suppress(OSError):
+                greeting = link.recv(_TOKEN_BYTES + _RANK_BYTES, socket.MSG_WAITALL)
+            if greeting[:_TOKEN_BYTES] == token:
                 found[int.from_bytes(greeting[_TOKEN_BYTES:], "big")] = link
             else:
                 link.close()
