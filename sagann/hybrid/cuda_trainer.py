@@ -61,7 +61,10 @@ class _OnDevice(Trainer):
         if self._sampler is None:
             return super().sample(minibatches, seeds, own, epoch=epoch, batch=batch)
         features = self._copies.features or minibatches.graph.features
-        return minibatches.drawn_on(self._streams, seeds, own, self._sampler, features, epoch=epoch, batch=batch)
+        with self._naming(f"sampling epoch {epoch}, batch {batch}"):
+            return minibatches.drawn_on(
+                self._streams, seeds, own, self._sampler, features, epoch=epoch, batch=batch
+            )
 
     def load(self, share: Share, minibatches: MiniBatches) -> tuple[tuple[Share, Packed], MiniBatch]:
         packed = minibatches.packed(share.batch, self._copies)
@@ -109,6 +112,10 @@ class OwnCudaTrainer(_OnDevice, OwnTrainer):
             batch = self._copies.receive(arrival)
             self._begin = self._streams.mark("compute")
             return self._loss_of(batch) * share.weight
+
+    def backward(self, iteration: str, loss: Tensor) -> None:
+        with self._naming(f"propagating {iteration}"):
+            super().backward(iteration, loss)
 
     def ended(self, loss: Tensor, gradients: Sequence[Tensor]) -> Found:
         numbers = self._kept(numbers_of(loss, gradients)) if gradients else self._unknown

@@ -189,6 +189,10 @@ class OwnTrainer(Trainer):
         with seeded(sent.seed, torch.device("cpu")):
             return self._loss_of(sent.batch) * sent.weight
 
+    def backward(self, iteration: str, loss: Tensor) -> None:
+        """Propagate a part of the loss of an iteration back to the weights."""
+        loss.backward()
+
     def ended(self, loss: Tensor, gradients: Sequence[Tensor]) -> Found:
         """What it has found, when the backward pass is queued. Without ``gradients``, nobody asks for its numbers."""
         elapsed = Elapsed(time.perf_counter() - self._since_s)

@@ -168,6 +168,7 @@ class HybridEpochs(SampledEpochs):
                         loss=partial(self._loss, iteration, iterations.go_on),
                         num_labelled=iteration.num_seeds,
                         num_edges=iteration.num_edges,
+                        backward=partial(self._own.backward, iteration.name),
                         complete=partial(self._complete, iteration),
                         note=self.manager.why,
                     )
@@ -183,6 +184,8 @@ class HybridEpochs(SampledEpochs):
         self.work = self.manager.work
 
     def state_dict(self) -> dict[str, Any]:
+        # No checkpoint has weights from numbers that are not finite.
+        self._learn(0)
         return self.manager.state_dict()
 
     def load_state_dict(self, found: Mapping[str, Any]) -> None:
