@@ -82,10 +82,8 @@ def measure(graph: Graph, model: str, options: argparse.Namespace) -> list[Round
 def _bytes_of(graph: Graph, trainer: Trainer, config: TrainConfig) -> int:
     """Bytes of features of all epochs but the first one, which are sampled again."""
     assert config.sample is not None
-    prepare = getattr(trainer.model, "prepare", lambda graph: graph)
-    minibatches = MiniBatches(
-        prepare(graph), fanouts=config.sample, batch_size=config.seeds_per_batch, seed=config.seed
-    )
+    prepared = getattr(trainer.model, "prepare", lambda graph: graph)(graph)
+    minibatches = MiniBatches(prepared, fanouts=config.sample, batch_size=config.seeds_per_batch, seed=config.seed)
     num_bytes = 0
     for epoch in range(2, config.epochs + 1):
         with minibatches.batches(epoch) as batches:

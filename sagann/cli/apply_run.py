@@ -15,7 +15,7 @@ from torch import Tensor
 
 from sagann.byte_size import format_bytes
 from sagann.cli.commands import Opening
-from sagann.cli.options import Given, Shared
+from sagann.cli.options import Given, Shared, options_from
 from sagann.cli.prepare import apply_split, link_split, open_checked, training_graph, with_columns, with_held_out
 from sagann.cli.result_file import write_classes, write_columns, write_rows, write_values
 from sagann.cli.run_settings import absolute_path, merge, read_tables, require_nothing_of_workers, settings_of
@@ -168,8 +168,9 @@ class TrainedRun:
         return self.predictor.prepare(graph, validate=False)
 
 
-def use_run(opening: Opening, given: Given, shared: Shared, use: Callable[[TrainedRun], None]) -> int:
+def use_run(given: Given, shared: Shared, use: Callable[[TrainedRun], None]) -> int:
     """Open a run folder and its model, use it at every worker, and return the exit code. With several workers, start them; or be one of them."""
+    opening = options_from(Opening, given)
     if opening.run is None:
         raise InputError(
             "no run: neither a run folder nor --run (in the command line)",

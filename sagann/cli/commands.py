@@ -40,11 +40,6 @@ class Opening:
     def __post_init__(self) -> None:
         check_fields(self)
 
-    @classmethod
-    def of(cls, given: Given) -> Opening:
-        """The options that were given on the command line."""
-        return cls(**{name: given[name] for name in given if name in options_of(Opening)})
-
 
 _OPENED = (*options_of(Opening).values(), *WORKERS)
 
@@ -69,7 +64,7 @@ def evaluate(
     with shared.loading():
         from sagann.cli.apply_run import use_run
 
-    return use_run(Opening.of(given), given, shared, lambda trained: trained.evaluate(split))
+    return use_run(given, shared, lambda trained: trained.evaluate(split))
 
 
 @command(*_OPENED, first="run")
@@ -99,7 +94,7 @@ def predict(
         from sagann.cli.apply_run import use_run
 
     _check_out(out, (".csv", ".parquet", ".npy"), overwrite=overwrite)
-    return use_run(Opening.of(given), given, shared, lambda trained: trained.predict(out, links))
+    return use_run(given, shared, lambda trained: trained.predict(out, links))
 
 
 @command(*_OPENED, first="run")
@@ -117,7 +112,7 @@ def embed(
         from sagann.cli.apply_run import use_run
 
     _check_out(out, (".npy",), overwrite=overwrite)
-    return use_run(Opening.of(given), given, shared, lambda trained: trained.embed(out))
+    return use_run(given, shared, lambda trained: trained.embed(out))
 
 
 def _check_out(out: Path, suffixes: Sequence[str], *, overwrite: bool) -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from sagann.cli.options import App, Given, Shared, command, option, switch
+from sagann.cli.options import App, Given, Shared, command, option, options_from, switch
 from sagann.errors import InputError
 from sagann.import_config import EdgeListFormat, ImportOptions
 from sagann.interop import FORMATS
@@ -34,11 +34,6 @@ DatasetArgument = Annotated[
 SeedOption = Annotated[
     int, option("Seed of all random numbers of the command.", name="--seed", within=RANGES["seed"])
 ]
-
-
-def import_options(given: Given, **more: Any) -> ImportOptions:
-    """The options of an import that were given on the command line."""
-    return ImportOptions(**{name: given[name] for name in given if name in IMPORTS}, **more)
 
 
 @app.command("import")
@@ -91,9 +86,8 @@ def import_(
     of_formats = {
         name: value for name, value in {**given, **own}.items() if name not in IMPORTS and value is not None
     }
-    import_run(
-        source, out, kind=format_, given=of_formats, options=import_options(given), terminal=shared.terminal()
-    )
+    options = options_from(ImportOptions, given)
+    import_run(source, out, kind=format_, given=of_formats, options=options, terminal=shared.terminal())
     report_dataset(out, shared)
 
 
@@ -286,7 +280,7 @@ def rmat(
             num_features=features,
             num_classes=classes,
             quadrants=Quadrants(a=a, b=b, c=c, d=max(0.0, 1 - a - b - c)),
-            options=import_options(given, progress=progress),
+            options=options_from(ImportOptions, given, progress=progress),
         )
     report_dataset(out, shared)
 
@@ -337,7 +331,7 @@ def sbm(
     )
     graph = apply_split(graph, split, seed=seed)
     validate_graph(graph)
-    options = import_options(given)
+    options = options_from(ImportOptions, given)
     save_graph(replace(graph, name=options.name or graph.name), out, overwrite=options.overwrite)
     report_dataset(out, shared)
 

@@ -12,7 +12,7 @@ import importlib
 import inspect
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -21,7 +21,7 @@ import typer
 
 from sagann.cli.signals import Signals
 from sagann.errors import InputError, nearest, shown
-from sagann.options import ADVANCED, Arguments, Option
+from sagann.options import ADVANCED, Arguments, Option, T, options_of
 from sagann.ranges import RANGES, Range
 
 if TYPE_CHECKING:
@@ -119,7 +119,8 @@ class Shared:
 
     def load_kernels(self) -> None:
         """Load what Numba loads for its first function, without SciPy's linear algebra: Numba asks for it, and imports it again where it is used."""
-        with self.loading("scipy.linalg"):
+        # A release that does not go without is loaded whole by who needs it first.
+        with self.loading("scipy.linalg"), suppress(ImportError):
             importlib.import_module("numba.np.arraymath")
 
     def load_compiler(self) -> None:
@@ -130,7 +131,7 @@ class Shared:
 
         unused = [] if torch.accelerator.is_available() else ["triton"]
         # The compiler asks once what there is, and keeps the answer.
-        with self.loading("torch.distributed.fsdp", "torch.distributed.tensor", *unused):
+        with self.loading("torch.distributed.fsdp", "torch.distributed.tensor", *unused), suppress(ImportError):
             importlib.import_module("torch._dynamo")
 
     def add_user_file(self, model: str) -> None:
@@ -291,6 +292,11 @@ def command(
         return run
 
     return decorate
+
+
+def options_from(kind: Callable[..., T], given: Given, **more: Any) -> T:
+    """A dataclass of options, of those that were given on the command line."""
+    return kind(**{name: given[name] for name in given if name in options_of(kind)}, **more)
 
 
 _FIRST = "first_argument"

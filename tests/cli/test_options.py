@@ -62,6 +62,7 @@ def test_libraries_that_ask_for_what_no_command_needs_find_none(
 
     def import_module(name: str) -> None:
         hidden.extend(each for each in unneeded if each in sys.modules)
+        raise ImportError("a release that does not go without")
 
     monkeypatch.setattr("torch.accelerator.is_available", lambda: has_device)
     monkeypatch.setattr(options, "importlib", SimpleNamespace(import_module=import_module))
