@@ -35,9 +35,6 @@ from sagann.runtime.loading import MiniBatch, MiniBatches
 from sagann.runtime.loading.device_copies import DeviceCopies, Packed, Sent
 from sagann.runtime.tiered import DeviceFeatures, DeviceSampler
 
-_KEPT = 4
-"Iterations whose numbers are kept in pinned memory until somebody reads them."
-
 
 class _OnDevice(Trainer):
     """What shares of a device have in common. ``features`` are rows that it gathers, ``sampler`` samples there; None leaves that to the processor."""
@@ -54,8 +51,7 @@ class _OnDevice(Trainer):
         self.name = name
         self._loss_of, self._streams, self._sampler = loss_of, streams, sampler
         self._copies = DeviceCopies(streams, features)
-        self._numbers = streams.pinned(16 * _KEPT).view(torch.float64).view(_KEPT, 2)
-        self._turn, self._unknown = 0, torch.zeros(2)
+        self._numbers, self._unknown = streams.pinned(16).view(torch.float64), torch.zeros(2)
 
     def sample(self, minibatches: MiniBatches, seeds: Tensor, own: slice, *, epoch: int, batch: int) -> MiniBatch:
         if self._sampler is None:
@@ -82,9 +78,8 @@ class _OnDevice(Trainer):
 
     def _kept(self, numbers: Tensor) -> Tensor:
         """The pinned memory that numbers of the device are on their way to."""
-        self._turn = (self._turn + 1) % _KEPT
-        self._streams.copy(self._numbers[self._turn], numbers)
-        return self._numbers[self._turn]
+        self._streams.copy(self._numbers, numbers)
+        return self._numbers
 
     @contextmanager
     def _naming(self, doing: str) -> Iterator[None]:

@@ -41,8 +41,6 @@ class SideChannel:
 
     def __init__(self, sockets: Mapping[int, socket.socket], *, rank: int, timeout_s: float, gone: _Gone) -> None:
         self.rank, self.size = rank, len(sockets) + 1
-        self.sent_bytes = 0
-        "Bytes that this worker has sent to the others."
         self._sockets, self._timeout_s, self._gone = dict(sorted(sockets.items())), timeout_s, gone
         for each in self._sockets.values():
             each.setblocking(False)
@@ -56,7 +54,6 @@ class SideChannel:
         of rows, which may be 0, travels. ``doing`` is what the workers do, for errors. One who sends and reads nothing for too long is a WorkerError.
         """
         messages = {rank: _Message(link, arrays[rank]) for rank, link in self._sockets.items()}
-        self.sent_bytes += sum(message.num_bytes for message in messages.values())
         waiting = {link.fileno(): rank for rank, link in self._sockets.items()}
         ready = list(waiting)
         while True:
@@ -96,7 +93,6 @@ class _Message:
         self._link, self._like = link, tensors
         counts = torch.tensor([len(tensor) for tensor in tensors])
         self._to_send = _views([counts, *tensors])
-        self.num_bytes = sum(map(len, self._to_send))
         self._counts = torch.empty_like(counts)
         self._to_receive = _views([self._counts])
         self.received: list[Tensor] = []
