@@ -42,6 +42,8 @@ class TrainStep:
     "Number of labelled vertices: the weight of this step in the loss of the epoch."
     num_edges: int
     "Number of edges that a forward pass of this process walks, of all hops together."
+    backward: Callable[[Tensor], None] = Tensor.backward
+    "Propagates the loss back to the parameters."
     complete: Callable[[Tensor, int], tuple[Tensor, int]] = lambda loss, num_edges: (loss, num_edges)
     "Called after the backward pass: adds gradients, loss and number of edges of other workers to those of this process."
     note: str = ""

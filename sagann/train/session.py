@@ -206,7 +206,7 @@ class TrainSession:
                     f"(in {where})",
                     hint="Leave out detach(), torch.no_grad() and whatever else cuts the gradient between parameters and output.",
                 )
-            loss.backward()
+            step.backward(loss)
             loss, num_edges = step.complete(loss.detach(), step.num_edges)
             # Read where all work of the step is queued: a CUDA device does not wait for the host.
             if read is not None:
