@@ -26,6 +26,8 @@ from bench.size.limit import Limit, drop_cached
 from sagann.graph.rmat import rmat_chunks
 from sagann.storage import open_graph
 
+LIMIT_MIB, MEMORY_MIB = 1024, 256
+"Hard limit of memory of the import, and its budget."
 SHARD_EDGES = 25_000_000
 SLAB_VERTICES = 1 << 20
 
@@ -36,8 +38,6 @@ def main() -> int:
         __doc__,
         {"edges": 500e6, "vertices": 50e6, "work": None},
         format=("parquet", "of the shards", ("parquet", "csv")),
-        limit_mib=(1024, "hard memory limit of the import"),
-        memory_mib=(256, "memory budget of the import"),
     ).parse_args()
     with tempfile.TemporaryDirectory(prefix="import-large-", dir=options.work) as name:
         folder = Path(name)
@@ -51,13 +51,13 @@ def main() -> int:
         )
         # What the generator left in the page cache must not make the import look fast, nor its writes slow.
         drop_cached(folder)
-        with Limit(f"sagann-import-{os.getpid()}", options.limit_mib * 2**20) as limit:
+        with Limit(f"sagann-import-{os.getpid()}", LIMIT_MIB * 2**20) as limit:
             words = ["data", "import", *(str(folder / name) for name in ("shards", "graph")), "--quiet"]
-            words += [f"--memory={options.memory_mib}MiB", f"--num-vertices={options.vertices:.0f}"]
+            words += [f"--memory={MEMORY_MIB}MiB", f"--num-vertices={options.vertices:.0f}"]
             ended = limit.run([sys.executable, "-m", "sagann", *words])
         rate = f"{ended.seconds:.1f} s, {options.edges / ended.seconds / 1e6:.2f} million edges per second"
         held = f"held {ended.own_bytes / 2**20:.0f} MiB, limit reached {ended.hits} times"
-        print(f"limit {options.limit_mib} MiB: {ended.outcome}, {rate}, {held}\n{ended.errors}")
+        print(f"limit {LIMIT_MIB} MiB: {ended.outcome}, {rate}, {held}\n{ended.errors}")
         if ended.status:
             return ended.status
         found = _counted(_edges_of(folder / "graph"))
