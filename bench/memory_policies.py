@@ -26,7 +26,7 @@ from sagann.plan.dynamic_program import place_by_program
 from sagann.plan.epoch import PlacementPolicy, Planned, plan_epoch, replaced
 from sagann.plan.gaps import gaps_of, prices_of
 from sagann.plan.gradients import Gradients
-from sagann.plan.hops import EdgesOfType, HopSize, gathered_hops, topology_of
+from sagann.plan.hops import EdgesOfType, HopSize, gathered_hops, read_data, topology_of
 from sagann.plan.intervals import PartIntervals, equal_vertices
 from sagann.plan.machine import Machine
 from sagann.plan.residency import BudgetError, place
@@ -177,13 +177,13 @@ def sizes_for(
     program: ModelProgram, hops: Sequence[Topology], shape: Shape, num_intervals: int
 ) -> dict[int, HopSize]:
     """Sizes of a grid whose chunks have equally many edges."""
-    found = {}
+    found, read = {}, read_data(program)
     gathered = gathered_hops(program, hops)
     num_types = sum(isinstance(hop, EdgesOfType) for hop in gathered.values())
     for number, hop in gathered.items():
         edges = shape.edges // (num_types if isinstance(hop, EdgesOfType) else 1)
         at = [(src, dst) for src in range(num_intervals) for dst in range(num_intervals)]
-        known = HopSize.of(topology_of(hop), {(0, 0): 1})
+        known = HopSize.of(topology_of(hop), {}).with_data(topology_of(hop), read[number])
         found[number] = HopSize(
             num_edges=edges,
             edges=dict.fromkeys(at, max(1, edges // len(at))),

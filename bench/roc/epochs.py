@@ -28,7 +28,7 @@ from sagann.partition import (
 from sagann.plan.epoch import PlacementPolicy, Planned, plan_epoch, replaced
 from sagann.plan.exchanges import Exchanges
 from sagann.plan.gradients import Gradients
-from sagann.plan.hops import HopSize, gathered_hops, topology_of
+from sagann.plan.hops import HopSize, gathered_hops, read_data, topology_of
 from sagann.plan.machine import Machine
 from sagann.plan.residency import BudgetError, place
 from sagann.plan.simulate import simulate
@@ -102,9 +102,9 @@ class Job:
 
     def hops(self, part: Share) -> dict[int, HopSize]:
         """Sizes of a worker's chunks."""
-        found = {}
+        found, read = {}, read_data(self.program)
         for number, hop in gathered_hops(*self._captured).items():
-            known = HopSize.of(topology_of(hop), {(0, 0): 1})
+            known = HopSize.of(topology_of(hop), {}).with_data(topology_of(hop), read[number])
             found[number] = replace(known, num_edges=self.shape.edges, edges=part.edges)
         return found
 

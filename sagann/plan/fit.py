@@ -13,7 +13,7 @@ from sagann.graph.topology import Topology
 from sagann.kernels.edge.work import Grain
 from sagann.plan.epoch import plan_epoch
 from sagann.plan.gradients import Gradients, undivided_of
-from sagann.plan.hops import HopSize, gathered_hops, hop_size
+from sagann.plan.hops import HopSize, gathered_hops, hop_size, read_data, topology_of
 from sagann.plan.intervals import CutPart, PartIntervals, cut_graph, equal_weights
 from sagann.plan.residency import BudgetError
 from sagann.plan.schedule import Schedule
@@ -161,9 +161,9 @@ def hop_sizes(
     grain: Grain | None = None,
 ) -> dict[int, HopSize]:
     """The sizes of the chunks that the program's gathers walk, by number of the hop."""
-    found = {}
+    found, read = {}, read_data(program)
     for number, hop in gathered_hops(program, hops).items():
-        size = hop_size(hop, part.bounds).with_sides(part)
+        size = hop_size(hop, part.bounds).with_sides(part).with_data(topology_of(hop), read[number])
         found[number] = replace(size, needed=needed_rows(hop, part.bounds, selection), grain=grain)
     return found
 

@@ -10,7 +10,7 @@ References:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -59,6 +59,7 @@ class ChunkGrid:
         hop: the whole graph's topology, or its edges of one type; arrays may be mapped from files.
         bounds: of the intervals, as :mod:`sagann.plan.intervals` gives them.
         most_edges: most edges that are cut together, unless one chunk has more; each needs :data:`CUT_BYTES`.
+        data: names of the edge data that chunks get; all by default.
         uncut: whether the sources are not cut, and the destinations. The number of the one interval there is :data:`sagann.plan.steps.ALL`.
 
     Raises:
@@ -77,11 +78,14 @@ class ChunkGrid:
         bounds: Sequence[int],
         *,
         most_edges: int = MOST_EDGES,
+        data: Collection[str] | None = None,
         uncut: tuple[bool, bool] = (False, False),
     ) -> None:
         self.most_edges = most_edges
         self.hop = hop
         self.topology = topology_of(hop)
+        known = self.topology.edge_data
+        self._data = {name: known[name] for name in (known if data is None else data)}
         self._table: Tensor | None = None
         self._bounds, self._uncut = tuple(bounds), uncut
         _check(self.topology, self._bounds)
@@ -153,7 +157,7 @@ class ChunkGrid:
                 indptr=topology.indptr[vertices.start : vertices.stop + 1] - edges.start,
                 indices=topology.indices[edges],
                 num_src=topology.num_src,
-                edge_data={name: data[edges] for name, data in topology.edge_data.items()},
+                edge_data={name: data[edges] for name, data in self._data.items()},
                 validate=False,
             ),
             edge_ids=torch.arange(edges.start, edges.stop, device=topology.device),
@@ -216,7 +220,7 @@ class ChunkGrid:
                     indices=(sources[taken] - self._sources[src]).to(topology.indices.dtype),
                     # A topology counts its destinations among its sources; sources beyond the interval have no edges.
                     num_src=max(size, vertices.stop - vertices.start),
-                    edge_data={name: data.index_select(0, ids) for name, data in topology.edge_data.items()},
+                    edge_data={name: data.index_select(0, ids) for name, data in self._data.items()},
                     validate=False,
                 ),
                 edge_ids=ids,

@@ -15,8 +15,10 @@ from sagann.compiler.model_program import ModelProgram
 from sagann.graph.feature_store import version_of
 from sagann.graph.rows import id_dtype, local_id_dtype
 from sagann.graph.topology import Topology
+from sagann.kernels.edge.function import EdgeFunction, End
 from sagann.kernels.edge.work import Grain, most_items, most_slots, most_splits
 from sagann.kernels.packed import packed_bytes
+from sagann.plan.gradients import Gradients
 from sagann.plan.intervals import PartIntervals
 from sagann.plan.steps import ALL, Block, uncut_ends
 
@@ -27,6 +29,8 @@ PICKED_CSR, PICKED_NUMBERED = "csr of picked destinations", "numbered csr of pic
 "The same forms, with ids that count only the rows of the other end that the chunk needs."
 PICKED: Mapping[str, str] = {CSC: PICKED_CSC, CSR: PICKED_CSR, NUMBERED: PICKED_NUMBERED}
 "The form with picked rows, by the form with all rows."
+ReadData = Mapping[End, tuple[str, ...]]
+"Names of the edge data that passes read, by the end by which they group edges."
 KeptForms = Mapping[tuple[bool, bool], tuple[str, ...]]
 "The forms in which the chunks of a hop are kept, by the ends that are not cut."
 SQUARE: KeptForms = {(False, False): (CSC, NUMBERED)}
@@ -75,6 +79,24 @@ def gathered_hops(program: ModelProgram, hops: Sequence[Topology]) -> dict[int, 
     return {number: numbered[number] for number in sorted({gather.hop for gather in program.gathers})}
 
 
+def read_data(program: ModelProgram) -> dict[int, ReadData]:
+    """The edge data that a program's passes over each hop read, whatever is trained.
+
+    By destination, these are the data that forwards read: a backward reads no others. By source, they are the data that some gradient reads.
+    """
+    found: dict[int, dict[End, set[str]]] = {gather.hop: {"dst": set(), "src": set()} for gather in program.gathers}
+    gradients = Gradients(program, wanted_x=not program.x_is_constant).recomputing()
+    for gather in program.gathers:
+        names = dict(zip(gather.edges.stage.inputs, gather.inputs, strict=True))
+
+        def read(function: EdgeFunction, names: Mapping[str, str] = names) -> set[str]:
+            return {names[given.name] for given in function.inputs if given.side == "edge"}
+
+        found[gather.hop]["dst"] |= read(gradients.function(gather))
+        found[gather.hop]["src"] |= set().union(*(read(step.function) for step in gradients.passes(gather)))
+    return {number: {at: tuple(sorted(names)) for at, names in read.items()} for number, read in found.items()}
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HopSize:
     """Numbers from which the bytes of a hop's chunks follow."""
@@ -83,10 +105,10 @@ class HopSize:
     "Number of edges in the whole hop."
     edges: Mapping[tuple[int, int], int]
     "Number of edges of each chunk that has any, by source and destination interval."
-    data_bytes: tuple[int, ...]
-    "Bytes per edge of each tensor of edge data."
     id_bytes: int
     "Bytes of a vertex id in the whole hop."
+    data_bytes: Mapping[End, tuple[int, ...]] = field(default_factory=dict)
+    "Bytes per edge of each tensor of edge data that chunks have, by the end by which their edges are grouped."
     grain: Grain | None = None
     """How kernels cut a pass into work items, where the items are copied to the device with the edges; None where the items
     stay on the host."""
@@ -98,14 +120,14 @@ class HopSize:
 
     @classmethod
     def of(cls, topology: Topology, edges: Mapping[tuple[int, int], int]) -> HopSize:
-        """Describe a topology whose chunks have the given numbers of edges."""
-        data = topology.edge_data.values()
-        return cls(
-            num_edges=topology.num_edges,
-            edges=edges,
-            data_bytes=tuple(rows.element_size() * rows[:1].numel() for rows in data) if edges else (),
-            id_bytes=topology.indices.element_size(),
-        )
+        """Describe a topology whose chunks have the given numbers of edges, and no edge data."""
+        return cls(num_edges=topology.num_edges, edges=edges, id_bytes=topology.indices.element_size())
+
+    def with_data(self, topology: Topology, read: ReadData) -> HopSize:
+        """With the edge data of the topology that passes read."""
+        rows = {at: [topology.edge_data[name] for name in names] for at, names in read.items()}
+        each = {at: tuple(data.element_size() * data[:1].numel() for data in found) for at, found in rows.items()}
+        return replace(self, data_bytes=each)
 
     def chunk_bytes(self, rows: Mapping[int, int], src: int, dst: int, form: str) -> int:
         """Bytes of a chunk in one of the forms above; ``rows`` has the number of vertices of each interval, and of all."""
@@ -119,7 +141,7 @@ class HopSize:
             [
                 offset_bytes * (near + 1),
                 edges * id_bytes,
-                *(edges * each for each in self.data_bytes),
+                *(edges * each for each in self.data_bytes.get(end_of(form), ())),
                 *([] if self.grain is None else self._cut_bytes(near, edges, self.grain)),
             ]
         )
@@ -194,6 +216,11 @@ def kept_forms(part: PartIntervals, *, of_constants: bool = False) -> KeptForms:
 def is_by_destination(form: str) -> bool:
     """Whether a chunk's edges are grouped by destination, not by source."""
     return form in (CSC, PICKED_CSC)
+
+
+def end_of(form: str) -> End:
+    """The end by which a chunk's edges are grouped."""
+    return "dst" if is_by_destination(form) else "src"
 
 
 def most_merged(slots: int) -> int:

@@ -30,10 +30,13 @@ from sagann.plan.hops import (
     Hop,
     HopSize,
     KeptForms,
+    ReadData,
+    end_of,
     gathered_hops,
     hop_size,
     is_by_destination,
     kept_forms,
+    read_data,
     topology_of,
 )
 from sagann.plan.intervals import PartIntervals
@@ -67,9 +70,10 @@ class Chunks:
         cutting: Any = None,
         *,
         forms: KeptForms = SQUARE,
+        read: ReadData | None = None,
         most_edges: int = MOST_EDGES,
     ) -> None:
-        self._topology = topology_of(hop)
+        self._topology, self._read = topology_of(hop), read or {}
         self.num_edges = self._topology.num_edges
         self.first_edge: dict[tuple[int, int], int] = {}
         "Number of each chunk's first edge among all chunks', by source and destination interval."
@@ -82,7 +86,8 @@ class Chunks:
         self._cuts: dict[Block, Any] = {}
         for uncut, kept in forms.items():
             at_once = min(most_edges, MOST_EDGES_BY_SOURCE if uncut[1] else MOST_EDGES)
-            for chunk in ChunkGrid(hop, part.bounds, most_edges=at_once, uncut=uncut).chunks():
+            data = {name for form in kept for name in self._read.get(end_of(form), ())}
+            for chunk in ChunkGrid(hop, part.bounds, most_edges=at_once, data=data, uncut=uncut).chunks():
                 at = (chunk.src, chunk.dst)
                 self.first_edge[at] = chunk.first_edge
                 edges[at] = chunk.topology.num_edges
@@ -90,13 +95,13 @@ class Chunks:
                     self._in_memory[at] = chunk.topology
                 else:
                     self._keep(host, chunk.topology, *at, kept)
-        size = HopSize.of(self._topology, edges)
+        size = HopSize.of(self._topology, edges).with_data(self._topology, self._read)
         self.size = replace(size, needed=self._needed, are_topologies=host is None)
 
     def _keep(self, host: Host, topology: Topology, src: int, dst: int, forms: Sequence[str]) -> None:
         for form in map(_form_of, forms):
-            edges = PassEdges.of(topology, "dst" if form == CSC else "src")
-            arrays = _arrays(edges, *self._sides(form, src, dst))
+            edges = PassEdges.of(topology, end_of(form))
+            arrays = _arrays(edges, *self._sides(form, src, dst), self._read.get(edges.at, ()))
             self._number_needed(host, arrays, form, src, dst)
             block = self._block(form, src, dst)
             if self._cutting is not None:
@@ -182,7 +187,7 @@ class Chunks:
         src, dst, form = chunk.interval, chunk.dst_interval, _form_of(chunk.name)
         _, num_others = self._sides(form, src, dst)
         edges = PassEdges(
-            at="dst" if form == CSC else "src",
+            at=end_of(form),
             indptr=arrays["indptr"],
             indices=arrays["indices"],
             num_others=self._needed[PICKED[form], src, dst] if chunk.name in OTHER_END else num_others,
@@ -205,13 +210,13 @@ def _named(arrays: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
     return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
 
 
-def _arrays(edges: PassEdges, num_rows: int, num_others: int) -> dict[str, Tensor]:
-    """The arrays of edges that are kept; the topology may count more rows and other ends than there are."""
+def _arrays(edges: PassEdges, num_rows: int, num_others: int, data: Sequence[str]) -> dict[str, Tensor]:
+    """The arrays of edges that are kept, with the named data; the topology may count more rows and other ends than there are."""
     arrays = {
         "indptr": edges.indptr[: num_rows + 1].to(id_dtype(edges.num_edges)),
         "indices": edges.indices.to(local_id_dtype(num_others)),
     }
-    return arrays | {_DATA + name: rows for name, rows in edges.edge_data.items()}
+    return arrays | {_DATA + name: edges.edge_data[name] for name in data}
 
 
 def _needed_ids(ids: Tensor, num_rows: int) -> Tensor:
@@ -258,7 +263,7 @@ class CutHops:
         self._folder = folder
         self._selection, self._numbers = selection, numbers
         self._host, self._grain, self._cutting = host, grain, cutting
-        # By topology, type, and what is kept.
+        # By topology, type, and what is kept and read.
         self._chunks: dict[object, Chunks] = {}
         # Versions of the edge data as it was cut, by identity.
         self._versions: dict[int, int] = {}
@@ -271,12 +276,15 @@ class CutHops:
         for topology in self._hops:
             topology.require_unwritten()
         require_types(program, self._hops)
-        forms = kept_forms(part, of_constants=of_constants)
-        hops = {number: (_key(hop, forms), hop) for number, hop in gathered_hops(program, self._hops).items()}
-        missing = {key: hop for key, hop in hops.values() if key not in self._chunks}
+        forms, read = kept_forms(part, of_constants=of_constants), read_data(program)
+        hops = gathered_hops(program, self._hops)
+        keys = {number: _key(hop, forms, read[number]) for number, hop in hops.items()}
+        missing = {key: number for number, key in keys.items() if key not in self._chunks}
         if self._folder is not None and missing:
-            require_room(self._folder, sum(self._kept_bytes(hop, part, forms) for hop in missing.values()))
-        for key, hop in missing.items():
+            kept = sum(self._kept_bytes(hops[each], part, forms, read[each]) for each in missing.values())
+            require_room(self._folder, kept)
+        for key, number in missing.items():
+            hop = hops[number]
             self._chunks[key] = Chunks(
                 hop,
                 part,
@@ -285,13 +293,14 @@ class CutHops:
                 NEVER if part.undivided else self._selection,
                 self._cutting,
                 forms=forms,
+                read=read[number],
                 most_edges=self._budget_bytes // CUT_BYTES,
             )
             self._note(topology_of(hop).edge_data.values())
-        return {number: self._chunks[key] for number, (key, _) in hops.items()}
+        return {number: self._chunks[key] for number, key in keys.items()}
 
-    def _kept_bytes(self, hop: Hop, part: PartIntervals, forms: KeptForms) -> int:
-        size = hop_size(hop, part.bounds).with_sides(part)
+    def _kept_bytes(self, hop: Hop, part: PartIntervals, forms: KeptForms, read: ReadData) -> int:
+        size = hop_size(hop, part.bounds).with_sides(part).with_data(topology_of(hop), read)
         return replace(size, grain=self._grain).kept_bytes(part, forms)
 
     def close(self) -> None:
@@ -317,6 +326,6 @@ class CutHops:
             self._versions.setdefault(id(data), version_of(data))
 
 
-def _key(hop: Hop, forms: KeptForms) -> object:
+def _key(hop: Hop, forms: KeptForms, read: ReadData) -> object:
     of_type = (hop.data, hop.type) if isinstance(hop, EdgesOfType) else None
-    return id(topology_of(hop)), of_type, tuple(forms.items())
+    return id(topology_of(hop)), of_type, tuple(forms.items()), tuple(read.items())

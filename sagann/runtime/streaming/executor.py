@@ -358,7 +358,9 @@ class Executor:
             if side == "param":
                 arrays[name] = self._here.shared[value].detach()
             elif side == "edge":
-                arrays[name] = edges.edge_data[value]
+                # A chunk has no data that passes of its form do not read.
+                if value in edges.edge_data:
+                    arrays[name] = edges.edge_data[value]
             else:
                 interval = step.interval if side == "src" else step.dst_interval
                 whole = self._block("value", value, self.part.holding("value", value, interval))

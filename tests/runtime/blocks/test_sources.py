@@ -15,9 +15,11 @@ import torch
 from torch import Tensor, nn
 
 from sagann.graph import Graph, Topology, declare_constant
+from sagann.kernels.packed import packed_bytes
 from sagann.nn import GCN, GNN, ModelConfig, build_model
 from sagann.plan import equal_vertices
 from sagann.plan.epoch import Planned
+from sagann.plan.fit import hop_sizes
 from sagann.plan.grid import ChunkGrid
 from sagann.plan.hops import CSC, CSR
 from sagann.plan.intervals import PartIntervals
@@ -28,7 +30,7 @@ from sagann.runtime.blocks.host import DiskHost, RamHost, copied
 from sagann.runtime.streaming.capturing import captured
 from sagann.runtime.streaming.stream import foretell
 from sagann.runtime.streaming.streamed import StreamedModel
-from sagann.saga import SagaLayer
+from sagann.saga import Edge, SagaLayer
 from sagann.storage import open_graph, save_graph
 from tests.graphs import labelled_graph, random_topology
 from tests.runtime.streams import assert_all_close, dense, in_double
@@ -159,12 +161,9 @@ def test_many_chunks_on_disk(tmp_path: Path) -> None:
         first += chunk.topology.num_edges
 
 
-def test_chunks_are_kept_in_the_forms_that_their_passes_read() -> None:
-    (topology,), square = GCN.prepare(labelled_graph()).hops(1), PartIntervals.of_graph((0, 20, 53))
-    part = replace(square, undivided=frozenset([("value", "h")]))
-    program = captured(GNN([GCN(8, 3)]), [topology], torch.empty(53, 8), x_is_constant=True)
-    cut = CutHops(
-        [topology],
+def cut_hops(hops: Sequence[Topology]) -> CutHops:
+    return CutHops(
+        hops,
         budget_bytes=1 << 20,
         host=RamHost(),
         cutting=None,
@@ -173,6 +172,13 @@ def test_chunks_are_kept_in_the_forms_that_their_passes_read() -> None:
         selection=NEVER,
         numbers=count(),
     )
+
+
+def test_chunks_are_kept_in_the_forms_that_their_passes_read() -> None:
+    (topology,), square = GCN.prepare(labelled_graph()).hops(1), PartIntervals.of_graph((0, 20, 53))
+    part = replace(square, undivided=frozenset([("value", "h")]))
+    program = captured(GNN([GCN(8, 3)]), [topology], torch.empty(53, 8), x_is_constant=True)
+    cut = cut_hops([topology])
     found = {}
     for name, given, of_constants in (("once", part, True), ("sides", part, False), ("square", square, False)):
         (chunks,) = cut.of(program, given, of_constants=of_constants).values()
@@ -184,3 +190,43 @@ def test_chunks_are_kept_in_the_forms_that_their_passes_read() -> None:
                     chunks.load(Block("edges", form, src, dst, 0), COPIED, own=True)
     assert found["once"] == found["square"] == {(0, 0), (0, 1), (1, 0), (1, 1)}
     assert found["sides"] == {(ALL, 0), (ALL, 1), (0, ALL), (1, ALL)}
+
+
+class Shifted(SagaLayer):
+    """Its gradient reads one of two numbers of an edge."""
+
+    edge_data = ("scale", "shift")
+
+    def apply_edge(self, edge: Edge) -> Tensor:
+        return edge.src * edge.data["scale"].unsqueeze(-1) + edge.data["shift"].unsqueeze(-1)
+
+
+@pytest.mark.parametrize("is_square", [True, False])
+@pytest.mark.parametrize("name", ["ggnn", "rgcn", "shifted"])
+def test_chunks_have_the_edge_data_that_passes_of_their_form_read(name: str, is_square: bool) -> None:
+    read = {"ggnn": (set(), set()), "rgcn": ({"relation_weight"},) * 2, "shifted": ({"scale", "shift"}, {"scale"})}
+    if name == "shifted":
+        topology = random_topology(53, 300, types=3)
+        given = {each: torch.rand(topology.num_edges) for each in ("scale", "shift", "unread")}
+        model, topology = GNN([Shifted()]), topology.with_edge_data(**given)
+    else:
+        graph = labelled_graph()
+        model = build_model(ModelConfig(model=name, hidden=8, layers=2, dropout=0.0), graph)
+        topology = model.prepare(graph).topology
+    part = PartIntervals.of_graph((0, 20, 53))
+    part = part if is_square else replace(part, undivided=frozenset([("value", "h")]))
+    width = 8 if name == "shifted" else graph.features.shape[1]
+    hops = [topology] * model.num_hops
+    program = captured(model, hops, torch.empty(53, width), x_is_constant=False)
+    planned = hop_sizes(program, hops, part)
+    for number, chunks in cut_hops(hops).of(program, part).items():
+        for form, names in zip((CSC, CSR), read[name], strict=True):
+            for src, dst in chunks.size.edges:
+                if is_square or (dst == ALL) == (form == CSR):
+                    edges = chunks.load(Block("edges", form, src, dst, number), COPIED, own=True).content()
+                    assert set(edges.edge_data) == names
+                    num_bytes = packed_bytes(
+                        each.nbytes for each in (edges.indptr, edges.indices, *edges.edge_data.values())
+                    )
+                    for size in (chunks.size, planned[number]):
+                        assert size.chunk_bytes(part.rows, src, dst, form) == num_bytes

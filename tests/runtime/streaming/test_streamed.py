@@ -7,6 +7,7 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import get_args
@@ -22,10 +23,12 @@ from sagann.kernels.dense import typed_linear
 from sagann.nn import GAT, GIN, GNN, SAGE, MaxPoolGCN
 from sagann.plan import equal_vertices
 from sagann.plan.epoch import MemoryPolicy
+from sagann.plan.gradients import Gradients, undivided_of
 from sagann.plan.hops import SQUARE, hop_size
 from sagann.plan.intervals import PartIntervals
 from sagann.plan.residency import BudgetError
 from sagann.plan.steps import UNLIMITED, Move, Plan, Step
+from sagann.runtime.streaming.capturing import captured
 from sagann.runtime.streaming.stream import stream
 from sagann.runtime.streaming.streamed import StreamedModel
 from sagann.saga import Edge, NaiveEngine, SagaLayer, using_engine
@@ -295,6 +298,48 @@ def test_a_result_that_was_gathered_and_one_that_was_not() -> None:
         model = Model(function).double()
         model.plain = Plain()
         assert_streams_right(model, [topology], x, equal_vertices(31, 3))
+
+
+class Gated(SagaLayer):
+    """Gradients at each end of an edge, and of a parameter, read some of its numbers."""
+
+    edge_data = ("scale", "shift")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.own, self.gate = nn.Linear(4, 4), nn.Parameter(torch.randn(4))
+
+    def apply_edge(self, edge: Edge) -> Tensor:
+        gate = torch.sigmoid(edge.dst * self.gate + edge.data["shift"].unsqueeze(-1))
+        return gate + edge.src * edge.data["scale"].unsqueeze(-1)
+
+    def apply_vertex(self, vertex: Tensor, accum: Tensor) -> Tensor:
+        return torch.tanh(accum) + self.own(vertex)
+
+
+@pytest.mark.parametrize("trained", ["all", "x", "gates", "maps"])
+@pytest.mark.parametrize("is_square", [True, False])
+def test_chunks_have_all_edge_data_that_passes_read_whatever_is_trained(trained: str, is_square: bool) -> None:
+    torch.manual_seed(0)
+    topology = random_topology(31, 200)
+    data = {name: torch.rand(topology.num_edges).double() for name in ("scale", "shift", "unread")}
+    hops = [topology.with_edge_data(**data)] * 2
+    x = torch.randn(31, 4, dtype=torch.float64, requires_grad=trained in ("all", "x"))
+    model = GNN([Gated(), Gated()]).double()
+    for name, parameter in model.named_parameters():
+        kind = "gates" if name.endswith("gate") else "maps"
+        parameter.requires_grad_(trained in ("all", kind))
+    leaves = [each for each in (x, *model.parameters()) if each.requires_grad]
+    with using_engine(NaiveEngine()):
+        expected = torch.autograd.grad(partial_loss(model(hops, x), slice(0, 31)), leaves)
+    bounds = equal_vertices(31, 3)
+    part = PartIntervals.of_graph(bounds)
+    if not is_square:
+        program = captured(model, hops, x, x_is_constant=False)
+        part = replace(part, undivided=undivided_of(program, Gradients(program, wanted_x=x.requires_grad)))
+        assert part.undivided
+    streamed = StreamedModel(model, hops, bounds, budget_bytes=1 << 20, part=part)
+    assert_all_close(torch.autograd.grad(streamed.loss(x, partial_loss), leaves), expected)
 
 
 def test_the_room_that_chunks_take_on_disk_is_known_before(tmp_path: Path) -> None:
