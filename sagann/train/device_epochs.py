@@ -294,7 +294,8 @@ def _content(value: object) -> object:
     if isinstance(value, dict):
         value = [*value, *value.values()]
     if isinstance(value, list | tuple | set):
-        return len(value), [_content(each) for each in value] if len(value) <= _MOST_COMPARED else None
+        compared = value if len(value) <= _MOST_COMPARED else ()
+        return len(value), [_constant(each) if isinstance(each, (*_PLAIN, Tensor)) else None for each in compared]
     return _place(value) if isinstance(value, Tensor) else None
 
 
