@@ -133,6 +133,8 @@ class HybridEpochs(SampledEpochs):
 
     def steps(self, epoch: int, *, first: int = 0) -> Generator[TrainStep, None, None]:
         self.manager.begin()
+        # They may have been restored.
+        self._weights = None
         self.trace = Recorder() if self._config.profile else None
         batches = self._batches(self.trace)
         try:
