@@ -186,6 +186,11 @@ class PlannedRun:
         say("Planning ...")
         streaming = Streaming.of(trainer.config, self.folder, device=self.device)
         assert streaming is not None
+        if picture is not None and machine is None and streaming.devices:
+            raise InputError(
+                "a picture of several devices needs the rates of a machine: --picture without --machine (in --device)",
+                hint="Add --machine, with links between the devices, or leave --picture out.",
+            )
         budget_bytes = streaming.memory_bytes
         # A loss of links needs the rows of all vertices.
         folded = graph.answers.unit == "vertex"

@@ -28,7 +28,7 @@ def test_a_run_trains_and_evaluates_on_two_devices(
 
 
 def test_a_plan_shows_what_each_device_does(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     simulate_devices(monkeypatch, chain)
     assert main(["plan", *OPTIONS, "--show", "steps"]) == 0
@@ -37,6 +37,8 @@ def test_a_plan_shows_what_each_device_does(
     assert "assemble 0: 1 (device1)" in found.out
     assert "share_grads" in found.out
     assert "No seconds are expected" in found.err
+    assert main(["plan", *OPTIONS, "--picture", str(tmp_path / "plan.png")]) == 2
+    assert "--picture without --machine" in capsys.readouterr().err.replace("\n", " ")
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,6 @@ from sagann.graph.feature_store import Features, FeatureStore, TensorRows, featu
 from sagann.graph.topology import Topology, for_training_as_well
 from sagann.kernels.edge import check_dialect
 from sagann.kernels.seeds import drawn_seed
-from sagann.plan.dealing import Route
 from sagann.plan.epoch import MEMORY_POLICIES, MemoryPolicy, Planned, plan_constants, plan_epoch
 from sagann.plan.fit import fitted_intervals
 from sagann.plan.gradients import Gradients, undivided_of
@@ -89,7 +88,6 @@ class StreamedModel(nn.Module):
         backend: devices that compute, by default the CPU. Parameters lie on the first one; hops and features lie on the host.
         part: intervals with the same bounds: of a worker's part, dealt to several devices, or with what lies undivided; None for a whole graph
             that is cut at both ends.
-        route: way on which blocks reach several devices, by default the backend's.
         exchange: sends and receives rows of the halo of a worker's part.
 
     Calls raise LayerError if the model mixes vertices between its layers or has a layer that cannot be fused, BudgetError if a
@@ -114,7 +112,6 @@ class StreamedModel(nn.Module):
         memory_policy: MemoryPolicy = "belady",
         backend: Backend | None = None,
         part: PartIntervals | None = None,
-        route: Route | None = None,
         exchange: Exchange | None = None,
     ) -> None:
         super().__init__()
@@ -135,7 +132,6 @@ class StreamedModel(nn.Module):
         self.dialect = dialect
         self.selection = selection
         self.traversal = traversal
-        self.route = route or self._backend.route
         self.memory_policy: MemoryPolicy = memory_policy
         self.timeline: Recorder | None = None
         "Recorder of the epochs that run; None to record none."
@@ -229,7 +225,7 @@ class StreamedModel(nn.Module):
                 memory_policy=self.memory_policy,
                 beside=self._beside,
                 has_mapped_x=is_read,
-                route=self.route,
+                route=self._backend.route,
             )
             if self._folder is not None:
                 kept = 0 if program.constants in self._kept else planned.schedule.constant_bytes

@@ -93,10 +93,11 @@ def streamed_on(
     bounds: Sequence[int],
     lanes: Sequence[LateStreams],
     *,
+    route: Route = EACH,
     undivided: frozenset[tuple[str, str]] = frozenset(),
     **options: Any,
 ) -> StreamedModel:
     """A model whose intervals are dealt in turn to devices of these names. One that is named several times takes the place of several."""
     part = replace(PartIntervals.of_graph(bounds), devices=tuple(names), undivided=undivided)
-    backend = DeviceBackend(lanes, dialect_for("cpu", "naive"))
+    backend = DeviceBackend(lanes, dialect_for("cpu", "naive"), route)
     return StreamedModel(model, hops, bounds, dialect="naive", backend=backend, part=part, **options)
