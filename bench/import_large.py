@@ -1,7 +1,7 @@
 """Import a graph larger than memory: R-MAT edges in Parquet or CSV shards, under a hard memory limit.
 
-The shards are generated outside the limit. The import runs in a process of its own inside a control group, so
-the kernel kills it when it exceeds the limit. Afterwards the number and a hash of its edges are compared with the shards'.
+The shards are generated outside the limit. `sagann data import` runs inside a control group, so the
+kernel kills it when it exceeds the limit. Afterwards the number and a hash of its edges are compared with the shards'.
 
     python -m bench.import_large --edges 500000000 --vertices 50000000 --work /path/with/30/GB
 """
@@ -9,7 +9,6 @@ the kernel kills it when it exceeds the limit. Afterwards the number and a hash 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 import tempfile
@@ -25,9 +24,10 @@ import pyarrow.parquet as pq
 from bench.pages import parser_of
 from bench.size.limit import Limit, drop_cached
 from sagann.graph.rmat import rmat_chunks
-from sagann.storage import ImportOptions, import_edge_list, open_graph
-from sagann.train.resources import peak_rss_bytes
+from sagann.storage import open_graph
 
+LIMIT_MIB, MEMORY_MIB = 1024, 256
+"Hard limit of memory of the import, and its budget."
 SHARD_EDGES = 25_000_000
 SLAB_VERTICES = 1 << 20
 
@@ -38,12 +38,7 @@ def main() -> int:
         __doc__,
         {"edges": 500e6, "vertices": 50e6, "work": None},
         format=("parquet", "of the shards", ("parquet", "csv")),
-        limit_mib=(1024, "hard memory limit of the import"),
-        memory_mib=(256, "memory budget of the import"),
-        child=(None, argparse.SUPPRESS, Path),
     ).parse_args()
-    if options.child:
-        return _import(options)
     with tempfile.TemporaryDirectory(prefix="import-large-", dir=options.work) as name:
         folder = Path(name)
         (folder / "shards").mkdir()
@@ -56,10 +51,13 @@ def main() -> int:
         )
         # What the generator left in the page cache must not make the import look fast, nor its writes slow.
         drop_cached(folder)
-        with Limit(f"sagann-import-{os.getpid()}", options.limit_mib * 2**20) as limit:
-            ended = limit.run([sys.executable, "-m", "bench.import_large", *sys.argv[1:], "--child", str(folder)])
+        with Limit(f"sagann-import-{os.getpid()}", LIMIT_MIB * 2**20) as limit:
+            words = ["data", "import", *(str(folder / name) for name in ("shards", "graph")), "--quiet"]
+            words += [f"--memory={MEMORY_MIB}MiB", f"--num-vertices={options.vertices:.0f}"]
+            ended = limit.run([sys.executable, "-m", "sagann", *words])
+        rate = f"{ended.seconds:.1f} s, {options.edges / ended.seconds / 1e6:.2f} million edges per second"
         held = f"held {ended.own_bytes / 2**20:.0f} MiB, limit reached {ended.hits} times"
-        print(f"{ended.output}limit {options.limit_mib} MiB: {ended.outcome}, {held}\n{ended.errors}")
+        print(f"limit {LIMIT_MIB} MiB: {ended.outcome}, {rate}, {held}\n{ended.errors}")
         if ended.status:
             return ended.status
         found = _counted(_edges_of(folder / "graph"))
@@ -106,31 +104,6 @@ def _counted(edges: Iterator[tuple[np.ndarray, np.ndarray]]) -> tuple[int, int]:
         mixed = (mixed ^ mixed >> np.uint64(29)) * np.uint64(0xBF58476D1CE4E5B9)
         count, total = count + len(src), (total + int(mixed.sum())) % 2**64
     return count, total
-
-
-def _import(options: argparse.Namespace) -> int:
-    stages: dict[str, float] = {}
-    last = began = time.perf_counter()
-
-    def note(done: int, total: int | None, unit: str, stage: str) -> None:
-        nonlocal last
-        now = time.perf_counter()
-        stages[stage] = stages.get(stage, 0.0) + now - last
-        last = now
-
-    imported = ImportOptions(
-        num_vertices=int(options.vertices), memory_bytes=options.memory_mib * 2**20, progress=note
-    )
-    import_edge_list(options.child / "shards", options.child / "graph", options=imported)
-    seconds = time.perf_counter() - began
-    report = {
-        "seconds": round(seconds, 1),
-        "million_edges_per_s": round(options.edges / seconds / 1e6, 2),
-        "peak_rss_mib": peak_rss_bytes() >> 20,
-        "stages_s": {stage: round(spent, 1) for stage, spent in stages.items()},
-    }
-    print(json.dumps(report), flush=True)
-    return 0
 
 
 if __name__ == "__main__":

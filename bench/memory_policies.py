@@ -117,7 +117,9 @@ def main(given: Sequence[str] | None = None) -> int:
 def cases_of(dataset: str, model: str, hidden: int, num_intervals: int, machine: Machine) -> Iterator[Case]:
     """The cases of a model on a shape, all with as many intervals as the least budget needs."""
     shape = SHAPES[dataset]
-    program, topology_hops = captured_for(shape, model, hidden)
+    layers = DEEP_LAYERS if model == "residual-gcn" else 2
+    config = ModelConfig(model=model, layers=layers, hidden=hidden, dropout=0.0)
+    program, topology_hops = captured_for(shape, config)
     plan = partial(plan_epoch, program, gradients=Gradients(program), folded=True, beside=FILES)
 
     def planned(count: int, budget_bytes: int) -> Planned:
@@ -156,7 +158,7 @@ def _case(dataset: str, model: str, budget: str, found: Planned, machine: Machin
 
 
 def captured_for(
-    shape: Shape, model: str, hidden: int, dropout: float = 0.0
+    shape: Shape, config: ModelConfig, *, x_is_constant: bool = True
 ) -> tuple[ModelProgram, Sequence[Topology]]:
     """A model's program for graphs of a shape, captured on two vertices, and what it walks there."""
     graph = Graph(
@@ -164,12 +166,11 @@ def captured_for(
         features=torch.zeros(2, shape.features),
         num_classes=shape.classes,
     )
-    layers = DEEP_LAYERS if model == "residual-gcn" else 2
-    module = build_model(ModelConfig(model=model, layers=layers, hidden=hidden, dropout=dropout), graph)
+    module = build_model(config, graph)
     graph = module.prepare(graph)
     hops = list(graph.hops(count_hops(module)))
     assert isinstance(graph.features, torch.Tensor)
-    return captured(module, hops, graph.features, x_is_constant=True), hops
+    return captured(module, hops, graph.features, x_is_constant=x_is_constant), hops
 
 
 def sizes_for(

@@ -23,7 +23,6 @@ COMMON: Mapping[str, tuple[str, Any]] = {
     "device": ("cuda, cuda:N or cpu", str),
     "machine": ("rates, as `sagann machine` writes them", Path),
     "at_least": ("seconds of a turn; shorter runs are repeated", float),
-    "timeout": ("longest wait for a turn, in seconds", float),
 }
 "Options that several benchmarks have: meaning and type."
 

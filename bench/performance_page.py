@@ -14,8 +14,8 @@ from statistics import geometric_mean
 
 from bench.contest import Record, key_of
 from bench.epochs.graphs import SHAPES
-from bench.epochs.report import LEAN, PEERS, Row, rows_of
-from bench.pages import captioned_tables, head, mebibytes, read_table, row as table_row
+from bench.epochs.report import LEAN, PEERS, Row, rows_of, table_of
+from bench.pages import captioned_tables, head, read_table, row as table_row
 from bench.workers import RESULTS, ROOT
 
 PAGE = ROOT / "docs" / "performance.md"
@@ -119,16 +119,7 @@ def with_table(readme: str, results: Path) -> str:
         f"Seconds per epoch, and MiB beyond the loaded graph, on a generated graph with {shape.vertices:,} vertices, {shape.edges:,} edges and\n"
         f"{shape.features} features: {CONTESTS['defaults'].removeprefix('epochs, ')}, against the best variant of each peer ({_command('defaults')}).",
         "",
-        head(
-            "model | sagann, s | PyG, s | DGL, s | speed-up over the faster peer | sagann, MiB | leaner peer, MiB"
-        ),
-    ]
-    for row in rows_of(records):
-        seconds = [f"{row.times[who].seconds:.3f}" if who in row.times else "-" for who in ("sagann", *PEERS)]
-        speed = "-" if row.speedup is None else f"**{row.speedup:.2f}**"
-        peaks = [row.peaks["sagann"], None if row.least_peer is None else row.least_peer[1]]
-        lines.append(table_row([row.task, *seconds, speed, *map(mebibytes, peaks)]))
-    lines += [
+        *table_of(rows_of(records)),
         "",
         f"{_threads(results, 'defaults')} threads of {_processors(records)}; contestants alternate; speed-ups are medians of per-round "
         "ratios, not quotients of columns.",

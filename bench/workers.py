@@ -43,6 +43,12 @@ def free_port() -> int:
             return port
 
 
+def places_of(size: int, host: str = "127.0.0.1") -> list[dict[str, str]]:
+    """The variables of the environment of each of some processes that train together; none where it is alone."""
+    address = {"WORLD_SIZE": str(size), "MASTER_ADDR": host, "MASTER_PORT": str(free_port())}
+    return [{"RANK": str(rank), **address} if size > 1 else {} for rank in range(size)]
+
+
 def commit() -> str:
     """The checkout's commit, marked where there are changes besides results."""
 

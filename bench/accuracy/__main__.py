@@ -35,7 +35,6 @@ def main() -> None:
         out=(Path("docs/accuracy.md"), "the report", Path),
         seeds=(NUM_SEEDS, "runs of each experiment, at most"),
         only=("", "run experiments whose key contains this"),
-        system=(None, "run this system alone", str, SYSTEMS),
         report_only=(False, "run nothing"),
     )
     arguments = parser.parse_args()
@@ -54,7 +53,7 @@ def main() -> None:
 def run_experiment(experiment: Experiment, arguments: argparse.Namespace) -> None:
     """Run every seed of sagann and of PyG's twin that is not among the results yet."""
     done = {(row["key"], row["system"], row["seed"]) for row in read_results(arguments.results)}
-    systems = [name for name in SYSTEMS if arguments.system in (None, name) and (experiment.twin or name != "pyg")]
+    systems = [name for name in SYSTEMS if experiment.twin or name != "pyg"]
     jobs = [(system, seed) for seed in range(min(arguments.seeds, experiment.seeds)) for system in systems]
     jobs = [(system, seed) for system, seed in jobs if (experiment.key, system, seed) not in done]
     if not jobs:

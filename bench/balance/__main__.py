@@ -21,7 +21,7 @@ from bench.epochs.graphs import hubs_first
 from bench.held_back import HELD_BACK, held_back
 from bench.pages import best_of, command_line, head, parser_of, row
 from bench.timing import median_ratio
-from bench.workers import Worker, free_port
+from bench.workers import Worker, places_of
 from sagann.graph import Graph
 from sagann.partition import vertex_ranges
 from sagann.runtime.processor import processor_name
@@ -112,13 +112,12 @@ class Group(ExitStack):
     def __init__(self, specification: Mapping[str, Any], *, size: int) -> None:
         super().__init__()
         self._pool = self.enter_context(ThreadPoolExecutor(size))
-        address = {"WORLD_SIZE": size, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
 
-        def start(rank: int) -> Worker:
-            return Worker(COMMAND, {**specification, "threads": 1, "environment": {"RANK": rank, **address}})
+        def start(place: Mapping[str, str]) -> Worker:
+            return Worker(COMMAND, {**specification, "threads": 1, "environment": place})
 
         # A worker is ready when the others are.
-        self.workers = list(self._pool.map(start, range(size)))
+        self.workers = list(self._pool.map(start, places_of(size)))
         for worker in self.workers:
             self.callback(worker.close)
 

@@ -1,10 +1,10 @@
 """A device's figures in one table: ``python -m bench.device``. It asks nothing, and goes on where something fails.
 
 Epochs of the eight models against the best of PyG's variants on the same device; the fused gathers against the device's
-copy bandwidth; sampled epochs whose rows and edges lie on the device, against batches of the processor; a store's rows
-against its kernel alone; epochs streamed to the device within an eighth of their working set, their host in memory, against the
+copy bandwidth; epochs streamed to the device within an eighth of their working set, their host in memory, against the
 same code without a budget; and the Trainer's epochs, recorded, queued, and PyG's in CUDA graphs. A part ends after ``--limit`` seconds, and
-is told as a line of JSON as well. With ``--device cpu`` the same runs on the processor, to try the script out.
+is told as a line of JSON as well. With ``--device cpu`` the same runs on the processor, to try the script out. Sampled epochs are those of
+:mod:`bench.minibatches`, rows of a store those of :mod:`bench.cold_bytes.device`.
 """
 
 from __future__ import annotations
@@ -25,14 +25,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bench.cold_bytes.device import devices_of, of_store
 from bench.epochs import pyg_worker, sagann_worker
 from bench.epochs.graphs import SHAPES, graph_of, specification_of, write_task
 from bench.epochs.pyg_worker import VARIANTS
 from bench.epochs.report import MODELS
 from bench.epochs.sagann_worker import TrainerRun, config_of, load
 from bench.kernels.gathers import GATHERS, Gather
-from bench.minibatches.sagann_worker import Training as Sampled
 from bench.pages import command_line, figure, head, parser_of, row
 from bench.standalone.serve import UnsupportedError
 from bench.standalone.stored import ARRAYS
@@ -44,9 +42,6 @@ from sagann.kernels.edge import dialect_for
 from sagann.plan.steps import UNLIMITED
 from sagann.runtime.recorder import Recorder
 from sagann.runtime.streaming.stream import stream
-from sagann.runtime.tiered import DeviceFeatures
-from sagann.sampling import NeighborSampler, seed_batches
-from sagann.tiering import hottest, score_vertices
 
 
 def main(given: Sequence[str] | None = None) -> int:
@@ -94,19 +89,12 @@ def _too_long(*_: object) -> None:
 def _contests(
     dataset: str, folder: Path, how: argparse.Namespace
 ) -> Iterator[tuple[str, Callable[[], Iterable[str]]]]:
-    plain = graph_of(
-        write_task(folder, dataset, [*how.models, *how.streamed, *how.sampled, *how.recorded], how.hidden)
-    )
+    plain = graph_of(write_task(folder, dataset, [*how.models, *how.streamed, *how.recorded], how.hidden))
     told = {"hidden": how.hidden, "folder": str(folder)}
     for model in how.models:
         specification = specification_of(model, **told)
         yield f"epoch, {model}", lambda m=model, s=specification: [epochs(dataset, m, s, folder, how)]
     yield "gathers", lambda: gathers(dataset, plain, how)
-    for model in how.sampled:
-        specification = specification_of(model, **told)
-        yield f"sampled, {model}", lambda m=model, s=specification: [sampled(dataset, m, s, load(s, folder), how)]
-    if how.device.type == "cuda":
-        yield "rows(ids)", lambda: rows(dataset, plain, how)
     for model in how.streamed:
         specification = specification_of(model, **told)
         yield f"streamed, {model}", lambda m=model, s=specification: [streamed(dataset, m, s, load(s, folder), how)]
@@ -125,8 +113,6 @@ def _arguments(given: Sequence[str] | None) -> argparse.Namespace:
         recorded=(list(MODELS), "models of recorded epochs", MODELS),
         limit=(60, "most seconds of a part"),
         streamed=(["gcn", "gated-gcn", "gat", "ggnn"], "models of streamed epochs", MODELS),
-        sampled=(["sage"], "models of sampled epochs", MODELS),
-        fanouts=([25, 10], "edges that a vertex picks, by hop"),
         copied=(1024.0, "MiB that are copied to know the bandwidth by"),
     ).parse_args(given)
 
@@ -243,53 +229,6 @@ def streamed(dataset: str, model: str, specification: dict, graph: Graph, how: a
     remarks += [] if taken["dense"] else ["P = 1 ran out of memory"]
     what = f"streamed within 1/{SHARE}, {model}"
     return line(what, dataset, taken["ours"], "P = 1", taken["dense"], ", ".join(remarks), longer=True)
-
-
-BATCH_SIZE = 1024
-
-
-def sampled(dataset: str, model: str, specification: dict, graph: Graph, how: argparse.Namespace) -> str:
-    """An epoch of mini-batches that the device samples and whose rows lie there, against one whose batches the processor makes."""
-    given = {
-        "device": how.device,
-        "fanouts": how.fanouts,
-        "batch_size": BATCH_SIZE,
-        "ahead": 4,
-        "sampling_threads": 1,
-    }
-    there = {"hot": "100%", "edges": "100%"} if how.device.type == "cuda" else {}
-    ours, theirs = (Sampled(specification | given | each, graph) for each in (there, {}))
-    taken = timed({"ours": ours.run, "theirs": theirs.run}, how)
-    remarks = f"{len(ours.minibatches)} batches; " + ", ".join(
-        f"{stage} {seconds * 1e3:.1f} ms" for stage, seconds in ours.alone().items()
-    )
-    return line(f"sampled, {model}", dataset, taken["ours"], "sampled by the processor", taken["theirs"], remarks)
-
-
-def rows(dataset: str, graph: Graph, how: argparse.Namespace) -> Iterator[str]:
-    """Rows of an epoch's batches by ``DeviceFeatures.rows``, from ids on the host, against its kernel with ids on the device."""
-    assert isinstance(graph.features, Tensor)
-    sampler, seeds = NeighborSampler(graph.topology, how.fanouts), graph.splits["train"].nonzero().squeeze(1)
-    batches = [sampler.sample(ids).src_ids for ids in seed_batches(seeds, BATCH_SIZE, seed=0, epoch=0)]
-    order = hottest(score_vertices(graph, "vip", fanouts=how.fanouts, batch_size=BATCH_SIZE))
-    for part in (0.1, 1.0):
-        store = DeviceFeatures(graph.features.clone(), part, devices=devices_of(how.device), hottest=order)
-        whole, kernel = of_store(store, "", batches).values()
-        runs = {
-            name: lambda way=way: [way.rows(number) for number in range(len(batches))]
-            for name, way in {"whole": whole, "kernel": kernel}.items()
-        }
-        taken = timed(runs, how)
-        remarks = f"{len(batches)} batches, {sum(map(len, batches)):,} rows, {whole.bus_share:.0%} over the bus"
-        yield line(
-            f"rows(ids), {part:.0%} hot",
-            dataset,
-            taken["whole"],
-            "its kernel",
-            taken["kernel"],
-            remarks,
-            longer=True,
-        )
 
 
 def recorded(dataset: str, model: str, specification: dict, folder: Any, how: argparse.Namespace) -> Iterator[str]:

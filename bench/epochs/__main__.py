@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -24,21 +23,15 @@ from bench.workers import RESULTS, ROOT, commit
 from sagann.runtime.processor import processor_name
 
 PYG_VARIANTS = ("edge_index", "EdgeIndex", "EdgeIndex32", "csr", "csr32", "SparseTensor")
-GROUPS = {
-    "sagann": ("sagann", "sagann:lean"),
-    "pyg": tuple(f"pyg:{variant}" for variant in PYG_VARIANTS),
-    "pyg-sparse": ("pyg:edge_index+sparse", "pyg:csr+sparse"),
-    "dgl": ("dgl", "dgl:weights"),
-    "floor": ("floor",),
-}
+PYG_SPARSE_VARIANTS = ("edge_index+sparse", "csr+sparse")
 ONLY_FOR = {"dgl:weights": ("gcn",), "pyg:EdgeIndex32": ("commnet",)}
 USUAL_MODELS = ("gcn", "sage", "gin", "gat")
 
 
 def main() -> int:
     arguments = _arguments()
-    commands = commands_of(arguments.contestants, arguments.dgl)
-    rules = Rules(rounds=arguments.rounds, epochs=arguments.epochs, timeout_s=arguments.timeout)
+    commands = commands_of(arguments.dgl, sparse=arguments.defaults)
+    rules = Rules(rounds=arguments.rounds, epochs=arguments.epochs)
     told = {name: getattr(arguments, name) for name in ("threads", "hidden", "defaults")}
     settings = rules._asdict() | told
     results = Results(arguments.results, settings, commit(), processor_name())
@@ -62,36 +55,33 @@ def main() -> int:
     return 0
 
 
-def commands_of(names: Sequence[str], dgl: str | None) -> dict[str, tuple[str, ...]]:
-    """How to start the contestants that names or groups of names stand for; without DGL's Python, DGL is left out."""
-    systems = {name: (sys.executable, "-m", f"bench.epochs.{name}_worker") for name in ("sagann", "pyg", "floor")}
-    systems["dgl"] = () if dgl is None else (dgl, str(ROOT / "bench" / "standalone" / "dgl_epochs.py"))
-    single = dict.fromkeys(name for group in names for name in GROUPS.get(group, (group,)))
-    unknown = [name for name in single if name.partition(":")[0] not in systems]
-    if unknown:
-        raise SystemExit(
-            f"Unknown contestants: {', '.join(unknown)}. Choose of {', '.join(GROUPS)}, or one of a group."
-        )
-    return {name: command for name in single if (command := systems[name.partition(":")[0]])}
+def commands_of(dgl: str | None, *, sparse: bool) -> dict[str, tuple[str, ...]]:
+    """How to start each contestant; without DGL's Python, DGL is left out."""
+    variants = {
+        "sagann": ("sagann", "sagann:lean"),
+        "pyg": [f"pyg:{each}" for each in (*PYG_VARIANTS, *(PYG_SPARSE_VARIANTS if sparse else ()))],
+        "floor": ("floor",),
+    }
+    found = {
+        who: (sys.executable, "-m", f"bench.epochs.{name}_worker")
+        for name, each in variants.items()
+        for who in each
+    }
+    script = str(ROOT / "bench" / "standalone" / "dgl_epochs.py")
+    return found if dgl is None else found | dict.fromkeys(("dgl", "dgl:weights"), (dgl, script))
 
 
 def _arguments() -> argparse.Namespace:
     of_defaults = "--defaults" in sys.argv
     usual = f"epochs of `sagann train` as it is, by default of {', '.join(USUAL_MODELS)} on {', '.join(USUAL)}"
-    sparse = ["pyg-sparse"] if of_defaults else []
     return parser_of(
         __doc__,
-        {"rounds": 7, "threads": torch.get_num_threads(), "work": None}
-        | {"hidden": 128, "dgl": None, "timeout": 1800.0},
+        {"rounds": 7, "threads": torch.get_num_threads(), "work": None, "hidden": 128, "dgl": None},
         datasets=(list(USUAL if of_defaults else DATASETS), "graphs", {*REAL, *SHAPES}),
         epochs=(3, "fewest runs in a turn"),
         results=(RESULTS / ("defaults.jsonl" if of_defaults else "epochs.jsonl"), "file of records", Path),
         models=(list(USUAL_MODELS if of_defaults else MODELS), "models", MODELS),
         defaults=(False, usual),
-        contestants=(
-            ["sagann", "pyg", *sparse, "dgl", "floor"],
-            f"groups ({', '.join(GROUPS)}) or single ones (pyg:csr, sagann:lean)",
-        ),
     ).parse_args()
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import geometric_mean, median
 from typing import NamedTuple
 
 from bench.contest import Record, system_of
-from bench.pages import figure, head, mebibytes, row as table_row
+from bench.pages import head, mebibytes, row as table_row
 
 MODELS = ("commnet", "gcn", "sage", "gin", "maxpool-gcn", "gated-gcn", "ggnn", "gat")
 PEERS = ("pyg", "dgl")
@@ -17,10 +17,7 @@ LOSS_TOLERANCES = (1e-3, 2e-2)
 "Relative difference allowed in the loss before any step, and before the third: Adam's first step divides by the size of the gradient, so that rounding grows."
 
 
-COLUMNS = (
-    "dataset | model | sagann s | PyG s | DGL s | best peer / sagann | floor s | times floor | sagann MiB | "
-    "least peer MiB | lean MiB | lean / sagann, s"
-)
+COLUMNS = "model | sagann, s | PyG, s | DGL, s | speed-up over the faster peer | sagann, MiB | leaner peer, MiB"
 
 
 class Timed(NamedTuple):
@@ -139,34 +136,26 @@ def _wrong(alone: Mapping[str, Record]) -> list[str]:
     ]
 
 
-def render(rows: Sequence[Row]) -> str:
-    """The report in Markdown: a table of all rows, and what each optimisation gains where some were switched off."""
-    lines = [head(COLUMNS, words=("model",))]
+def table_of(rows: Iterable[Row]) -> Iterator[str]:
+    """The table of a graph: seconds of the best variant of each system, and memory."""
+    yield head(COLUMNS)
     for row in rows:
-        least = row.least_peer
-        cells = [
-            row.dataset,
-            row.task + (f" **(computes something else: {', '.join(row.wrong)})**" if row.wrong else ""),
-            *(_seconds(row, system) for system in ("sagann", *PEERS)),
-            figure(row.speedup),
-            _seconds(row, "floor"),
-            figure(row.times_floor),
-            mebibytes(row.peaks.get("sagann")),
-            "-" if least is None else f"{mebibytes(least[1])} ({least[0]})",
-            mebibytes(row.peaks.get(LEAN)),
-            figure(row.ratio(LEAN)),
+        wrong = f" **(computes something else: {', '.join(row.wrong)})**" if row.wrong else ""
+        seconds = [
+            f"{row.times[who].seconds:.3f}" if who in row.times else row.outcomes.get(who, "-")
+            for who in ("sagann", *PEERS)
         ]
-        lines.append(table_row(cells))
+        speed = "-" if row.speedup is None else f"**{row.speedup:.2f}**"
+        peaks = [row.peaks.get("sagann"), None if row.least_peer is None else row.least_peer[1]]
+        yield table_row([row.task + wrong, *seconds, speed, *map(mebibytes, peaks)])
+
+
+def render(rows: Sequence[Row]) -> str:
+    """The report in Markdown: a table for each graph."""
+    lines = []
+    for dataset in dict.fromkeys(row.dataset for row in rows):
+        lines += [f"{dataset}:", "", *table_of(row for row in rows if row.dataset == dataset), ""]
     speedups = [row.speedup for row in rows if row.speedup is not None and not row.wrong]
     if speedups:
-        lines += ["", f"Geometric mean of speed: {geometric_mean(speedups):.2f} over {len(speedups)}.", ""]
+        lines += [f"Geometric mean of speed: {geometric_mean(speedups):.2f} over {len(speedups)}.", ""]
     return "\n".join(lines)
-
-
-def _seconds(row: Row, system: str) -> str:
-    if system not in row.times:
-        return row.outcomes.get(system, "-")
-    timed = row.times[system]
-    variant = timed.name.partition(":")[2]
-    alone = "" if timed.turns else ", alone"
-    return f"{timed.seconds:.4g}" + (f" ({variant}{alone})" if variant else " (alone)" if alone else "")

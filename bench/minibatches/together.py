@@ -15,17 +15,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import sagann
 from bench.epochs.graphs import graph_of, power_law
 from bench.pages import command_line, head, parser_of, ranged, row
 from bench.timing import median_ratio
-from bench.workers import THREAD_VARIABLES, free_port
+from bench.workers import THREAD_VARIABLES, places_of
 from sagann.runtime.processor import processor_name
 from tests.hosts import Host, hosts
 
 NUM_CLASSES, SIZE = 40, 2
+RATE = "1gbit"
+"Of the link between the hosts, as tc takes it."
 
 
 def main(given: Sequence[str] | None = None) -> int:
@@ -42,8 +43,7 @@ def main(given: Sequence[str] | None = None) -> int:
             f"R-MAT, {sizes[0]:,} vertices, {sizes[1]:,} edges, {sizes[2]} features; {int(options.seeds):,} seeds in batches of "
             f"{options.batch_size}; sage, hidden {options.hidden}, fanouts 25, 10. Epochs after the first one; runs take turns.\n"
         )
-        if options.rounds:
-            print("\n".join(of_one_machine(folder, options)), end="\n\n", flush=True)
+        print("\n".join(of_one_machine(folder, options)), end="\n\n", flush=True)
         with hosts(folder / "hosts") as pair:
             print("\n".join(of_a_link(folder, options, pair)), flush=True)
     return 0
@@ -66,10 +66,10 @@ def of_one_machine(folder: Path, options: argparse.Namespace) -> list[str]:
 def of_a_link(folder: Path, options: argparse.Namespace, pair: Sequence[Host]) -> list[str]:
     """Seconds and bytes of epochs by two hosts, without and with a hot tier."""
     for host in pair:
-        limit = ("tc", "qdisc", "add", "dev", "eth0", "root", "tbf", "rate", options.rate)
+        limit = ("tc", "qdisc", "add", "dev", "eth0", "root", "tbf", "rate", RATE)
         subprocess.run([*host.inside(), *limit, "burst", "512kb", "latency", "50ms"], check=True)
     lines, least = [head("rows of others in memory | s / epoch | MB / epoch on the link | of no tier")], 0.0
-    for hot in ("none", *options.hot):
+    for hot in ("none", "10%"):
         given = () if hot == "none" else ("--hot", hot)
         found = []
         # What comes before and after the epochs is the same in both.
@@ -81,7 +81,7 @@ def of_a_link(folder: Path, options: argparse.Namespace, pair: Sequence[Host]) -
         least = least or epoch_bytes
         cells = [hot, f"{median(seconds):.3f}", f"{epoch_bytes / 1e6:.1f}", f"{epoch_bytes / least:.0%}"]
         lines.append(row(cells))
-    return [f"Two hosts, a link of {options.rate}:", "", *lines]
+    return [f"Two hosts, a link of {RATE}:", "", *lines]
 
 
 def sent_bytes(host: Host) -> int:
@@ -96,26 +96,25 @@ def train(
     folder: Path, options: argparse.Namespace, size: int, epochs: int, *given: str, pair: Sequence[Host] = ()
 ) -> list[float]:
     """Train a run by so many processes, of two threads in all; seconds of its epochs, without the first one."""
-    words: dict[str, Any] = {"data": folder / "graph", "model": "sage", "hidden": options.hidden, "sample": "25,10"}
-    words |= {"batch_size": options.batch_size, "epochs": epochs, "eval_every": epochs, "device": "cpu"}
-    words["out"] = folder / "run"
-    command = [sys.executable, "-m", "sagann", "train", "--overwrite", *given]
-    command += [str(part) for name, value in words.items() for part in (f"--{name.replace('_', '-')}", value)]
-    address = {"WORLD_SIZE": size, "MASTER_ADDR": pair[0].name if pair else "127.0.0.1", "MASTER_PORT": free_port()}
+    words = [
+        *f"train --model sage --sample 25,10 --device cpu --epochs {epochs} --eval-every {epochs} --overwrite".split(),
+        *given,
+    ]
+    words += [
+        f"--data={folder / 'graph'}",
+        f"--out={folder / 'run'}",
+        f"--hidden={options.hidden}",
+        f"--batch-size={options.batch_size}",
+    ]
+    places = places_of(size, pair[0].name) if pair else places_of(size)
     processes = []
-    for rank in range(size):
-        variables: dict[str, Any] = dict.fromkeys(THREAD_VARIABLES, SIZE // size)
-        variables |= {} if size == 1 else {**address, "RANK": rank}
-        environment = os.environ | {name: str(value) for name, value in variables.items()}
-        inside = pair[rank].inside() if pair else ()
-        processes.append(
-            subprocess.Popen(
-                [*inside, *command], env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-            )
-        )
-    said = [process.communicate(timeout=1800)[0] for process in processes]
-    if any(process.returncode for process in processes):
-        raise RuntimeError(f"a process failed:\n{said}")
+    for rank, place in enumerate(places):
+        environment = os.environ | dict.fromkeys(THREAD_VARIABLES, str(SIZE // size)) | place
+        command = [*(pair[rank].inside() if pair else ()), sys.executable, "-m", "sagann", *words]
+        processes.append(subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL))
+    codes = [process.wait(1800) for process in processes]
+    if any(codes):
+        raise RuntimeError("a process failed")
     lines = (folder / "run" / "metrics.jsonl").read_text().splitlines()
     return [json.loads(line)["epoch_s"] for line in lines[1:]]
 
@@ -126,8 +125,6 @@ def parsed(given: Sequence[str] | None) -> argparse.Namespace:
         {"vertices": 1e6, "edges": 2e7, "features": 100, "hidden": 256, "batch_size": 1024}
         | {"rounds": 3, "epochs": 4, "work": None},
         seeds=(16_384.0, "training vertices"),
-        rate=("1gbit", "rate of the link between the hosts, as tc takes it"),
-        hot=(["10%"], "sizes of the hot tier", str),
     ).parse_args(given)
 
 

@@ -7,7 +7,6 @@ are dealt without regard to edges, so that 1 - 1/W of all ends are elsewhere.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 
@@ -19,7 +18,14 @@ from sagann.hybrid.assignment import HOST, Assignment, Threads
 from sagann.hybrid.forecast import VALUE_BYTES, BatchCounts, Job, Widths
 from sagann.machines import published_machine
 
+VERTICES, EDGES = 500_000_000, 10_000_000_000
+WIDTHS = Widths(features=(128, 256, 172), concatenates=True)
 FANOUTS = (25, 10)
+MACHINE = "epyc-7763-a5000"
+NETWORK = 1.1e10
+"Bytes per second of a machine's link."
+MESSAGE_S = 1e-5
+"Seconds that a message costs its sender: assumption."
 TOP_SHARE = 0.32
 "Part of all edges that the hundredth of the vertices with the most edges has: that of ogbn-papers100M."
 ID_BYTES = 8
@@ -34,36 +40,33 @@ Seconds = Mapping[str, float]
 
 
 def main(given: Sequence[str] | None = None) -> int:
-    options = parsed(given)
-    vertices, edges = int(options.vertices), int(options.edges)
-    law = log_normal_law(num_vertices=vertices, mean=edges / vertices, top_share=TOP_SHARE, symmetric=False)
-    widths = Widths(features=(options.features, options.hidden, options.classes), concatenates=True)
+    batch_sizes = ([8192, 131_072], "seeds of a step of all machines")
+    options = parser_of(__doc__, {}, batch_sizes=batch_sizes).parse_args(given)
+    law = log_normal_law(num_vertices=VERTICES, mean=EDGES / VERTICES, top_share=TOP_SHARE, symmetric=False)
     print(
-        f"# One graph on 1 to {MACHINES[-1]:,} machines, on paper\n\n`{command_line('bench.papers.machines', given)}`\n"
-    )
-    print(
-        f"By simulation: {vertices:,} vertices, {edges:,} edges, {options.features} features; sage of two layers, hidden {options.hidden}. "
-        f"Processors of `{options.machine_name}`, links of {8 * options.network / 1e9:g} Gb/s; a message takes {1e6 * options.message_s:g} us of "
+        f"# One graph on 1 to {MACHINES[-1]:,} machines, on paper\n\n`{command_line('bench.papers.machines', given)}`\n\n"
+        f"By simulation: {VERTICES:,} vertices, {EDGES:,} edges, {WIDTHS.features[0]} features; sage of two layers, hidden {WIDTHS.features[1]}. "
+        f"Processors of `{MACHINE}`, links of {8 * NETWORK / 1e9:g} Gb/s; a message takes {1e6 * MESSAGE_S:g} us of "
         f"its sender. Scaling stops where twice as many machines are less than {GAIN} times as fast.\n"
     )
     job = Job(
-        machine=published_machine(options.machine_name),
+        machine=published_machine(MACHINE),
         counts=lambda seeds: expected_counts(law, FANOUTS, seeds),
-        num_train=vertices // 100,
-        widths=widths,
+        num_train=VERTICES // 100,
+        widths=WIDTHS,
         sampled_edges_per_s=EDGES_PER_S,
     )
     for batch_size in options.batch_sizes:
         title = f"Sampled, fanouts 25, 10, {batch_size:,} seeds a step of all machines; stages overlap, so the longest one counts"
-        times = [sampled(job, batch_size, size, options) for size in MACHINES if size <= batch_size]
+        times = [sampled(job, batch_size, size) for size in MACHINES if size <= batch_size]
         print("\n".join(table(title, times, "ms / step", 1e3, max)), end="\n\n")
     title = "The whole graph in each step; layers wait for what is exchanged, so seconds add up"
-    times = [whole(law, job, size, options) for size in MACHINES]
+    times = [whole(law, job, size) for size in MACHINES]
     print("\n".join(table(title, times, "s / epoch", 1.0, sum)))
     return 0
 
 
-def sampled(job: Job, batch_size: int, size: int, options: argparse.Namespace) -> Seconds:
+def sampled(job: Job, batch_size: int, size: int) -> Seconds:
     """Seconds of a step of sampled training, by resource, of one of ``size`` machines."""
     cores, seeds = job.machine.num_cores, max(1, batch_size // size)
     threads = Threads(sample=cores // 4, load=cores // 8, train=cores - cores // 4 - cores // 8)
@@ -80,12 +83,12 @@ def sampled(job: Job, batch_size: int, size: int, options: argparse.Namespace) -
         "sampling": times.sample,
         "loading": times.load,
         "training": times.train[HOST],
-        "bytes of the network": (num_bytes + 2 * job.widths.model_bytes) * rest / options.network,
-        "messages": messages * options.message_s,
+        "bytes of the network": (num_bytes + 2 * job.widths.model_bytes) * rest / NETWORK,
+        "messages": messages * MESSAGE_S,
     }
 
 
-def whole(law: DegreeLaw, job: Job, size: int, options: argparse.Namespace) -> Seconds:
+def whole(law: DegreeLaw, job: Job, size: int) -> Seconds:
     """Seconds of an epoch on the whole graph, by resource, of one of ``size`` machines."""
     total, share, _, out_degree = law
     num_edges = total * law.mean_out_degree / size
@@ -99,8 +102,8 @@ def whole(law: DegreeLaw, job: Job, size: int, options: argparse.Namespace) -> S
     messages = (2 * len(widths) + 2) * (size - 1)
     return {
         "computing": job.propagation_s(counts, HOST, job.machine.num_cores),
-        "bytes of the network": (num_bytes + 2 * job.widths.model_bytes * (1 - 1 / size)) / options.network,
-        "messages": messages * options.message_s,
+        "bytes of the network": (num_bytes + 2 * job.widths.model_bytes * (1 - 1 / size)) / NETWORK,
+        "messages": messages * MESSAGE_S,
     }
 
 
@@ -121,18 +124,6 @@ def table(
     else:
         busiest = max(times[stop + 1], key=times[stop + 1].__getitem__)
         yield f"\nIt stops to scale at {MACHINES[stop]:,} machines: {busiest}."
-
-
-def parsed(given: Sequence[str] | None) -> argparse.Namespace:
-    return parser_of(
-        __doc__,
-        {"vertices": 5e8, "edges": 1e10, "features": 128, "hidden": 256},
-        classes=(172, "classes"),
-        batch_sizes=([8192, 131_072], "seeds of a step of all machines"),
-        machine_name=("epyc-7763-a5000", "a machine of sagann"),
-        network=(1.1e10, "bytes per second of a machine's link"),
-        message_s=(1e-5, "seconds that a message costs its sender: assumption"),
-    ).parse_args(given)
 
 
 if __name__ == "__main__":

@@ -10,22 +10,16 @@ copies do not run beside steps, and every device loads for itself.
 
 from __future__ import annotations
 
-import argparse
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import cache
 from typing import NamedTuple
 
-import torch
-
 from bench.epochs.graphs import Shape
-from bench.memory_policies import sizes_for
-from bench.pages import command_line, head, row
-from sagann.compiler.model_program import ModelProgram
-from sagann.graph import Graph, Topology
+from bench.memory_policies import captured_for, sizes_for
+from bench.pages import head, row
 from sagann.machines import published_machine
-from sagann.nn import ModelConfig, build_model
+from sagann.nn import ModelConfig
 from sagann.plan.dealing import EACH, Route
 from sagann.plan.epoch import Planned, plan_epoch
 from sagann.plan.gradients import Gradients
@@ -33,11 +27,9 @@ from sagann.plan.intervals import PartIntervals, equal_vertices
 from sagann.plan.routes import routes_of, seconds_of
 from sagann.plan.schedule import Schedule
 from sagann.plan.sizes import BlockSizes, needed_bytes
-from sagann.plan.steps import Beside, Move, Step
+from sagann.plan.steps import Beside, Move
 from sagann.plan.sweeps import Traversal
 from sagann.plan.work import StepWork
-from sagann.runtime.streaming.capturing import captured
-from sagann.saga.layer import count_hops
 
 SHAPES = {
     "enwiki": Shape(vertices=3_200_000, edges=222_100_000, features=300, classes=12),
@@ -72,22 +64,11 @@ class Epoch(NamedTuple):
         return sum(each.num_bytes for each in moves if each.kind == "load" and each.peer)
 
 
-@cache
-def layer_of(features: int) -> tuple[ModelProgram, Sequence[Topology]]:
-    """A layer, captured on two vertices, and what it walks there."""
-    topology = Topology.from_coo(src=torch.tensor([0, 1]), dst=torch.tensor([1, 0]), num_src=2)
-    graph = Graph(topology=topology, features=torch.zeros(2, features), num_classes=WIDTH)
-    model = build_model(ModelConfig(model="gcn", layers=1, hidden=WIDTH, dropout=0.0), graph)
-    graph = model.prepare(graph)
-    hops = list(graph.hops(count_hops(model)))
-    assert isinstance(graph.features, torch.Tensor)
-    return captured(model, hops, graph.features, x_is_constant=False), hops
-
-
 def epoch_of(dataset: str, num_devices: int, route: Route = EACH, *, num_intervals: int = NUM_INTERVALS) -> Epoch:
     """A forward over devices."""
     shape = SHAPES[dataset]
-    program, hops = layer_of(shape.features)
+    layer = ModelConfig(model="gcn", layers=1, hidden=WIDTH, dropout=0.0)
+    program, hops = captured_for(shape._replace(classes=WIDTH), layer, x_is_constant=False)
     gradients = Gradients(program)
     part = PartIntervals.of_graph(equal_vertices(shape.vertices, num_intervals))
     sizes = sizes_for(program, hops, shape, num_intervals)
@@ -123,21 +104,17 @@ def tf_saga_s(dataset: str, num_devices: int, num_intervals: int) -> float:
         if isinstance(each, Move):
             loads_s += each.num_bytes / MACHINE.links["device0.copy_in"].bytes_per_s if each.kind != "drop" else 0.0
         elif each.kind != "return":
-            steps_s += work.of(each).seconds(MACHINE) + _of_edges_s(found, each, row_bytes)
+            steps_s += work.of(each).seconds(MACHINE)
+            if each.kind == "gather":
+                # Tensors of edges are written and read: by Scatter, ApplyEdge and Gather.
+                num_edges = found.schedule.hops[0].edges[each.interval, each.dst_interval]
+                steps_s += 4 * num_edges * row_bytes / MACHINE.stream_bytes
     return loads_s / -(-num_devices // 2) + steps_s / num_devices
 
 
-def _of_edges_s(found: Planned, step: Step, row_bytes: int) -> float:
-    """Seconds in which tensors of edges are written and read: by Scatter, ApplyEdge and Gather."""
-    if step.kind != "gather":
-        return 0.0
-    edges = found.schedule.hops[0].edges[step.interval, step.dst_interval]
-    return 4 * edges * row_bytes / MACHINE.stream_bytes
-
-
-def scaling(dataset: str, counts: Sequence[int]) -> Iterator[list[str]]:
+def scaling(dataset: str) -> Iterator[list[str]]:
     one = epoch_of(dataset, 1).seconds
-    for count in counts:
+    for count in (1, 2, 4, 8):
         for route in routes(count):
             found = epoch_of(dataset, count, route)
             sizes = (found.planned.plan.loaded_bytes, found.peer_bytes)
@@ -155,20 +132,14 @@ def figure_17(dataset: str) -> list[float]:
     return [count, first, *(first / each for each in found), first / tf_saga_s(dataset, 2, count)]
 
 
-def main(given: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--datasets", nargs="+", choices=SHAPES, default=list(SHAPES))
-    parser.add_argument("--devices", nargs="+", type=int, choices=(1, 2, 4, 8), default=[1, 2, 4, 8])
-    arguments = parser.parse_args(given)
-    print(
-        f"# Several GPUs, simulated\n\n`{command_line('bench.papers.several_gpus', given)}`; rates of {MACHINE.name}.\n"
-    )
+def main() -> int:
+    print(f"# Several GPUs, simulated\n\n`python -m bench.papers.several_gpus`; rates of {MACHINE.name}.\n")
     print(head(SCALING, words=("dataset", "route")))
-    for dataset in arguments.datasets:
-        for cells in scaling(dataset, arguments.devices):
+    for dataset in SHAPES:
+        for cells in scaling(dataset):
             print(row(cells), flush=True)
     print(f"\nTimes TF-SAGA on one device:\n\n{head(FIGURE_17, words=('dataset',))}")
-    for dataset in arguments.datasets:
+    for dataset in SHAPES:
         print(row([dataset, *(f"{each:.3g}" for each in figure_17(dataset))]), flush=True)
     return 0
 

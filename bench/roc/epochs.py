@@ -16,6 +16,7 @@ from bench.roc.graphs import Cut, Generated, Share
 from bench.roc.joined import joined, with_rings
 from sagann.compiler.model_program import ModelProgram
 from sagann.graph import Topology
+from sagann.nn import ModelConfig
 from sagann.partition import (
     CostFeatures,
     CostModel,
@@ -59,7 +60,8 @@ class Job:
 
     @cached_property
     def _captured(self) -> tuple[ModelProgram, Sequence[Topology]]:
-        return captured_for(self.shape, self.model, HIDDEN, DROPOUT if self.trains else 0.0)
+        dropout = DROPOUT if self.trains else 0.0
+        return captured_for(self.shape, ModelConfig(model=self.model, layers=2, hidden=HIDDEN, dropout=dropout))
 
     @property
     def program(self) -> ModelProgram:

@@ -26,7 +26,7 @@ from typing import NamedTuple
 from bench.epochs.graphs import SEED, specification_of, write_weights
 from bench.pages import command_line, figure, head, mebibytes, parser_of, row
 from bench.size.limit import Ended, Limit, drop_cached
-from bench.workers import ROOT, THREAD_VARIABLES, free_port
+from bench.workers import ROOT, THREAD_VARIABLES, places_of
 from sagann.byte_size import parse_bytes
 from sagann.nn import ModelConfig
 from sagann.runtime.processor import processor_name
@@ -118,9 +118,7 @@ def run_sagann(asked: argparse.Namespace) -> list[Result]:
     options = {"--epochs": asked.epochs, "--lr": asked.lr, "--seed": SEED, "--weight-decay": 0, "--out": run}
     options |= {"--eval-every": asked.epochs, "--spill": asked.made / "spill"}
     words = ["train", *_shared(asked), *(str(word) for option in options.items() for word in option), "--overwrite"]
-    address = {"WORLD_SIZE": asked.workers, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
-    places = [{"RANK": rank, **address} if asked.workers > 1 else {} for rank in range(asked.workers)]
-    ended = _run(asked, [sys.executable, "-m", "sagann", *words], *places)
+    ended = _run(asked, [sys.executable, "-m", "sagann", *words], *places_of(asked.workers))
     history = run / "metrics.jsonl"
     epochs = [json.loads(line) for line in history.read_text().splitlines()] if history.exists() else []
     names = ["sagann"] if asked.workers == 1 else [f"worker {rank}" for rank in range(asked.workers)]
@@ -158,7 +156,7 @@ def _shared(asked: argparse.Namespace) -> list[str]:
     return ["--data", str(asked.dataset), *model, "--memory", asked.memory]
 
 
-def _run(asked: argparse.Namespace, command: list[str], *places: Mapping[str, object]) -> list[Ended]:
+def _run(asked: argparse.Namespace, command: list[str], *places: Mapping[str, str]) -> list[Ended]:
     """Run a command once for each place, all at the same time; a place is more variables of the environment."""
     environment = dict.fromkeys(THREAD_VARIABLES, str(asked.threads)) | {"PYTHONPATH": str(ROOT)}
     # Every process has a group of its own, and finds no file in the cache that another group pays for.
@@ -169,8 +167,7 @@ def _run(asked: argparse.Namespace, command: list[str], *places: Mapping[str, ob
         started = []
         for number, place in enumerate(places or ({},)):
             limit = stack.enter_context(Limit(f"sagann-size-{asked.made.name}-{number}", limit_bytes))
-            added = {name: str(each) for name, each in place.items()}
-            started.append(threads.submit(limit.run, command, environment | added))
+            started.append(threads.submit(limit.run, command, environment | place))
         return [each.result() for each in started]
 
 

@@ -35,9 +35,6 @@ from sagann.runtime.loading import MiniBatch, MiniBatches
 from sagann.runtime.loading.device_copies import DeviceCopies, Packed, Sent
 from sagann.runtime.tiered import DeviceFeatures, DeviceSampler
 
-_KEPT = 4
-"Iterations whose numbers are kept in pinned memory until somebody reads them."
-
 
 class _OnDevice(Trainer):
     """What shares of a device have in common. ``features`` are rows that it gathers, ``sampler`` samples there; None leaves that to the processor."""
@@ -54,14 +51,16 @@ class _OnDevice(Trainer):
         self.name = name
         self._loss_of, self._streams, self._sampler = loss_of, streams, sampler
         self._copies = DeviceCopies(streams, features)
-        self._numbers = streams.pinned(16 * _KEPT).view(torch.float64).view(_KEPT, 2)
-        self._turn, self._unknown = 0, torch.zeros(2)
+        self._numbers, self._unknown = streams.pinned(16).view(torch.float64), torch.zeros(2)
 
     def sample(self, minibatches: MiniBatches, seeds: Tensor, own: slice, *, epoch: int, batch: int) -> MiniBatch:
         if self._sampler is None:
             return super().sample(minibatches, seeds, own, epoch=epoch, batch=batch)
         features = self._copies.features or minibatches.graph.features
-        return minibatches.drawn_on(self._streams, seeds, own, self._sampler, features, epoch=epoch, batch=batch)
+        with self._naming(f"sampling epoch {epoch}, batch {batch}"):
+            return minibatches.drawn_on(
+                self._streams, seeds, own, self._sampler, features, epoch=epoch, batch=batch
+            )
 
     def load(self, share: Share, minibatches: MiniBatches) -> tuple[tuple[Share, Packed], MiniBatch]:
         packed = minibatches.packed(share.batch, self._copies)
@@ -79,9 +78,8 @@ class _OnDevice(Trainer):
 
     def _kept(self, numbers: Tensor) -> Tensor:
         """The pinned memory that numbers of the device are on their way to."""
-        self._turn = (self._turn + 1) % _KEPT
-        self._streams.copy(self._numbers[self._turn], numbers)
-        return self._numbers[self._turn]
+        self._streams.copy(self._numbers, numbers)
+        return self._numbers
 
     @contextmanager
     def _naming(self, doing: str) -> Iterator[None]:
@@ -109,6 +107,10 @@ class OwnCudaTrainer(_OnDevice, OwnTrainer):
             batch = self._copies.receive(arrival)
             self._begin = self._streams.mark("compute")
             return self._loss_of(batch) * share.weight
+
+    def backward(self, iteration: str, loss: Tensor) -> None:
+        with self._naming(f"propagating {iteration}"):
+            super().backward(iteration, loss)
 
     def ended(self, loss: Tensor, gradients: Sequence[Tensor]) -> Found:
         numbers = self._kept(numbers_of(loss, gradients)) if gradients else self._unknown

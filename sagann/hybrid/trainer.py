@@ -87,15 +87,11 @@ class Elapsed:
     streams: Streams | None = None
     marks: tuple[Mark, Mark] | None = None
 
-    def is_passed(self) -> bool:
-        """Whether the work is done."""
-        return self.streams is None or self.marks is None or self.streams.is_passed(self.marks[1])
-
     def seconds(self) -> float:
         """The seconds, when the work is done, which is waited for."""
         if self.streams is None or self.marks is None:
             return self.known_s
-        if not self.is_passed():
+        if not self.streams.is_passed(self.marks[1]):
             self.streams.finish(self.marks[1])
         return self.streams.seconds(*self.marks)
 
@@ -188,6 +184,10 @@ class OwnTrainer(Trainer):
         self._since_s = time.perf_counter()
         with seeded(sent.seed, torch.device("cpu")):
             return self._loss_of(sent.batch) * sent.weight
+
+    def backward(self, iteration: str, loss: Tensor) -> None:
+        """Propagate a part of the loss of an iteration back to the weights."""
+        loss.backward()
 
     def ended(self, loss: Tensor, gradients: Sequence[Tensor]) -> Found:
         """What it has found, when the backward pass is queued. Without ``gradients``, nobody asks for its numbers."""

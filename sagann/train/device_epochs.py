@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
+from inspect import ismethod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -57,11 +58,21 @@ class _Snapshot:
         """Queue the copy."""
         if not self._is_kept:
             return
-        state = model.state_dict()
-        if not self._state:
-            self._state = {name: each.clone() if isinstance(each, Tensor) else each for name, each in state.items()}
-        names = [name for name, each in state.items() if isinstance(each, Tensor)]
-        torch._foreach_copy_([self._state[name] for name in names], [state[name] for name in names])
+        before, self._state = self._state, model.state_dict()
+        places, values = list[Tensor](), list[Tensor]()
+        for name, value in self._state.items():
+            if not isinstance(value, Tensor):
+                continue
+            place = before.get(name)
+            # A model may gain buffers, or change their shapes.
+            if place is None or place.shape != value.shape:
+                self._state[name] = value.clone()
+            else:
+                self._state[name] = place
+                places.append(place)
+                values.append(value)
+        if places:
+            torch._foreach_copy_(places, values)
 
     def state_dict(self) -> dict[str, Any]:
         """The weights by name."""
@@ -106,7 +117,10 @@ class DeviceEpochs:
         session, tracker = self._session, self._session.tracker
         may_end = tracker.patience is not None and queued.epoch - tracker.improved >= tracker.patience
         reads_metric = may_end or isinstance(session.scheduler, ReduceLROnPlateau) or not self._is_quick
-        return (queued.is_due and reads_metric) or any(each.needs_weights(queued.epoch) for each in reporters)
+        # A reporter of the user's need not inherit from Reporter.
+        return (queued.is_due and reads_metric) or any(
+            not hasattr(each, "needs_weights") or each.needs_weights(queued.epoch) for each in reporters
+        )
 
     def _begin(self, epoch: int) -> _Queued:
         session, since_s = self._session, time.perf_counter()
@@ -173,22 +187,25 @@ class DeviceEpochs:
 
     def _cause(self) -> str | None:
         """Why no epoch can be recorded, as far as that is known before one is trained."""
-        model, optimizer = self._session.model, self._session.optimizer
+        optimizer = self._session.optimizer
         if not steps_on_device(optimizer):
             return f"the optimizer {type(optimizer).__name__} is not capturable: it steps by numbers of the host"
-        hooks = [
-            *(each for module in model.modules() for name, each in vars(module).items() if name in _HOOKS),
-            *(each._backward_hooks for each in model.parameters()),
-            *(each._post_accumulate_grad_hooks for each in model.parameters()),
-            optimizer._optimizer_step_pre_hooks,
-            optimizer._optimizer_step_post_hooks,
-        ]
-        return "hooks are set, which run on the host" if any(hooks) else None
+        return "hooks are set, which run on the host" if self._has_hooks() else None
+
+    def _has_hooks(self) -> bool:
+        optimizer, owners = self._session.optimizer, self._owners().values()
+        if optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks:
+            return True
+        if any(owner.get(name) for owner in owners for name in _HOOKS):
+            return True
+        learned = (each for group in optimizer.param_groups for each in group["params"])
+        return any(each._backward_hooks or each._post_accumulate_grad_hooks for each in learned)
 
     def _baked(self) -> dict[str, object]:
         """What a recorded epoch has baked in. Weights may change where they lie; edges and features may not."""
-        model, groups, graph = self._session.model, self._session.optimizer.param_groups, self._source.graph
+        groups, graph = self._session.optimizer.param_groups, self._source.graph
         found: dict[str, object] = {
+            "whether hooks are set": self._has_hooks(),
             "edges": _written(graph.topology.indptr),
             "edges' sources": _written(graph.topology.indices),
         }
@@ -196,13 +213,6 @@ class DeviceEpochs:
         x = graph.features
         parts = [x.crow_indices(), x.col_indices(), x.values()] if is_sparse(x) else [x]
         found["features"] = [_written(each) for each in parts if isinstance(each, Tensor)]
-        for name, module in model.named_modules():
-            where = f"of {name}" if name else "of the model"
-            for key, value in {**vars(module), **module._parameters, **module._buffers}.items():
-                if isinstance(value, Tensor):
-                    found[f"the storage of {key} {where}"] = _place(value), value.requires_grad
-                elif key != "training" and isinstance(value, int | float | str | None):
-                    found[f"{key} {where}"] = value
         varying = {"params", "lr"} if reads_rates(self._session.optimizer) else {"params"}
         options = {key for group in groups for key in group} - varying
         for key in sorted(options):
@@ -213,12 +223,27 @@ class DeviceEpochs:
             for group in groups
             for each in group["params"]
         ]
+        for where, owner in self._owners().items():
+            for values in (owner, owner.get("_parameters", {}), owner.get("_buffers", {})):
+                for key, value in values.items():
+                    if isinstance(value, Tensor):
+                        found[f"the storage of {key} {where}"] = _place(value), value.requires_grad
+                    elif key not in _OF_MODULES:
+                        found[f"{key} {where}"] = _content(value)
         return found
 
+    def _owners(self) -> dict[str, dict[str, Any]]:
+        """The attributes of the model's modules and of a loss of the user's, by what they belong to."""
+        loss: Any = self._source.loss.function
+        loss = loss.__self__ if ismethod(loss) else loss
+        found = {f"of {name or 'the model'}": vars(each) for name, each in self._session.model.named_modules()}
+        if isinstance(loss, nn.Module):
+            return found | {f"of the loss {name}".rstrip(): vars(each) for name, each in loss.named_modules()}
+        return found | {"of the loss": vars(loss)} if hasattr(loss, "__dict__") else found
+
     def _keep(self) -> Callable[[], None]:
-        """Keep what an epoch may change on the host: attributes of the model, and what the optimizer knows of each parameter."""
-        owners = [vars(module) for module in self._session.model.modules()]
-        known = [(owner, dict(owner), _copies(owner)) for owner in owners]
+        """Keep what an epoch may change on the host: attributes of the model and of the loss, and what the optimizer knows of each parameter."""
+        known = [(owner, dict(owner), _copies(owner)) for owner in self._owners().values()]
         stepped = set(self._session.optimizer.state)
 
         def put_back() -> None:
@@ -237,8 +262,17 @@ class DeviceEpochs:
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
+_OF_MODULES = frozenset(vars(nn.Module()))
+"Attributes that every module has."
+_PLAIN = (int, float, str, type(None))
+_MOST_COMPARED = 1000
+"Longer lists, mappings and sets are compared by their lengths alone."
+
+
 def _place(tensor: Tensor) -> tuple[int, ...]:
     """Where a tensor lies."""
+    if tensor.layout != torch.strided:
+        return id(tensor), *tensor.shape
     return tensor.untyped_storage().data_ptr(), tensor.storage_offset(), *tensor.shape
 
 
@@ -250,6 +284,18 @@ def _written(tensor: Tensor) -> tuple[int, ...]:
 def _copies(values: dict[str, Any]) -> dict[str, Any]:
     """Copies of the lists, mappings and sets among values, whose content may change."""
     return {name: each.copy() for name, each in values.items() if isinstance(each, list | dict | set)}
+
+
+def _content(value: object) -> object:
+    """What is compared of an attribute: numbers, texts, places of tensors, and lists, mappings and sets of them; nothing of other objects."""
+    if isinstance(value, _PLAIN):
+        # In a tuple, NaN is equal to itself.
+        return (value,)
+    if isinstance(value, dict):
+        value = [*value, *value.values()]
+    if isinstance(value, list | tuple | set):
+        return len(value), [_content(each) for each in value] if len(value) <= _MOST_COMPARED else None
+    return _place(value) if isinstance(value, Tensor) else None
 
 
 def _constant(value: object) -> object:

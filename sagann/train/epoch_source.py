@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from sagann.runtime.recorder import Recorder
     from sagann.runtime.tiered import Traffic
     from sagann.train.balancer import Balancer
+    from sagann.train.losses import Loss
 
 WHILE_TRAINING = ("train", "val")
 "The splits that are measured while a model is trained."
@@ -41,6 +42,8 @@ class TrainStep:
     "Number of labelled vertices: the weight of this step in the loss of the epoch."
     num_edges: int
     "Number of edges that a forward pass of this process walks, of all hops together."
+    backward: Callable[[Tensor], None] = Tensor.backward
+    "Propagates the loss back to the parameters."
     complete: Callable[[Tensor, int], tuple[Tensor, int]] = lambda loss, num_edges: (loss, num_edges)
     "Called after the backward pass: adds gradients, loss and number of edges of other workers to those of this process."
     note: str = ""
@@ -154,6 +157,11 @@ class WholeGraph(EpochSource):
     def graph(self) -> Graph:
         """The graph that is walked."""
         return self._prepared.graph
+
+    @property
+    def loss(self) -> Loss:
+        """The loss that is trained."""
+        return self._predictor.mean_loss
 
     def is_quick(self, metric: str) -> bool:
         """Whether :meth:`quick` gives a metric."""

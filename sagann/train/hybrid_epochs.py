@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import pickle
 import time
-from collections import deque
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -49,25 +48,6 @@ from sagann.train.tiers import BatchMemory
 if TYPE_CHECKING:
     from sagann.nn import ModelConfig
     from sagann.train.fpga import SimulatedKernels
-
-_BEHIND = 2
-"Iterations behind the one that is trained from which nothing is learned yet: devices may still be at work."
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Propagated:
-    """A loss and its gradient, which all trainers have been asked for."""
-
-    iteration: Iteration
-    found: Mapping[str, Found]
-    "What each trainer has found, by name."
-    since_s: float
-    "When they were asked."
-    seconds: float
-    "Seconds until the processor had done its part."
-
-    def is_passed(self) -> bool:
-        return all(each.elapsed.is_passed() for each in self.found.values())
 
 
 class HybridEpochs(SampledEpochs):
@@ -116,10 +96,6 @@ class HybridEpochs(SampledEpochs):
         self._synchroniser: Synchroniser
         self._weights: Weights | None = None
         "The parameters as they are, if they have been published since they changed."
-        self._propagated = deque[_Propagated]()
-        "What nothing was learned from yet, the oldest first."
-        self._trained = deque[Iteration]()
-        "Iterations that are not counted yet."
         self._kernels = _kernels(self.devices, predictor, self.minibatches, config)
 
     @property
@@ -159,8 +135,6 @@ class HybridEpochs(SampledEpochs):
         self.manager.begin()
         self.trace = Recorder() if self._config.profile else None
         batches = self._batches(self.trace)
-        self._propagated.clear()
-        self._trained.clear()
         try:
             with on_cores(self._own_cores), self._counted(batches.iterations(epoch, first=first)) as iterations:
                 for iteration in iterations:
@@ -168,18 +142,17 @@ class HybridEpochs(SampledEpochs):
                         loss=partial(self._loss, iteration, iterations.go_on),
                         num_labelled=iteration.num_seeds,
                         num_edges=iteration.num_edges,
+                        backward=partial(self._own.backward, iteration.name),
                         complete=partial(self._complete, iteration),
                         note=self.manager.why,
                     )
                     self._weights = self._synchroniser.publish() if self._others(iteration) else None
-                    self._trained.append(iteration)
-                    self._learn(_BEHIND)
+                    self._count(iteration)
                     for name, sent in iteration.sent.items():
                         self.trainers[name].release(sent)
         finally:
             # Evaluation has all threads.
             torch.set_num_threads(self._threads)
-            self._learn(0)
         self.work = self.manager.work
 
     def state_dict(self) -> dict[str, Any]:
@@ -204,7 +177,6 @@ class HybridEpochs(SampledEpochs):
 
     def _loss(self, iteration: Iteration, launched: Callable[[], None]) -> Tensor:
         """The part of the loss that is the own trainer's, perhaps not for the first time; the others have begun theirs."""
-        self._learn(_BEHIND)
         iteration.launched_s = time.perf_counter()
         if (threads := iteration.assignment.working.train) != torch.get_num_threads():
             torch.set_num_threads(threads)
@@ -227,41 +199,37 @@ class HybridEpochs(SampledEpochs):
         for name in others:
             found[name] = self.trainers[name].finish()
             loss = self._synchroniser.add(name, found[name], loss)
-        times = {"since_s": iteration.launched_s, "seconds": time.perf_counter() - iteration.launched_s}
-        self._propagated.append(_Propagated(iteration=iteration, found=found, **times))
+        # All of it is queued, and the training step reads the loss next: here nothing waits that would not wait there.
+        self._learn(iteration, found, time.perf_counter() - iteration.launched_s)
         return loss, num_edges
 
-    def _learn(self, behind: int) -> None:
-        """Learn from what devices have done, and wait for all but the last ``behind`` iterations."""
-        while self._propagated and (len(self._propagated) > behind or self._propagated[0].is_passed()):
-            self._take_in(self._propagated.popleft())
-        while self._trained and all(each.iteration is not self._trained[0] for each in self._propagated):
-            iteration, work = self._trained.popleft(), self.manager.work
-            work.count(
-                iteration.assignment, iteration.times(iteration.train_s), iteration.trained_s, self.manager.why
-            )
-            for name, seconds in iteration.simulation_s.items():
-                work.simulation_s[name] += seconds
+    def _count(self, iteration: Iteration) -> None:
+        """Count an iteration that was trained."""
+        work = self.manager.work
+        work.count(iteration.assignment, iteration.times(iteration.train_s), iteration.trained_s, self.manager.why)
+        for name, seconds in iteration.simulation_s.items():
+            work.simulation_s[name] += seconds
 
-    def _take_in(self, propagated: _Propagated) -> None:
-        iteration, train_s = propagated.iteration, dict[str, float]()
-        for name, each in propagated.found.items():
+    def _learn(self, iteration: Iteration, found: Mapping[str, Found], seconds: float) -> None:
+        """Learn from a loss and its gradient, for which the processor had done its part after ``seconds``."""
+        train_s = dict[str, float]()
+        for name, each in found.items():
             train_s[name] = each.elapsed.seconds()
             iteration.train_s[name] = iteration.train_s.get(name, 0.0) + train_s[name]
             if each.simulation_s:
                 iteration.transfer_s[name] = each.transfer_s
                 iteration.simulation_s[name] = iteration.simulation_s.get(name, 0.0) + each.simulation_s
-        if len(propagated.found) > 1:
-            require_finite({name: each.numbers.tolist() for name, each in propagated.found.items()}, iteration.name)
+        if len(found) > 1:
+            require_finite({name: each.numbers.tolist() for name, each in found.items()}, iteration.name)
         is_moved = self.manager.learn(iteration.assignment, iteration.times(train_s))
         if self.trace is not None:
-            for name, seconds in train_s.items():
-                self.trace.add(name, iteration.name, propagated.since_s, seconds)
+            for name, each_s in train_s.items():
+                self.trace.add(name, iteration.name, iteration.launched_s, each_s)
             if is_moved:
                 self.trace.add("decisions", self.manager.why, time.perf_counter(), 0.0)
         longest_s = max(train_s.values())
         # Nobody would wait for a simulation.
-        iteration.trained_s += longest_s if iteration.simulation_s else max(longest_s, propagated.seconds)
+        iteration.trained_s += longest_s if iteration.simulation_s else max(longest_s, seconds)
 
     def _started(self) -> dict[str, Trainer]:
         """The trainers, that of the processor first. The first CUDA device has the weights, or else the processor."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
@@ -143,9 +143,9 @@ class Loss:
                 )
 
 
-@lru_cache(maxsize=8)
+@cache
 def _on(device: torch.device, dtype: torch.dtype, numbers: tuple[float, ...]) -> Tensor:
-    """Constants on a device, made once: a copy to the device in each step would wait for it."""
+    """Constants on a device, made once and never freed: a copy to the device in each step would wait for it, and recorded epochs read them."""
     with for_training_as_well():
         return torch.tensor(numbers, dtype=dtype, device=device)
 

@@ -181,6 +181,14 @@ def _on_device(kind: object, groups: list[ParamGroup], given: Mapping[str, Any])
     return {name: value for name, value in options.items() if value} | dict(given)
 
 
+def continued(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> dict[str, Any]:
+    """The state of an optimizer that perhaps stepped on another device, with the options by which this one keeps its numbers."""
+    own = [
+        {name: group[name] for name in ("capturable", "fused") if name in group} for group in optimizer.param_groups
+    ]
+    return {**state, "param_groups": [saved | kept for saved, kept in zip(state["param_groups"], own, strict=True)]}
+
+
 def steps_on_device(optimizer: torch.optim.Optimizer) -> bool:
     """Whether a step changes nothing but tensors on the device."""
     groups = optimizer.param_groups
@@ -188,8 +196,10 @@ def steps_on_device(optimizer: torch.optim.Optimizer) -> bool:
 
 
 def reads_rates(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether a step reads its learning rates on the device, without waiting for them."""
-    return type(optimizer) in _FUSED and all(group.get("fused") for group in optimizer.param_groups)
+    """Whether a step reads its learning rates on the device, without waiting for them: as float32, which would round those of float64 parameters."""
+    groups = optimizer.param_groups
+    is_rounded = any(each.dtype == torch.float64 for group in groups for each in group["params"])
+    return type(optimizer) in _FUSED and all(group.get("fused") for group in groups) and not is_rounded
 
 
 def rates_on(device: torch.device, optimizer: torch.optim.Optimizer) -> list[Tensor]:

@@ -22,7 +22,15 @@ from sagann.train.checkpoint import Position, State
 from sagann.train.contract import Contract
 from sagann.train.epoch_source import EpochSource, TrainStep, WholeGraph
 from sagann.train.metrics import ERRORS, KINDS, Metrics, present_splits
-from sagann.train.policies import ELEMENTWISE, check_rates, explained, rates_on, step_scheduler, with_rates
+from sagann.train.policies import (
+    ELEMENTWISE,
+    check_rates,
+    continued,
+    explained,
+    rates_on,
+    step_scheduler,
+    with_rates,
+)
 from sagann.train.reporter import EpochProgress, EpochRecord, Reporter
 from sagann.train.resources import capture_rng, restore_rng
 
@@ -198,7 +206,7 @@ class TrainSession:
                     f"(in {where})",
                     hint="Leave out detach(), torch.no_grad() and whatever else cuts the gradient between parameters and output.",
                 )
-            loss.backward()
+            step.backward(loss)
             loss, num_edges = step.complete(loss.detach(), step.num_edges)
             # Read where all work of the step is queued: a CUDA device does not wait for the host.
             if read is not None:
@@ -278,7 +286,7 @@ class TrainSession:
     def restore(self, state: State, history: list[EpochRecord]) -> None:
         """Continue from a state of this run, after the epochs of ``history``, as an uninterrupted run would."""
         self.model.load_state_dict(state["model"])
-        self.optimizer.load_state_dict(state["optimizer"])
+        self.optimizer.load_state_dict(continued(self.optimizer, state["optimizer"]))
         if self.scheduler is not None:
             self.scheduler.load_state_dict(state["scheduler"])
         self.tracker.load_state_dict(state["best"])

@@ -133,6 +133,28 @@ class Dropping(TwoLayers):
         return super().forward(hops, x)
 
 
+class Growing(TwoLayers):
+    """Counts its calls in a list, and keeps a buffer from its second epoch on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.told: list[int] = []
+
+    def forward(self, hops: Sequence[Topology], x: Tensor) -> Tensor:
+        self.told += [1] * self.training
+        if len(self.told) == 2:
+            self.register_buffer("late", torch.full((3,), 0.5, device=x.device))
+        return super().forward(hops, x) / (1 + len(self.told))
+
+
+class Odd(TwoLayers):
+    """Has attributes whose content is not compared, or is unequal to itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.links, self.fill, self.names = torch.eye(8).to_sparse(), torch.nan, list(range(2000))
+
+
 class Thawing(TwoLayers):
     """Begins to use a layer in its second epoch."""
 
@@ -167,6 +189,7 @@ CAUSES: dict[str, tuple[Callable[[], nn.Module], dict[str, Any]]] = {
     "a tensor that is kept": (Remembering, {}),
     "a seed more": (Dropping, {}),
     "a layer more": (Thawing, {}),
+    "a list that grows": (Growing, {}),
     "hooks": (hooked, {}),
     "an optimizer of the host": (TwoLayers, {"optimizer": plain_adam}),
     "lbfgs": (TwoLayers, {"optimizer": "LBFGS"}),
@@ -188,7 +211,7 @@ def run(
     FAULTS.update({"no graphs"} if queued else ())
     simulated_device.reset()
     watching = watching or Watching()
-    given = {name: options.pop(name) for name in ("optimizer",) if callable(options.get(name))}
+    given = {name: options.pop(name) for name in ("optimizer", "loss") if callable(options.get(name))}
     config = TrainConfig(**{"epochs": EPOCHS, "device": "cpu", **options})
     trainer = Trainer(model, graph or community_graph(), config, reporter=watching, run_dir=run_dir, **given)
     RUNNING[:] = [trainer]
@@ -292,6 +315,63 @@ def replace_weight(trainer: Trainer) -> None:
     parameter.values = parameter.values.clone()
 
 
+class Weighted:
+    """A loss that somebody else sets the weight of."""
+
+    weight = 1.0
+
+    def __call__(self, outputs: Tensor, answers: Tensor) -> Tensor:
+        return self.weight * F.cross_entropy(outputs, answers, reduction="none")
+
+
+def loss_changed(queued: bool) -> dict[str, Any]:
+    loss = Weighted()
+    watching = Watching({epoch: lambda e=epoch: setattr(loss, "weight", 1 / e) for epoch in (4, 5, 6)})
+    with patch.object(Watching, "needs_weights", lambda self, epoch: True):
+        return run(of_model("gcn"), queued=queued, watching=watching, loss=loss, epochs=9)
+
+
+class Plain:
+    """A reporter that has the methods that a reporter had before recordings, and inherits nothing."""
+
+    def __init__(self) -> None:
+        self.losses: list[float] = []
+
+    def on_start(self, info: object) -> None: ...
+    def on_batch(self, progress: object) -> None: ...
+    def on_end(self, result: object) -> None: ...
+    def on_message(self, text: str) -> None: ...
+
+    def on_epoch(self, record: EpochRecord) -> None:
+        self.losses.append(record.loss)
+
+
+def plain_reporter() -> bool:
+    simulated_device.reset()
+    reporter = Plain()
+    trainer = Trainer(
+        of_model("gcn"), community_graph(), TrainConfig(epochs=EPOCHS, device="cpu"), reporter=reporter
+    )
+    return reporter.losses == [record.loss for record in trainer.fit().history]
+
+
+def of_float64() -> float:
+    """Largest difference of a weight from that of a run on the processor."""
+    simulated_device.reset()
+    given = {"epochs": EPOCHS, "device": "cpu", "lr": 0.01, "weights": "last"}
+
+    def trained() -> list[Tensor]:
+        torch.manual_seed(0)
+        trainer = Trainer(TwoLayers(dropout=0.0).double(), community_graph(), TrainConfig(**given))
+        trainer.fit()
+        return [each.detach().to("cpu") for each in trainer.model.parameters()]
+
+    on_device = trained()
+    with patch.object(trainers, "device_together", lambda *given: torch.device("cpu")):
+        on_processor = trained()
+    return max(float((one - other).abs().max()) for one, other in zip(on_device, on_processor, strict=True))
+
+
 def write_edges(trainer: Trainer) -> None:
     for data in trainer.prepared.graph.topology.edge_data.values():
         data.mul_(1.0)
@@ -375,6 +455,8 @@ def cases(folder: Path) -> dict[str, Any]:
             "features": changed(lambda trainer: trainer.prepared.graph.features.mul_(1.0)),
             "edge data": changed(write_edges),
             "storage": changed(replace_weight),
+            "loss": both(loss_changed),
+            "hook": changed(lambda trainer: trainer.model.register_forward_hook(lambda *given: None)),
         },
         "out of memory": out_of_memory(),
         "no graphs": run(of_model("gcn"), queued=True)["messages"],
@@ -385,9 +467,12 @@ def cases(folder: Path) -> dict[str, Any]:
         "tasks": {
             "values": both(lambda queued: run(of_model("sage"), values_graph(num_targets=2), queued=queued)),
             "labels": both(lambda queued: run(of_model("sage"), community_graph(multi_label=True), queued=queued)),
+            "odd attributes": both(lambda queued: run(seeded(Odd), queued=queued)),
             "own dropout": both(lambda queued: run(seeded(OwnDropout), queued=queued)),
         },
         "own reporter": own_reporter(),
+        "plain reporter": plain_reporter(),
+        "float64": of_float64(),
         "freed": freed(),
     }
     return found

@@ -6,6 +6,7 @@ import json
 import math
 import os
 import signal
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -32,6 +33,7 @@ from sagann.train.batch_epochs import SampledEpochs, SampledLinkEpochs
 from sagann.train.epoch_source import source_of
 from sagann.train.hybrid_epochs import HybridEpochs, HybridLinkEpochs
 from sagann.train.predictor import Predictor
+from sagann.train.session import TrainSession
 from tests.graphs import labelled_graph
 from tests.hybrid.message_trainer import MessageTrainer
 from tests.hybrid.processes import spawned_by
@@ -361,6 +363,59 @@ def test_a_trainer_whose_numbers_are_not_finite_is_named(devices: str, monkeypat
     name = "host" if "cuda" in devices else "accelerator0"
     with pytest.raises(TrainerError, match=rf"trainer '{name}' gave numbers that are not finite.*epoch 1, batch 0"):
         session.run_epoch()
+
+
+class Full(torch.autograd.Function):
+    """A loss whose backward finds no memory."""
+
+    @staticmethod
+    def forward(ctx: Any, loss: Tensor) -> Tensor:
+        return loss.clone()
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        raise torch.OutOfMemoryError("Tried to allocate 2 GiB")
+
+
+def session_with(
+    change: Callable[[Predictor, Tensor], Tensor], devices: str, monkeypatch: pytest.MonkeyPatch
+) -> tuple[TrainSession, Predictor]:
+    """A session of several trainers, whose losses are changed; and its predictor, which the own trainer has."""
+    trainer, loss_of_batch = (
+        trainer_of(ModelConfig(model="sage", hidden=8, dropout=0.0), **HYBRID),
+        Predictor.loss_of_batch,
+    )
+    monkeypatch.setattr(Predictor, "loss_of_batch", lambda self, batch: change(self, loss_of_batch(self, batch)))
+    source = HybridEpochs(trainer.predictor, trainer.prepared, TrainConfig(devices=devices, **HYBRID))
+    return trainer.session_of(trainer.predictor, opened(source)), trainer.predictor
+
+
+@here
+def test_a_device_that_is_full_in_its_backward_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    session, own = session_with(
+        lambda predictor, loss: Full.apply(loss) if predictor is own else loss, "host:1,cuda:0", monkeypatch
+    )
+    with pytest.raises(
+        TrainerError, match=r"trainer 'cuda:0' has failed while propagating epoch 1, batch 0: Tried"
+    ):
+        session.run_epoch()
+
+
+@here
+def test_no_checkpoint_has_weights_of_a_gradient_that_is_not_finite(monkeypatch: pytest.MonkeyPatch) -> None:
+    # The loss is finite. The device has done nothing yet when the checkpoint is due.
+    session, own = session_with(
+        lambda predictor, loss: loss if predictor is own else loss + (0 * loss).sqrt(), "host:1,cuda:0", monkeypatch
+    )
+    saved = []
+
+    def save(progress: Any) -> bool:
+        saved.append(session.state_dict(run="", history_bytes=0))
+        return False
+
+    with pytest.raises(TrainerError, match=r"trainer 'host' gave numbers that are not finite.*epoch 1, batch 0"):
+        session.run_epoch(leave=save)
+    assert not saved
 
 
 @here

@@ -24,6 +24,7 @@ REASONS = {
     "a tensor that is kept": "the storage of last of the model changes in every epoch",
     "a seed more": "the model draws another number of seeds in each epoch (recorded_driver.py:",
     "a layer more": "the storage of the optimizer changes in every epoch",
+    "a list that grows": "told of the model changes in every epoch",
     "hooks": "hooks are set, which run on the host",
     "an optimizer of the host": "the optimizer Adam is not capturable",
     "lbfgs": "the optimizer LBFGS is not capturable",
@@ -91,6 +92,8 @@ def test_what_cannot_be_recorded_is_queued_and_said_once(seen: dict[str, Any], n
         ("features", "features changed"),
         ("edge data", "the edge data 'weight' changed"),
         ("storage", "the storage of attend_src of layers.0 changed"),
+        ("loss", "weight of the loss changed"),
+        ("hook", "whether hooks are set changed"),
     ],
 )
 def test_a_change_ends_a_recording(seen: dict[str, Any], name: str, reason: str) -> None:
@@ -104,7 +107,7 @@ def test_too_little_memory_and_a_driver_without_graphs_are_said(seen: dict[str, 
     assert "CUDA error: operation not supported" in seen["no graphs"][0]
 
 
-@pytest.mark.parametrize("name", ["values", "labels", "own dropout"])
+@pytest.mark.parametrize("name", ["values", "labels", "odd attributes", "own dropout"])
 def test_other_tasks_and_numbers_of_the_device_are_recorded(seen: dict[str, Any], name: str) -> None:
     assert_recorded(seen["tasks"][name])
 
@@ -116,6 +119,14 @@ def test_a_resumed_run_is_the_whole_one(seen: dict[str, Any]) -> None:
 
 def test_a_reporter_that_needs_weights_sees_those_of_its_epoch(seen: dict[str, Any]) -> None:
     assert seen["own reporter"]
+
+
+def test_a_reporter_need_not_inherit_from_reporter(seen: dict[str, Any]) -> None:
+    assert seen["plain reporter"]
+
+
+def test_float64_is_exact_although_rates_on_a_device_are_float32(seen: dict[str, Any]) -> None:
+    assert seen["float64"] < 1e-11
 
 
 def test_ctrl_c_during_a_launch_ends_the_run_after_the_epoch(seen: dict[str, Any]) -> None:

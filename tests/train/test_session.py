@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from copy import deepcopy
 from dataclasses import replace
 
 import numpy as np
@@ -54,6 +55,23 @@ def trainer_of(run_dir, *, stop_after=None, model=None, graph=None, **options):
         run_dir=run_dir,
         reporter=Heard(stop_after),
     )
+
+
+@pytest.mark.parametrize("optimizer", ["Adam", "RMSprop"])
+def test_what_an_optimizer_on_a_device_has_kept_is_continued_on_the_processor(tmp_path, optimizer):
+    session = trainer_of(tmp_path, optimizer=optimizer)._session()
+    session.run_epoch()
+    kept = session.state_dict(run="", history_bytes=0)
+
+    def next_loss(options):
+        state = deepcopy(kept)
+        for group in state["optimizer"]["param_groups"]:
+            group |= options
+        other = trainer_of(tmp_path, optimizer=optimizer)._session()
+        other.restore(state, list(session.history))
+        return other.run_epoch().loss, other.run_epoch().loss
+
+    assert next_loss({"capturable": True, "fused": optimizer == "Adam"}) == next_loss({})
 
 
 def check_resume(tmp_path, *, kind=TwoLayers, stop_after=8, **options):

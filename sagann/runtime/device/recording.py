@@ -10,10 +10,12 @@ A capture runs nothing. Where it fails, the same work is queued from the same ra
 from __future__ import annotations
 
 import gc
+import os
 import random
 import sysconfig
 import time
 import traceback
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,7 +29,9 @@ from sagann.errors import first_line
 from sagann.kernels.seeds import drawn_seed, generators_of, placing_seeds
 from sagann.runtime.device.streams import Streams
 
-_NOT_THE_USERS = (*torch.__path__, str(Path(__file__).parents[2]), sysconfig.get_path("stdlib"))
+_NOT_THE_USERS = tuple(
+    f"{folder}{os.sep}" for folder in (*torch.__path__, Path(__file__).parents[2], sysconfig.get_path("stdlib"))
+)
 "Folders of code that is not the user's."
 
 
@@ -62,8 +66,9 @@ class GraphStreams(Streams):
             torch.cuda.stream(self._main),
             torch.cuda.graph(graph, pool=self._pool, stream=self._main, capture_error_mode="thread_local"),
         ):
-            # PyTorch refuses to wait before it spoils the capture.
-            torch.cuda.set_sync_debug_mode("error")
+            # PyTorch refuses to wait before it spoils the capture. It warns that it does not know every wait.
+            with warnings.catch_warnings(action="ignore"):
+                torch.cuda.set_sync_debug_mode("error")
             try:
                 work()
             finally:

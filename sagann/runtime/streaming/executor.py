@@ -364,7 +364,7 @@ class Executor:
             else:
                 interval = step.interval if side == "src" else step.dst_interval
                 whole = self._block("value", value, self.part.holding("value", value, interval))
-                block = as_read(whole, step.reads[0], side)
+                block = as_read(whole, step.reads[0].outside, side)
                 if block in step.reads:
                     is_picked = block.needed_by is not None
                     arrays[name] = self.resident[block] if is_picked else self._value(value, interval)

@@ -118,12 +118,13 @@ class StreamedModel(nn.Module):
         exchange: Exchange | None = None,
     ) -> None:
         super().__init__()
-        require_choice(
-            memory_policy, tuple(MEMORY_POLICIES), what="unknown memory policy", where="stream.memory_policy"
-        )
         check_dialect(dialect)
         self.model = model
         self._backend = backend or Backend()
+        of_several, policies = len(self._backend.devices) > 1, tuple(MEMORY_POLICIES)
+        what = "no memory policy of several devices" if of_several else "unknown memory policy"
+        where = "stream.memory_policy"
+        require_choice(memory_policy, policies[:1] if of_several else policies, what=what, where=where)
         require_places(model, hops, self._backend.device)
         self.hops = list(hops)
         self.bounds = tuple(bounds)

@@ -164,7 +164,7 @@ class DeviceFeatures:
         """
         pool = self._devices.pool(self._reader)
         on_host = ids.device.type == "cpu"
-        if on_host:
+        if on_host and not self.has_far_rows:
             require_ids(ids, self.num_rows, where=_IDS)
         far = self.pick(ids if on_host or not self.has_far_rows else pool.read(ids))
         memory = self._devices.empty(self._reader, len(ids) * self.row_bytes)

@@ -41,7 +41,7 @@ class Workers(Team):
         size: number of workers.
         timeout_s: seconds for which this worker waits for another one while they train.
         balance: name of the policy that divides the vertices (:data:`sagann.partition.BALANCES`).
-        address: IPv4 address at which the others reach this worker.
+        address: address at which the others reach this worker.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Workers(Team):
         self.rank, self.size, self.timeout_s, self.balance = rank, size, timeout_s, balance
         self._address = address
         self.sent_bytes = 0
-        "Bytes that this worker has sent to the others."
+        "Bytes that this worker has sent to the others by :meth:`transfer`."
         self.stopwatch = Stopwatch()
         "Measures this worker's own computing while it trains."
         self._carriers: dict[str, HostCarrier] = {"cpu": HostCarrier()}

@@ -162,19 +162,20 @@ def _interface(start: Any, rank: int, size: int, patience: _Patience) -> str | N
 
 
 def address_toward(host: str) -> str:
-    """The IPv4 address from which this machine talks to a host; that of the loopback if there is no way to the host."""
-    with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
-        # Nothing is sent: the system looks for the way.
-        sender.connect((host, 9))
-        return str(sender.getsockname()[0])
+    """The address from which this machine talks to a host, of IPv4 if it can be; that of the loopback if there is no way to the host."""
+    for family in (socket.AF_INET, socket.AF_INET6):
+        with suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as sender:
+            # Nothing is sent: the system looks for the way.
+            sender.connect((host, 9))
+            return str(sender.getsockname()[0])
     return "127.0.0.1"
 
 
 def _own_address() -> str:
-    """The IPv4 address of this worker on the interface that the workers talk over."""
+    """The address of this worker on the interface that the workers talk over."""
     host = os.environ.get("MASTER_ADDR", "")
     if host in _LOOPBACKS:
-        return "127.0.0.1"
+        return address_toward(host)
     names = os.environ.get("GLOO_SOCKET_IFNAME", "").split(",")
     return next((address for name, address in _addresses() if name in names), address_toward(host))
 

@@ -10,12 +10,12 @@ is encrypted, and nothing that is received is unpickled.
 
 from __future__ import annotations
 
-import hmac
 import secrets
 import select
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Protocol
 
 import torch
@@ -25,6 +25,8 @@ from sagann.errors import WorkerError
 from sagann.graph.rows import flat_bytes
 
 _TOKEN_BYTES, _RANK_BYTES = 16, 4
+_GREETING_S = 2.0
+"Seconds in which whoever has connected must say the token; a worker does it at once."
 _MOST_VIEWS = 64
 "Arrays that one call of the system writes or reads; every system takes so many."
 
@@ -39,8 +41,6 @@ class SideChannel:
 
     def __init__(self, sockets: Mapping[int, socket.socket], *, rank: int, timeout_s: float, gone: _Gone) -> None:
         self.rank, self.size = rank, len(sockets) + 1
-        self.sent_bytes = 0
-        "Bytes that this worker has sent to the others."
         self._sockets, self._timeout_s, self._gone = dict(sorted(sockets.items())), timeout_s, gone
         for each in self._sockets.values():
             each.setblocking(False)
@@ -54,7 +54,6 @@ class SideChannel:
         of rows, which may be 0, travels. ``doing`` is what the workers do, for errors. One who sends and reads nothing for too long is a WorkerError.
         """
         messages = {rank: _Message(link, arrays[rank]) for rank, link in self._sockets.items()}
-        self.sent_bytes += sum(message.num_bytes for message in messages.values())
         waiting = {link.fileno(): rank for rank, link in self._sockets.items()}
         ready = list(waiting)
         while True:
@@ -79,8 +78,11 @@ class SideChannel:
                 )
 
     def close(self) -> None:
-        """Close the connections. Who waits for this worker sees it."""
+        """Close the connections. Who waits for this worker sees it, and so does a thread of its own that waits for the others."""
         for each in self._sockets.values():
+            # It may be lost already. A thread that waits would keep a connection open that is closed alone.
+            with suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
             each.close()
 
 
@@ -91,7 +93,6 @@ class _Message:
         self._link, self._like = link, tensors
         counts = torch.tensor([len(tensor) for tensor in tensors])
         self._to_send = _views([counts, *tensors])
-        self.num_bytes = sum(map(len, self._to_send))
         self._counts = torch.empty_like(counts)
         self._to_receive = _views([self._counts])
         self.received: list[Tensor] = []
@@ -148,7 +149,8 @@ def connect(
     """
     token, found = secrets.token_bytes(_TOKEN_BYTES), dict[int, socket.socket]()
     ends_s = time.monotonic() + timeout_s
-    with socket.create_server((address, 0), backlog=size) as server:
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.create_server((address, 0), family=family, backlog=size) as server:
         addresses = texts(f"{address} {server.getsockname()[1]} {token.hex()}")
         # Whoever listens is connected at once, so nobody waits for a worker that connects itself.
         for other in range(rank):
@@ -162,12 +164,15 @@ def connect(
             try:
                 server.settimeout(max(0.001, ends_s - time.monotonic()))
                 link, _ = server.accept()
-            except TimeoutError as error:
+            except OSError as error:
                 missing = [other for other in range(size) if other != rank and other not in found]
-                raise gone(missing, f"it has not connected within {timeout_s:g} s") from error
-            link.settimeout(timeout_s)
-            greeting = link.recv(_TOKEN_BYTES + _RANK_BYTES, socket.MSG_WAITALL)
-            if hmac.compare_digest(greeting[:_TOKEN_BYTES], token):
+                raise gone(missing, f"it has not connected within {timeout_s:g} s ({error})") from error
+            link.settimeout(_GREETING_S)
+            greeting = b""
+            # A stranger may be silent, or gone.
+            with suppress(OSError):
+                greeting = link.recv(_TOKEN_BYTES + _RANK_BYTES, socket.MSG_WAITALL)
+            if greeting[:_TOKEN_BYTES] == token:
                 found[int.from_bytes(greeting[_TOKEN_BYTES:], "big")] = link
             else:
                 link.close()

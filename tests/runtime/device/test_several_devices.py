@@ -20,6 +20,7 @@ from sagann.plan import equal_vertices
 from sagann.plan.dealing import EACH
 from sagann.plan.gradients import Gradients, undivided_of
 from sagann.plan.residency import BudgetError
+from sagann.plan.selection import ALWAYS
 from sagann.plan.spec import verify
 from sagann.plan.steps import DEVICE, Move
 from sagann.report.plan_text import plan_text
@@ -146,6 +147,29 @@ def test_chunks_and_intervals_may_be_empty(name: str, route: str) -> None:
     bounds = (0, 0, *equal_vertices(len(x), 3)[1:], len(x))
     found, _ = require_bits_of_one(model, [topology] * 2, x, bounds, route)
     assert_all_close(found[:1], dense(model, [topology] * 2, x)[0][:1])
+
+
+@pytest.mark.parametrize("route", ["each of 2", "ring of 3"])
+def test_rows_are_picked_for_chunks_of_each_device(route: str) -> None:
+    model, hops, x = zoo_model("maxpool-gcn")
+    x.requires_grad_()
+    count, way = ROUTES[route]
+    lanes, bounds = late(count), equal_vertices(len(x), 2 * count + 1)
+    few = streamed_on(NAMES[:count], model, hops, bounds, lanes, route=way, selection=ALWAYS)
+    few.budget_bytes = within(few, x, 0.3)
+    few.close()
+    loss, wanted = few.loss(x, partial_loss), partial_loss(model(hops, x), slice(0, len(x)))
+    assert few.plan(x, folded=True).plan.picked_bytes
+    leaves = [x, *model.parameters()]
+    found = [loss, *torch.autograd.grad(loss, leaves, materialize_grads=True)]
+    assert_all_close(found, [wanted, *torch.autograd.grad(wanted, leaves, materialize_grads=True)])
+    assert not any(each.unforeseen for each in lanes)
+
+
+def test_the_dynamic_program_is_of_one_device() -> None:
+    model, hops, x = zoo_model("gcn")
+    with pytest.raises(InputError, match="no memory policy of several devices: 'dp', expected one of belady"):
+        streamed_on(NAMES[:2], model, hops, equal_vertices(len(x), 5), late(2), memory_policy="dp")
 
 
 class Filled(SagaLayer):
