@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.shared import SharedFolder
 from tests.train.recorded_driver import CAUSES, MODELS, OPTIONS
 
 pytestmark = pytest.mark.slow
@@ -35,13 +37,15 @@ UNRECORDED = dict.fromkeys(
 
 
 @pytest.fixture(scope="module")
-def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def seen(shared_folder: SharedFolder) -> dict[str, Any]:
     """What the program saw."""
-    path = tmp_path_factory.mktemp("recorded") / "seen.json"
-    command = [sys.executable, "-m", "tests.train.recorded_driver", str(path)]
-    ran = subprocess.run(command, capture_output=True, text=True, timeout=300)
-    assert ran.returncode == 0, ran.stderr
-    found: dict[str, Any] = json.loads(path.read_text())
+
+    def fill(folder: Path) -> None:
+        command = [sys.executable, "-m", "tests.train.recorded_driver", str(folder / "seen.json")]
+        ran = subprocess.run(command, capture_output=True, text=True, timeout=300)
+        assert ran.returncode == 0, ran.stderr
+
+    found: dict[str, Any] = json.loads((shared_folder("recorded", fill) / "seen.json").read_text())
     return found
 
 
