@@ -179,6 +179,36 @@ class DeviceSampler:
             )
         return hops
 
+    def padded(self, seeds: Tensor, rooms: Sequence[Room], *, epoch: int, batch: int) -> tuple[MiniBatch, Tensor]:
+        """Queue a batch whose arrays fill their rooms, so that all batches have the same shapes; the host waits for nothing.
+
+        Padding has the id -1. The last destination of each block is padding, and all edges of the padding end there, so no other row sees them.
+        The model gives a row more than there are seeds, the last one. ``rooms`` have room for more sources than any hop has.
+
+        Returns:
+            The batch; and whether a hop found no room, bool [] on the device: then the batch means nothing.
+        """
+        blocks, ids = list[Topology](), torch.nn.functional.pad(seeds, (0, 1), value=PADDING)
+        src_ids, is_beyond = ids, torch.zeros((), dtype=torch.bool, device=ids.device)
+        with for_training_as_well():
+            for hop, room in zip(self.queue(ids, rooms, epoch=epoch, batch=batch), rooms, strict=True):
+                num_dst, is_padding = len(hop.indptr) - 1, hop.edge_ids < 0
+                is_beyond = is_beyond | (hop.num_src >= room.num_src) | (hop.indptr[-1] > room.num_edges)
+                indptr = torch.cat([hop.indptr[:-1], hop.indptr.new_full((1,), room.num_edges)])
+                indices = torch.where(is_padding, num_dst - 1, hop.indices)
+                block = Topology(
+                    indptr=indptr,
+                    indices=indices,
+                    num_src=room.num_src,
+                    edge_data=self.edges.edge_data(hop.edge_ids.clamp(min=0)),
+                    edge_ids=hop.edge_ids,
+                    csr=_out_edges(indptr, indices, hop.edge_ids.clamp(min=0), room.num_src),
+                    validate=False,
+                )
+                blocks.append(block)
+                src_ids = hop.ids
+        return MiniBatch(blocks=tuple(reversed(blocks)), src_ids=src_ids, seeds=ids), is_beyond
+
     def _blocks(self, hops: Sequence[Hop], num_dst: int) -> tuple[Topology, ...] | None:
         """The hops without padding, after the host has waited for their numbers; None if one of them found no room."""
         parts = [part for hop in hops for part in (hop.num_src.view(1), hop.indptr, hop.csr.indptr)]
