@@ -6,7 +6,8 @@ vertex. So it falls into stages: stage k reads what link k - 1 gave, and compute
 as well is stored where it is made. A stage runs on any rows, a gather on any part of the edges.
 
 A link is a gather, or the means that a BatchNorm computes of all rows of vertices or edges. A node belongs to the stage after the last link that
-the node depends on.
+the node depends on, or to a later one that alone reads it, if fewer bytes lie between the stages then: the maps of a GRU's state are computed
+where the gates are.
 
 References:
     Ma et al., NGra, 2018, Sec. 3.1, and NeuGraph, USENIX ATC 2019, Sec. 3.2: the dataflow of chunks. We differ in
@@ -22,9 +23,10 @@ import torch
 from torch import Tensor, fx, nn
 
 from sagann.compiler.compile import CompilerOptions
+from sagann.compiler.hoist import min_cut
 from sagann.compiler.lower import fuse_rows
 from sagann.compiler.model_program import BatchMeans, Form, Gather, ModelProgram
-from sagann.compiler.nodes import gathered, has_rows, is_random, name_of
+from sagann.compiler.nodes import gathered, has_rows, is_random, name_of, row_bytes
 from sagann.compiler.operators import (
     BATCH_MEANS,
     BATCH_SCALES,
@@ -67,6 +69,8 @@ class ModelCut:
         for node in self.nodes:
             self._place(node)
             self._number(node)
+        for stage in range(len(self.links), 0, -1):
+            self._sink_into(stage)
 
     def _number(self, node: fx.Node) -> None:
         if node.target is DROPOUT:
@@ -91,6 +95,72 @@ class ModelCut:
 
     def _is_everywhere(self, node: fx.Node) -> bool:
         return node.meta["place"] == "param" or node in self.made_anywhere
+
+    def _sink_into(self, stage: int) -> None:
+        """Move nodes that no earlier stage needs into a stage, where that leaves fewer bytes to carry there: a minimum cut."""
+        late = set[fx.Node]()
+        for node in reversed(self.nodes):
+            if self._may_sink(node, stage) and all(
+                user in late or self._read_in(user) >= stage for user in node.users
+            ):
+                late.add(node)
+        readers = [node for node in self.nodes if self._is_carried_into(node, stage)]
+        operands: dict[fx.Node, list[fx.Node]] = {}
+        pending = list(readers)
+        while pending:
+            node = pending.pop()
+            if node not in operands:
+                operands[node] = (
+                    [each for each in node.all_input_nodes if self._is_carried(each)] if node in late else []
+                )
+                pending += operands[node]
+        # What must be carried anyway costs nothing. What is stored anyway is loaded once more, and other values are stored as well.
+        anyway = set(readers) - late
+        costs = {
+            node: 0 if node in anyway else row_bytes(node) * (1 if self._is_stored_anyway(node, stage) else 2)
+            for node in operands
+        }
+        cheapest, pending = min_cut(costs, operands, readers), readers
+        while pending:
+            node = pending.pop()
+            if node not in cheapest:
+                self.stage_of[node] = stage
+                pending += operands[node]
+
+    def _may_sink(self, node: fx.Node, stage: int) -> bool:
+        """Whether a node could be computed in a later stage as well, from tensors."""
+        return (
+            self._is_carried(node)
+            and node.op == "call_function"
+            and node.target not in LINKS
+            and self.stage_of[node] < stage
+            and not is_random(node)
+            and all(isinstance(each.meta.get("val"), Tensor) for each in node.all_input_nodes)
+            and not (self.recorder.x_is_sparse and any(each.op == "placeholder" for each in node.all_input_nodes))
+        )
+
+    def _is_carried(self, node: fx.Node) -> bool:
+        """Whether a stage that reads a node, and does not compute it, reads a block of rows."""
+        is_value = node.meta["place"] == "vertex" and isinstance(node.meta.get("val"), Tensor) and has_rows(node)
+        return is_value and node not in self.made_anywhere
+
+    def _is_carried_into(self, node: fx.Node, stage: int) -> bool:
+        is_earlier = (self._first_reader(node) if node.target in LINKS else self.stage_of[node]) < stage
+        readers = [user for user in node.users if user.target not in LINKS]
+        return is_earlier and self._is_carried(node) and any(self.stage_of[user] == stage for user in readers)
+
+    def _is_stored_anyway(self, node: fx.Node, stage: int) -> bool:
+        """Whether a node lies in a block although no stage from this one on reads it."""
+        made = self.stage_of[node]
+        return (
+            node.op == "placeholder"
+            or node.target in LINKS
+            or any(user.target in LINKS or made < self.stage_of[user] < stage for user in node.users)
+        )
+
+    def _read_in(self, user: fx.Node) -> int:
+        """The last stage that may compute what a node reads."""
+        return self.links.index(user) if user.target in LINKS else self.stage_of[user]
 
     def _first_reader(self, node: fx.Node) -> int:
         """The first stage that can read a node."""

@@ -54,6 +54,24 @@ def test_the_narrower_side_of_a_map_is_what_is_gathered() -> None:
     assert widths == [(5,), (3,)]
 
 
+def test_what_a_later_stage_alone_reads_is_computed_there_where_fewer_bytes_are_carried() -> None:
+    class Gated(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer, self.wide, self.narrow = SAGE(4, 4), nn.Linear(4, 12), nn.Linear(4, 1)
+
+        def forward(self, hops: Sequence[Topology], x: Tensor) -> Tensor:
+            h = torch.relu(x)
+            gathered, gates = self.layer(hops[0], h), self.wide(h)
+            return gathered * gates[:, :4] + gates[:, 4:8] * gates[:, 8:] + self.narrow(x)
+
+    program = capture(Gated(), [random_topology(30, 90)], torch.randn(30, 4))
+    first, last = program.stages
+    # Three parts of the wide map are made of h, which the edges read; a row of x is wider than what the narrow map makes of it.
+    assert sorted(program.forms[name].shape for name in first.outputs) == [(1,), (4,)]
+    assert {name for name in last.inputs if name in program.forms} == {*first.outputs, program.gathers[0].result}
+
+
 def test_a_layer_used_twice_and_layers_of_layers() -> None:
     class Inner(nn.Module):
         def __init__(self) -> None:
