@@ -136,7 +136,8 @@ class ModelCut:
             and self.stage_of[node] < stage
             and not is_random(node)
             and all(isinstance(each.meta.get("val"), Tensor) for each in node.all_input_nodes)
-            and not (self.recorder.x_is_sparse and any(each.op == "placeholder" for each in node.all_input_nodes))
+            # Features are wide, and may be sparse.
+            and not any(each.op == "placeholder" and self._is_carried(each) for each in node.all_input_nodes)
         )
 
     def _is_carried(self, node: fx.Node) -> bool:
@@ -152,10 +153,8 @@ class ModelCut:
     def _is_stored_anyway(self, node: fx.Node, stage: int) -> bool:
         """Whether a node lies in a block although no stage from this one on reads it."""
         made = self.stage_of[node]
-        return (
-            node.op == "placeholder"
-            or node.target in LINKS
-            or any(user.target in LINKS or made < self.stage_of[user] < stage for user in node.users)
+        return node.target in LINKS or any(
+            user.target in LINKS or made < self.stage_of[user] < stage for user in node.users
         )
 
     def _read_in(self, user: fx.Node) -> int:
