@@ -60,6 +60,14 @@ class Layout:
         layout._set(self._form, (num_rows,) * len(self._form))
         return layout
 
+    def of_each(self, rows: slice) -> Iterator[tuple[int, int, Layout]]:
+        """For some rows of each tensor, first byte, number of bytes, and a layout of their own."""
+        for form, place in zip(self._form, self._places().values(), strict=True):
+            row_bytes = math.prod(place.shape[1:]) * place.dtype.itemsize
+            layout, count = Layout({}), rows.stop - rows.start
+            layout._set((form,), (count,))
+            yield place.offset + rows.start * row_bytes, count * row_bytes, layout
+
     def allocate(self, pool: Pool = POOL) -> Tensor:
         """Uninitialised memory for all tensors: uint8 [num_bytes], of a pool."""
         return pool.empty((self.num_bytes // _WORD.itemsize,), _WORD).view(torch.uint8)
@@ -79,9 +87,9 @@ class Region(NamedTuple):
     "The piece, contiguous: uint8. It may be longer, or end with the last tensor."
 
     @classmethod
-    def of(cls, tensor: Tensor) -> Region:
-        """A contiguous tensor, without a name, where it lies."""
-        return cls(Layout({"": tensor}), _view(tensor, 0, torch.uint8, (tensor.nbytes,)))
+    def of(cls, tensor: Tensor, name: str = "") -> Region:
+        """A contiguous tensor where it lies."""
+        return cls(Layout({name: tensor}), _view(tensor, 0, torch.uint8, (tensor.nbytes,)))
 
     @property
     def bytes(self) -> Tensor:

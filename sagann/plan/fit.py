@@ -7,10 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from itertools import pairwise
+from typing import Literal
 
 from sagann.compiler.model_program import ModelProgram
 from sagann.graph.topology import Topology
 from sagann.kernels.edge.work import Grain
+from sagann.kernels.memory import SMALLEST_BYTES
 from sagann.plan.epoch import plan_epoch
 from sagann.plan.gradients import Gradients, undivided_of
 from sagann.plan.hops import HopSize, gathered_hops, hop_size
@@ -19,7 +21,7 @@ from sagann.plan.residency import BudgetError
 from sagann.plan.schedule import Schedule
 from sagann.plan.selection import NEVER, Selection, needed_rows
 from sagann.plan.sizes import BlockSizes, constants_of_stages, needed_bytes, plan_bytes
-from sagann.plan.steps import ALL, Beside, Step, uncut_ends
+from sagann.plan.steps import ALL, Beside, Block, BlockKind, Step, uncut_ends
 from sagann.plan.sweeps import COLUMN, Walks
 
 MOST_INTERVALS = 256
@@ -31,6 +33,11 @@ interval, so an epoch takes longer with more intervals."""
 
 # Bytes that are copied in the time that a step takes to begin: a third of a millisecond at 3 GB/s, or at 55 GB/s to a device.
 _BYTES_A_STEP, _BYTES_A_STEP_OF_DEVICE = 1 << 20, 16 << 20
+_Shape = Literal["square", "whole", "pieces"]
+_SMALL_SHARE = 16
+"Undivided rows of so small a share of the budget lie whole; copies of their pieces would be too small."
+_UNCUT: tuple[_Shape, ...] = ("whole", "pieces")
+"Shapes in which what passes read at random lies undivided."
 # Finer square grids take long to plan, and have far more steps than uncut ends.
 _MOST_COMPARED = 32
 # The search ends when the number of intervals has doubled this many times without saving at least two percent.
@@ -52,8 +59,8 @@ def fitted_intervals(
 ) -> PartIntervals:
     """The fewest intervals that leave room to load ahead, or else of the fewest that fit the budget.
 
-    Where more than one is needed, what passes read at random is kept undivided (:mod:`sagann.plan.gradients`) if that fits, and copies and
-    begins less.
+    Where more than one is needed, what passes read at random lies undivided (:mod:`sagann.plan.gradients`) if that fits, and copies and
+    begins less: in memory from where it is made, or made in pieces.
 
     The plan's own objects count where they lie in the memory of the budget. No room is left to load ahead where nothing is copied beside
     steps. The bounds of a model that is trained fit whether or not the loss is folded. No step needs more bytes than one on a chunk of the
@@ -70,24 +77,33 @@ def fitted_intervals(
     undivided = frozenset() if is_square else undivided_of(program, gradients)
 
     @cache
-    def part_of(count: int, is_square: bool) -> PartIntervals:
-        part = cut_part(count, cutter(program, hops[0], is_square=is_square))
-        return part if is_square else replace(part, undivided=undivided)
+    def wide() -> dict[tuple[BlockKind, str], int]:
+        """What takes more than a small share of the budget while it lies undivided, and its bytes."""
+        sizes = BlockSizes(program, sizes_of(1, "whole"), part_of(1, "whole"), gradients.recomputing())
+        found = {each: sizes.content_of(Block(*each, ALL)) for each in undivided}
+        return {each: size for each, size in found.items() if size > budget_bytes // _SMALL_SHARE}
 
     @cache
-    def sizes_of(count: int, is_square: bool) -> dict[int, HopSize]:
-        return hop_sizes(program, hops, part_of(count, is_square), grain=beside.grain)
-
-    def own_bytes(count: int, is_square: bool) -> int:
-        part = part_of(count, is_square)
-        return plan_bytes(program, sizes_of(count, is_square), part, gradients, budget_bytes, beside)
+    def part_of(count: int, shape: _Shape) -> PartIntervals:
+        part = cut_part(count, cutter(program, hops[0], is_square=shape == "square"))
+        if shape == "square":
+            return part
+        return replace(part, undivided=undivided, in_pieces=frozenset(wide() if shape == "pieces" else ()))
 
     @cache
-    def work(count: int, is_square: bool) -> list[tuple[list[Step], BlockSizes]]:
-        part = part_of(count, is_square)
-        found, few = largest_hops(part, sizes_of(count, is_square), walks.telling), part.largest(walks.telling)
+    def sizes_of(count: int, shape: _Shape) -> dict[int, HopSize]:
+        return hop_sizes(program, hops, part_of(count, shape), grain=beside.grain)
+
+    def own_bytes(count: int, shape: _Shape) -> int:
+        part = part_of(count, shape)
+        return plan_bytes(program, sizes_of(count, shape), part, gradients, budget_bytes, beside)
+
+    @cache
+    def work(count: int, shape: _Shape) -> list[tuple[list[Step], BlockSizes]]:
+        part = part_of(count, shape)
+        found, few = largest_hops(part, sizes_of(count, shape), walks.telling), part.largest(walks.telling)
         once = Schedule(BlockSizes(program, found, few.square, gradients), walks=walks)
-        passes = gradients if is_square else gradients.recomputing()
+        passes = gradients if shape == "square" else gradients.recomputing()
         read = BlockSizes(program, found, few, passes, values_in_place=values)
         # A model that is only evaluated has no loss. A folded loss would take several times the rows of the result.
         epochs = [Schedule(read, folded=folded, walks=walks) for folded in ([False, True] if trains else [False])]
@@ -95,16 +111,16 @@ def fitted_intervals(
         return [(list(once.constants()), once.sizes), *((list(steps), read) for steps in runs)]
 
     @cache
-    def needed(count: int, *, is_square: bool, ahead: bool) -> int:
-        most = max(needed_bytes(steps, read.of, ahead=ahead) for steps, read in work(count, is_square))
-        return own_bytes(count, is_square) + most
+    def needed(count: int, *, shape: _Shape, ahead: bool) -> int:
+        most = max(needed_bytes(steps, read.of, ahead=ahead) for steps, read in work(count, shape))
+        return own_bytes(count, shape) + most
 
-    def cost(count: int, is_square: bool) -> int:
+    def cost(count: int, shape: _Shape) -> int:
         """Bytes that an epoch copies, and those that are copied in the time that its steps take to begin."""
         plan = plan_epoch(
             program,
-            sizes_of(count, is_square),
-            part_of(count, is_square),
+            sizes_of(count, shape),
+            part_of(count, shape),
             budget_bytes,
             gradients=gradients,
             trains=trains,
@@ -116,23 +132,35 @@ def fitted_intervals(
         return plan.moved_bytes + num_steps * (_BYTES_A_STEP_OF_DEVICE if beside.has_engines else _BYTES_A_STEP)
 
     most = max(1, min(hops[0].num_src, MOST_INTERVALS))
-    for ahead in [True, False] if beside.copies_beside else [False]:
-        count = least_count(partial(needed, is_square=True, ahead=ahead), budget_bytes, most)
-        fits = needed(count, is_square=True, ahead=ahead) <= budget_bytes
-        if undivided and not part_of(1, True).exchanges and (count > 1 or not fits):
-            uncut = least_count(partial(needed, is_square=False, ahead=ahead), budget_bytes, most)
-            if needed(uncut, is_square=False, ahead=ahead) <= budget_bytes and (
-                not fits or count > _MOST_COMPARED or cost(uncut, False) <= cost(count, True)
-            ):
-                return part_of(uncut, False)
-        if fits:
-            return part_of(count, True)
-    roomy = partial(needed, is_square=True, ahead=beside.copies_beside)
+
+    def fewest(shape: _Shape) -> tuple[int, bool]:
+        """The number of intervals of a shape, and whether it fits."""
+        for ahead in [True, False] if beside.copies_beside else [False]:
+            of_shape = partial(needed, shape=shape, ahead=ahead)
+            count = least_count(of_shape, budget_bytes, most)
+            if of_shape(count) <= budget_bytes:
+                return count, True
+        return count, False
+
+    count, fits = fewest("square")
+    found: list[tuple[int, _Shape]] = []
+    if undivided and not part_of(1, "square").exchanges and (count > 1 or not fits):
+        for shape in _UNCUT:
+            uncut, fits_uncut = fewest(shape)
+            # The C library's heap, where small blocks lie, has gaps that no plan counts.
+            is_coarse = shape == "whole" or uncut * SMALLEST_BYTES <= min(wide().values(), default=0)
+            if fits_uncut and (is_coarse or not fits):
+                found.append((uncut, shape))
+    if fits and (count <= _MOST_COMPARED or not found):
+        found.append((count, "square"))
+    if found:
+        return part_of(*(found[0] if len(found) == 1 else min(found, key=lambda each: cost(*each))))
+    roomy = partial(needed, shape="square", ahead=beside.copies_beside)
     offered_bytes = roomy(least_count(roomy, 0, min(most, USEFUL_INTERVALS)))
-    alone = [(step, read) for steps, read in work(count, True) for step in steps]
+    alone = [(step, read) for steps, read in work(count, "square") for step in steps]
     step, read = max(alone, key=lambda pair: needed_bytes(pair[:1], pair[1].of))
     error = BudgetError.of_step(budget_bytes, step, read.of, count, offered_bytes=offered_bytes)
-    raise error.beside(own_bytes(count, True), budget_bytes)
+    raise error.beside(own_bytes(count, "square"), budget_bytes)
 
 
 def cutter(

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from sagann.plan.steps import Block, Step
+from sagann.plan.steps import ALL, Block, Step
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -95,9 +95,10 @@ def gaps_of(steps: Sequence[Step], bytes_of: Callable[[Block], int], budget_byte
             if block in step.reads and (before < 0 or number > before + 1):
                 if before < 0:
                     compulsory_bytes += size
-                    if block.whole in contents:
-                        # Rows are picked from a block outside.
-                        compulsory_bytes += store_anyway(contents[block.whole])
+                    # Rows are picked from a block outside, and undivided rows lie there in pieces.
+                    for each in [block.whole] if block.interval != ALL else contents:
+                        if each in contents and each._replace(interval=block.interval) == block.whole:
+                            compulsory_bytes += store_anyway(contents[each])
                 elif size > min(room[before + 1 : number]):
                     compulsory_bytes += size + store_anyway(contents[block])
                     never_kept.add((block, before))

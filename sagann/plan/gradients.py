@@ -11,6 +11,7 @@ from sagann.compiler.model_program import BatchMeans, Gather, ModelProgram
 from sagann.compiler.program import Stage
 from sagann.compiler.vjp import BackwardPass
 from sagann.kernels.edge.function import EdgeFunction
+from sagann.plan.steps import BlockKind
 
 
 class Gradients:
@@ -103,14 +104,14 @@ def _read_by(link: Gather | BatchMeans) -> set[str]:
     return {name for name, side in zip(link.inputs, link.edges.sides, strict=True) if side != "edge"}
 
 
-def undivided_of(program: ModelProgram, gradients: Gradients) -> frozenset[tuple[str, str]]:
+def undivided_of(program: ModelProgram, gradients: Gradients) -> frozenset[tuple[BlockKind, str]]:
     """Kinds and names of the rows that an epoch's passes read at random; empty where some pass needs chunks that are cut at both ends.
 
     A backward pass that asks for the ids of edges does: edges have ids by destination, and lie by source in its chunks. So does one over
     rows that are the same in every epoch, because these are stored by interval.
     """
     gradients = gradients.recomputing()
-    found: set[tuple[str, str]] = set()
+    found: set[tuple[BlockKind, str]] = set()
     for gather in program.gathers:
         if gather.constant:
             continue

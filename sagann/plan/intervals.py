@@ -5,7 +5,9 @@ of the halo are apart, and come in the same order, so the own ones are as in one
 one owner. A whole graph is a part without a halo, whose rows nobody else needs.
 
 Rows that edges read at random may lie undivided: in one block with the rows of all intervals, which stages make and read interval by interval.
-A pass over the edges then has a chunk for each interval of its own rows, and reads no row twice (:mod:`sagann.plan.gradients`).
+A pass over the edges then has a chunk for each interval of its own rows, and reads no row twice (:mod:`sagann.plan.gradients`). Where such
+blocks do not fit while stages make them, they are made in pieces: stages make and read blocks of one interval, which lie side by side outside of
+the device, so that a pass loads them as one block.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from itertools import pairwise
 from torch import Tensor
 
 from sagann.errors import InputError
-from sagann.plan.steps import ALL
+from sagann.plan.steps import ALL, Block, BlockKind
 
 
 def equal_vertices(num_vertices: int, count: int) -> tuple[int, ...]:
@@ -102,8 +104,10 @@ class PartIntervals:
     "Number of rows of an own interval that another worker needs, where it needs any, by interval and rank."
     num_workers: int = 1
     "Number of workers."
-    undivided: frozenset[tuple[str, str]] = frozenset()
+    undivided: frozenset[tuple[BlockKind, str]] = frozenset()
     "Kinds and names of the blocks that have the rows of all own vertices; only where there are no other workers."
+    in_pieces: frozenset[tuple[BlockKind, str]] = frozenset()
+    "Those of them that stages make and read in blocks of one interval, so that passes alone have the undivided blocks in memory."
     num_in_all: int | None = None
     "Number of rows of an undivided block; by default as many as all intervals have."
 
@@ -117,6 +121,10 @@ class PartIntervals:
         """The same intervals, where nothing lies undivided and all chunks are cut at both ends."""
         return replace(self, undivided=frozenset())
 
+    def shaped_as(self, other: PartIntervals) -> PartIntervals:
+        """The same intervals, with what another part has undivided, whole or in pieces."""
+        return replace(self, undivided=other.undivided, in_pieces=other.in_pieces)
+
     @property
     def rows(self) -> Mapping[int, int]:
         """Number of vertices of each interval, and of all own ones."""
@@ -125,7 +133,12 @@ class PartIntervals:
 
     def holding(self, kind: str, name: str, interval: int) -> int:
         """The number of the block that has an interval's rows of a kind and name: the interval's own, or :data:`ALL`."""
-        return ALL if (kind, name) in self.undivided else interval
+        return ALL if (kind, name) in self.undivided and (kind, name) not in self.in_pieces else interval
+
+    def home(self, block: Block) -> Block:
+        """The undivided block of which a block is a piece, or else the block itself."""
+        is_piece = (block.kind, block.name) in self.undivided and (block.kind, block.name) in self.in_pieces
+        return block._replace(interval=ALL) if is_piece else block
 
     @property
     def own(self) -> range:
@@ -170,9 +183,8 @@ class PartIntervals:
             rank=self.rank,
             sent={(interval, rank): number for interval in range(count) for rank, number in needed.items()},
             num_workers=self.num_workers,
-            undivided=self.undivided,
             num_in_all=self.num_vertices,
-        )
+        ).shaped_as(self)
 
 
 CutOwn = Callable[[int], Sequence[int]]

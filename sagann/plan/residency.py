@@ -20,7 +20,7 @@ from itertools import count, pairwise
 
 from sagann.byte_size import format_bytes, with_exact
 from sagann.errors import InputError
-from sagann.plan.steps import Block, Move, Plan, Step
+from sagann.plan.steps import Block, Move, Plan, Step, pieces_of
 
 LOOKAHEAD = 2
 "Number of coming steps whose blocks are loaded ahead, in the place of blocks that are used later."
@@ -141,18 +141,21 @@ class Placement:
         self.bytes_of = bytes_of
         self.budget = budget_bytes
         self.lookahead, self.leaving = lookahead, leaving
+        self.initial = frozenset(initial)
+        self.pieces = pieces_of(steps, self.initial, len(bounds) - 1)
         # Numbers of the steps that use a block, the next one last.
         self.uses: defaultdict[Block, list[int]] = defaultdict(list)
-        # By block, number of the last step that sends the block or has rows picked from it, so that it must lie outside by then.
+        # By block, number of the last step that sends the block, has rows picked from it or reads it undivided, so that it must lie outside by
+        # then.
         self.last_pick: dict[Block, int] = {}
         for number in reversed(range(len(steps))):
             for block in self.blocks[number]:
                 self.uses[block].append(number)
-                if block.needed_by is not None:
-                    self.last_pick.setdefault(block.whole, number)
+                for each in self._origins(block):
+                    if each is not block:
+                        self.last_pick.setdefault(each, number)
             for block in steps[number].sends:
                 self.last_pick.setdefault(block, number)
-        self.initial = frozenset(initial)
         # Bytes of the blocks in memory; those whose content lies nowhere else; those that lie outside as they were written last.
         self.resident: dict[Block, int] = {}
         self.dirty: set[Block] = set()
@@ -239,17 +242,24 @@ class Placement:
             self.ranks[block] = rank = self.rank(block, number)
             heapq.heappush(self.order, (rank, -size, next(self.entries), block))
 
+    def _origins(self, block: Block) -> Sequence[Block]:
+        """The blocks outside from which a block is loaded: its pieces, the one that rows are picked from, or itself."""
+        return self.pieces.get(block) or (block.whole,)
+
     def _can_load(self, block: Block) -> bool:
-        """Whether a block lies outside, or can be stored now because rows are picked from it."""
-        whole = block.whole
-        is_made = whole in self.dirty and whole not in self.being_made
-        return whole in self.outside or (block.needed_by is not None and is_made)
+        """Whether a block lies outside, or can be stored now because another one is loaded from it."""
+        for each in self._origins(block):
+            is_made = each != block and each in self.dirty and each not in self.being_made
+            if each not in self.outside and not is_made:
+                return False
+        return True
 
     def _load(self, block: Block) -> None:
-        """Load a block. Where rows are picked from a block that lies nowhere else, that block is stored first."""
+        """Load a block. What it is loaded from is stored first where it lies nowhere else."""
         assert self._can_load(block), f"{block.label} is read before it is made"
-        if block.whole in self.dirty:
-            self._store(block.whole)
+        for each in self._origins(block):
+            if each in self.dirty:
+                self._store(each)
         self.operations.append(self.move("load", block, self.bytes_of(block)))
         self._take(block)
 
@@ -319,7 +329,7 @@ class Placement:
                 if self.leaving is None or (block, number) in self.leaving:
                     self._enter(block, number)
             else:
-                # Rows may still be picked from it.
+                # Another block may still be loaded from it.
                 if block in self.dirty and self.last_pick.get(block, -1) > number:
                     self._store(block)
                 self._drop(block)

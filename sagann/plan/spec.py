@@ -8,8 +8,8 @@
 - A block that an exchange sends lies outside of the device, as it was written last, and is not written until the exchange has ended.
   One that it receives is written from the begin on, and lies outside after the end. An exchange sends and receives exactly the blocks that it
   began with, and it ends.
-- A block is loaded only while it is not in memory and its last content lies outside. It is stored and sent while it is in
-  memory. It is dropped, at the end at the latest. A received block is used.
+- A block is loaded only while it is not in memory and its last content lies outside, or that of all of its pieces. It is stored and sent while
+  it is in memory. It is dropped, at the end at the latest. A received block is used.
 - Blocks and temporaries of a device never exceed the budget, nor the peak that the plan states.
 - There are no races: operations that touch the same content, one of them to change it, are ordered by waits and lanes. So are a load and the
   stores of the blocks whose memory it takes; and a step fits beside all blocks that may still be on their way out. A lane is a device that
@@ -23,7 +23,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 
 from sagann.errors import listed
-from sagann.plan.steps import Block, Exchanged, Move, Plan, Step
+from sagann.plan.steps import Block, Exchanged, Move, Plan, Step, pieces_of
 from sagann.plan.waits import Waits, route_of, waits_of
 
 _HANDED_OVER = frozenset(["send", "all-reduce"])
@@ -213,6 +213,8 @@ class _Memory:
     def __init__(self, plan: Plan, clocks: _Clocks) -> None:
         self.plan, self.clocks = plan, clocks
         self.outside = set(plan.initial)
+        steps = [each for each in plan.operations if isinstance(each, Step)]
+        self.pieces = pieces_of(steps, self.outside, plan.num_intervals)
         self.sizes: dict[Block, int] = {}
         for each in plan.operations:
             if isinstance(each, Move) and each.kind != "all-reduce":
@@ -322,7 +324,8 @@ class _Memory:
         is_resident = block in self.resident
         if move.kind == "load":
             self._require(not is_resident, "it lies in memory already")
-            self._require(block.whole in self.outside, "it does not lie outside as it was written last")
+            origins = self.pieces.get(block) or (block.whole,)
+            self._require(self.outside.issuperset(origins), "it does not lie outside as it was written last")
             for _, store in self._leaving(block.owner):
                 raise PlanError(
                     f"{self.at}: it does not wait for operation {store}, whose block's memory it may take"
@@ -330,7 +333,8 @@ class _Memory:
             if leaving := self.leaving[block.owner]:
                 leaving.append((-move.num_bytes, max(each for _, each in leaving)))
             self._admit(block, block.owner)
-            self._touch(block.whole, on_device=False)
+            for each in origins:
+                self._touch(each, on_device=False)
             self._touch(block, changes=True)
         elif move.kind == "receive":
             self._require(not is_resident, "it lies in memory already")

@@ -10,7 +10,7 @@ these. An operation names other predecessors itself.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -311,6 +311,18 @@ class Plan:
 
     def _moves(self, kind: MoveKind) -> Iterator[Move]:
         return (each for each in self.operations if isinstance(each, Move) and each.kind == kind)
+
+
+def pieces_of(
+    steps: Iterable[Step], initial: Collection[Block], num_intervals: int
+) -> dict[Block, tuple[Block, ...]]:
+    """For each undivided block that steps read and none makes, its pieces: the block of each interval. They lie side by side outside."""
+    read = {block for step in steps for block in step.reads if block.interval == ALL}
+    made = {block for step in steps for block in step.writes if block.interval == ALL}
+    return {
+        block: tuple(block._replace(interval=interval) for interval in range(num_intervals))
+        for block in read.difference(made, initial)
+    }
 
 
 def uncut_ends(src: int, dst: int) -> tuple[bool, bool]:

@@ -4,7 +4,7 @@ Operations on one resource run one after the other, in the plan's order, and nee
 
 - A step starts after the loads and receives of its blocks, and after the stores and sends of blocks that it writes.
 - A load starts after the last store of a block that was dropped before it, because it takes that block's memory. A load of
-  picked rows starts after the store of the block that they are picked from.
+  picked rows starts after the store of the block that they are picked from, and one of an undivided block after the stores of its pieces.
 - A step that does not fit beside blocks that are dropped but not stored starts after the stores of the first of them, until it fits.
 - A step that sends blocks starts after their stores, and a load of a block that an exchange receives starts after its end.
 - A send starts when its block is there, a receive after its send. An all-reduce starts as a step does.
@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections import defaultdict, deque
 from collections.abc import Sequence
 
-from sagann.plan.steps import Block, Move, Step
+from sagann.plan.steps import ALL, Block, Move, Step
 
 Waits = Sequence[tuple[int, ...]]
 "For each operation, the numbers of operations that end before it starts."
@@ -76,8 +76,9 @@ class _Writer:
         self.sent: defaultdict[Block, list[int]] = defaultdict(list)
         # By number of a load, the store that it waits for.
         self.behind: dict[int, int] = {}
-        # By block, the last store of all.
+        # By block, the last store of all; by undivided block, the last store of a piece.
         self.last_stores: dict[Block, int] = {}
+        self.last_pieces: dict[Block, int] = {}
         # By block that an exchange receives, the number of the step that waits for it.
         self.received: dict[Block, int] = {}
         self.sends: defaultdict[tuple[Block, str], deque[int]] = defaultdict(deque)
@@ -131,6 +132,8 @@ class _Writer:
             self._hold(block)
             if block.needed_by is not None and block.whole in self.stored:
                 after.append(self.stored[block.whole])
+            if block.interval == ALL and block in self.last_pieces:
+                after.append(self.last_pieces[block])
             if block.whole in self.received:
                 after.append(self.received[block.whole])
         elif kind == "receive":
@@ -141,6 +144,8 @@ class _Writer:
             after.append(self.coming.pop(block) if kind == "drop" else self.coming[block])
         if kind == "store":
             self.stored[block] = self.last_stores[block] = number
+            if block.interval != ALL:
+                self.last_pieces[block._replace(interval=ALL)] = number
         elif kind == "send":
             self.sent[block].append(number)
         elif kind == "drop":

@@ -117,7 +117,8 @@ def _gradients(steps: Sequence[Step]) -> str:
 def _visited(schedule: Schedule) -> str:
     """The order of intervals and chunks."""
     if schedule.part.undivided:
-        return "Edges: one chunk per interval and pass; rows that passes read at random stay whole in memory."
+        how = "are loaded whole for each pass" if schedule.part.in_pieces else "stay whole in memory"
+        return f"Edges: one chunk per interval and pass; rows that passes read at random {how}."
     widths = Counter(schedule.traversal.widths.values())
     strips = "".join(
         f"; strips of {width} intervals in {count} {'pass' if count == 1 else 'passes'}"

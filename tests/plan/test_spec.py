@@ -10,7 +10,7 @@ from hypothesis import given, strategies as st
 
 from sagann.plan.epoch import MEMORY_POLICIES, MemoryPolicy
 from sagann.plan.spec import PlanError, verify
-from sagann.plan.steps import Block, Move, Plan, Step
+from sagann.plan.steps import ALL, Block, Move, Plan, Step
 from sagann.plan.waits import waits_of
 
 X, Y = (Block("value", name, 0) for name in "xy")
@@ -52,6 +52,37 @@ def test_a_placed_plan_keeps_every_rule_and_one_that_lacks_an_operation_is_refus
     for number in range(len(plan.operations)):
         with pytest.raises(PlanError):
             verify(replace(plan, operations=plan.operations[:number] + plan.operations[number + 1 :]), steps)
+
+
+@pytest.mark.parametrize("policy", MEMORY_POLICIES)
+def test_an_undivided_block_is_loaded_once_all_of_its_pieces_are_stored(policy: MemoryPolicy) -> None:
+    pieces, whole = [Block("value", "h", interval) for interval in range(3)], Block("value", "h", ALL)
+    edges = [Block("edges", "csc", ALL, dst) for dst in range(3)]
+    steps = [step((), (piece,)) for piece in pieces]
+    steps += [step((chunk, whole, piece), number=1) for chunk, piece in zip(edges, pieces, strict=True)]
+    sizes = {whole: 30}
+    plan = MEMORY_POLICIES[policy](
+        steps,
+        bytes_of=lambda block: sizes.get(block, 10),
+        initial=edges,
+        bounds=(0, 1, 2, 3),
+        budget_bytes=50,
+        lookahead=1,
+    )
+    waits = waits_of(plan.operations, plan.budget_bytes, has_engines=False)
+    assert verify(replace(plan, waits=waits), steps) == {"device0": plan.peak_bytes}
+    moved = [
+        (each.kind, each.block) for each in plan.operations if isinstance(each, Move) and each.block.name == "h"
+    ]
+    assert [moved.count(("store", piece)) for piece in pieces] == [1, 1, 1]
+    assert moved.count(("load", whole)) == 1
+    for number, operation in enumerate(plan.operations):
+        if isinstance(operation, Move) and operation.kind == "store":
+            with pytest.raises(PlanError):
+                verify(replace(plan, operations=plan.operations[:number] + plan.operations[number + 1 :]), steps)
+        if isinstance(operation, Move) and operation.block == whole and operation.kind == "load":
+            with pytest.raises(PlanError, match="it does not wait for operation"):
+                verify(replace(plan, waits=(*waits[:number], (), *waits[number + 1 :])), steps)
 
 
 def test_the_peak_counts_what_leaves_for_a_block_that_is_loaded_ahead() -> None:

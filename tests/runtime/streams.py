@@ -66,11 +66,15 @@ def tight(
     selection: Selection = NEVER,
     traversal: Traversal | None = None,
     is_square: bool = True,
+    in_pieces: bool = False,
 ) -> StreamedModel:
     """The model streamed with no more than the hungriest step takes; chunks are cut at both ends, or what passes read at random is not."""
     program, roomy, _ = StreamedModel(model, hops, bounds).plan(x)
     square = PartIntervals.of_graph(bounds)
-    part = square if is_square else replace(square, undivided=undivided_of(program, roomy.gradients))
+    part = square
+    if not is_square:
+        undivided = undivided_of(program, roomy.gradients)
+        part = replace(square, undivided=undivided, in_pieces=undivided if in_pieces else frozenset())
     sizes = hop_sizes(program, hops, part, selection)
     of_epochs = BlockSizes(program, sizes, part, roomy.gradients if is_square else roomy.gradients.recomputing())
     schedules = [

@@ -1,6 +1,7 @@
 """Hosts: places for blocks that are not in the memory that computes.
 
-A block lies on a host as one region: its tensors side by side, in a piece of memory or in a range of a file.
+A block lies on a host as one region: its tensors side by side, in a piece of memory or in a range of a file. A piece of an undivided block
+(:meth:`sagann.plan.intervals.PartIntervals.home`) is some rows of each tensor of that block's region.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from torch import Tensor
 from sagann.graph.rows import flat_bytes, pick_rows
 from sagann.kernels.memory import Pool, empty
 from sagann.kernels.packed import Layout, Region
+from sagann.plan.intervals import PartIntervals
 from sagann.plan.steps import Block
 from sagann.runtime.blocks.spill import SpillError, failing, unnamed_file
 from sagann.runtime.device.streams import PinnedPool
@@ -61,6 +63,9 @@ class RamHost:
     lies_in_memory = True
     "Whether ``get`` gives the memory in which a block lies, which callers must not modify, and not memory of its own."
 
+    part: PartIntervals | None = None
+    "The intervals of which undivided rows have pieces; None where blocks are no pieces."
+
     def __init__(self, pinned: PinnedPool | None = None) -> None:
         self._pinned = pinned
         self._regions: dict[Block, Region] = {}
@@ -75,6 +80,7 @@ class RamHost:
 
     def room(self, block: Block, layout: Layout) -> dict[str, Tensor]:
         """Where the tensors of a block will lie, for others to write."""
+        block, layout, rows = _laid_out(self.part, block, layout)
         known = self._regions.get(block)
         # Nobody reads the old content: a block is stored again only after it was read.
         if known is None or known.layout.num_bytes != layout.num_bytes:
@@ -82,14 +88,20 @@ class RamHost:
                 self._pinned.reclaim([known.memory])
             known = Region(layout, self._take(layout))
         self._regions[block] = region = Region(layout, known.memory)
-        return region.views()
+        return region.views() if rows is None else {name: view[rows] for name, view in region.views().items()}
 
     def _take(self, layout: Layout) -> Tensor:
         return layout.allocate(HOST_POOL) if self._pinned is None else self._pinned.take(layout.num_bytes)
 
     def get(self, block: Block) -> Region:
-        """The tensors of a block that were put last."""
+        """The tensors of a block that were put last, where it is no piece."""
         return self._regions[block]
+
+    def regions(self, block: Block) -> list[Region]:
+        """The tensors of a block that were put last."""
+        block, rows = _home(self.part, block)
+        region = self.get(block)
+        return [region] if rows is None else [Region.of(view[rows], name) for name, view in region.views().items()]
 
     def view(self, block: Block) -> dict[str, Tensor]:
         """The tensors of a block where they lie, once they do. Callers must not modify them."""
@@ -125,6 +137,7 @@ class DiskHost:
     A block that is put again replaces itself. A disk that is full or fails is a SpillError.
     """
 
+    part: PartIntervals | None = None
     lies_in_memory = False
 
     def __init__(self, folder: Path) -> None:
@@ -140,11 +153,12 @@ class DiskHost:
         self._lock = Lock()
 
     def put(self, block: Block, tensors: Mapping[str, Tensor]) -> None:
-        layout = Layout(tensors)
+        block, layout, rows = _laid_out(self.part, block, Layout(tensors))
         with self._used("written") as file:
             offset = self._place_for(block, layout, file)
             for name, tensor in tensors.items():
-                write_bytes(file, flat_bytes(tensor).data, offset + layout.offset(name))
+                begin = 0 if rows is None else rows.start * tensor[:1].nbytes
+                write_bytes(file, flat_bytes(tensor).data, offset + layout.offset(name) + begin)
 
     def room(self, block: Block, layout: Layout) -> dict[str, Tensor]:
         """Where the tensors of a block will lie, for others to write. Its room on the disk is reserved now."""
@@ -176,17 +190,30 @@ class DiskHost:
             return offset
 
     def get(self, block: Block) -> Region:
-        offset, layout = self._places[block]
-        memory = layout.allocate()
+        (region,) = self.regions(block)
+        return region
+
+    def regions(self, block: Block) -> list[Region]:
+        regions = []
         with self._used("read") as file:
-            read_bytes(file, memory.numpy().data, offset)
-        return Region(layout, memory)
+            for offset, num_bytes, layout in self._ranges(block):
+                memory = layout.allocate()
+                read_bytes(file, memory.numpy().data[:num_bytes], offset)
+                regions.append(Region(layout, memory))
+        return regions
+
+    def _ranges(self, block: Block) -> list[tuple[int, int, Layout]]:
+        """The regions in which a block's tensors lie: first byte, number of bytes and layout of each."""
+        home, rows = _home(self.part, block)
+        offset, layout = self._places[home]
+        if rows is None:
+            return [(offset, layout.num_bytes, layout)]
+        return [(offset + begin, num_bytes, each) for begin, num_bytes, each in layout.of_each(rows)]
 
     def is_at_hand(self, block: Block) -> bool:
         """Whether the system's page cache has a block. Errors are left to the reader."""
-        offset, layout = self._places[block]
         with suppress(SpillError), self._used("read") as file:
-            return is_cached(file, offset, layout.num_bytes)
+            return all(is_cached(file, offset, num_bytes) for offset, num_bytes, _ in self._ranges(block))
         return False
 
     def pick(self, block: Block, rows: Tensor) -> Region:
@@ -220,6 +247,20 @@ class DiskHost:
             yield file
 
 
+def _home(part: PartIntervals | None, block: Block) -> tuple[Block, slice | None]:
+    """The block in whose region a block lies, and the rows of a piece; None for all rows."""
+    home = block if part is None else part.home(block)
+    if part is None or home == block:
+        return block, None
+    return home, slice(part.bounds[block.interval], part.bounds[block.interval + 1])
+
+
+def _laid_out(part: PartIntervals | None, block: Block, layout: Layout) -> tuple[Block, Layout, slice | None]:
+    """The same, with the layout of the region in which a block of a layout lies."""
+    home, rows = _home(part, block)
+    return home, layout if part is None or rows is None else layout.of_rows(part.num_vertices), rows
+
+
 Host = RamHost | DiskHost
 "A place for blocks that are not in the memory that computes."
 
@@ -234,7 +275,9 @@ def picked(tensors: Mapping[str, Tensor], rows: Tensor) -> dict[str, Tensor]:
 
 def copied(region: Region, copy_into: Callable[[Tensor, Tensor], Tensor]) -> Region:
     """A copy of a region of a host, in pooled memory."""
-    return Region(region.layout, copy_into(region.layout.allocate(), region.bytes))
+    memory = region.layout.allocate()
+    copy_into(memory[: len(region.bytes)], region.bytes)
+    return Region(region.layout, memory)
 
 
 def copy_alone_into(into: Tensor, tensor: Tensor) -> Tensor:

@@ -65,8 +65,8 @@ class Sources:
             return self._given(store, rows)
         if store is None:
             host = self._host_of(block)
-            region = host.get(block)
-            return Parts([self._copied(region) if own and host.lies_in_memory else region])
+            regions = host.regions(block)
+            return Parts(list(map(self._copied, regions)) if own and host.lies_in_memory else regions)
         vertices = self.plan.vertices(block.interval)
         if isinstance(store, SparseRows) and not own:
             return Parts.of(FeatureRows.of_interval(store.tensor, vertices))

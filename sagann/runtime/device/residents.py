@@ -23,7 +23,7 @@ from weakref import finalize
 from torch import Tensor
 
 from sagann.kernels.packed import Layout, side_by_side
-from sagann.plan.steps import Beside, Block, Plan
+from sagann.plan.steps import ALL, Beside, Block, Plan
 from sagann.plan.timeline import Lane, Span
 from sagann.runtime.blocks.host import copy_alone_into
 from sagann.runtime.blocks.residents import BytesOf, Copy, Residents, Threads, nothing
@@ -103,7 +103,9 @@ class DeviceResidents(Residents):
         self._finish.atexit = False
 
     def load(self, block: Block, after: Sequence[Copy]) -> Copy:
-        # The lane that computes has waited for the stores of what was dropped.
+        # The lane that computes has waited for the stores of what was dropped. Pieces of the block may be in use.
+        for store in after if block.interval == ALL else ():
+            store.result()
         num_bytes = self._bytes_of(block)
         memory = self._arriving[block] = self._streams.empty(num_bytes + SPARE_BYTES)
         load = partial(self._reader.load, block, num_bytes, memory, self._streams.mark("compute"))
@@ -113,8 +115,14 @@ class DeviceResidents(Residents):
             # To queue a copy takes less than to hand it to the thread, with which this one would share Python's lock.
             landing = load(nothing)
             return Copy(partial(landed, lambda: landing))
-        job = self._threads.loader.submit(load, self._stored.get(block.whole, nothing))
+        job = self._threads.loader.submit(load, partial(_await_all, self._stored_of(block)))
         return Copy(partial(landed, job.result))
+
+    def _stored_of(self, block: Block) -> list[Callable[[], None]]:
+        """What waits until that from which a block is loaded lies on its host."""
+        if block.interval != ALL:
+            return [self._stored.get(block.whole, nothing)]
+        return [wait for each, wait in self._stored.items() if each._replace(interval=ALL) == block]
 
     def store(self, block: Block, tensors: Mapping[str, Tensor]) -> Copy:
         streams, layout = self._streams, Layout(tensors)
@@ -146,6 +154,11 @@ class DeviceResidents(Residents):
         super().close()
         if self.timeline is not None:
             self.timeline.settle()
+
+
+def _await_all(waits: Sequence[Callable[[], None]]) -> None:
+    for wait in waits:
+        wait()
 
 
 class _Landing(NamedTuple):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from statistics import median
 
 import torch
@@ -157,7 +157,7 @@ def _streamed(
     device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
     backend = backend_of(device)
     # With the passes of the plan, whose chunks may be cut at one end alone.
-    intervals = replace(PartIntervals.of_graph(bounds), undivided=planned.schedule.part.undivided)
+    intervals = PartIntervals.of_graph(bounds).shaped_as(planned.schedule.part)
     budget_bytes = planned.plan.budget_bytes
     streamed = StreamedModel(model, hops, bounds, budget_bytes=budget_bytes, backend=backend, part=intervals)
     try:

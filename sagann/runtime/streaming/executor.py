@@ -67,6 +67,7 @@ class Executor:
     ) -> None:
         self.program, schedule, self.plan = planned
         self.part, self.exchange = schedule.part, exchange
+        host.part = schedule.part
         self._first_seed = self.part.rank * _SEEDS_OF_WORKER
         self.gradients = schedule.gradients
         self.chunks = chunks

@@ -6,6 +6,7 @@ import errno
 import os
 import threading
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,8 @@ from torch import Tensor, zeros
 
 from sagann.kernels.memory import SMALLEST_BYTES, Pool
 from sagann.kernels.packed import Layout
-from sagann.plan.steps import FILES, UNLIMITED, Block, Plan
+from sagann.plan.intervals import PartIntervals
+from sagann.plan.steps import ALL, FILES, UNLIMITED, Block, Plan
 from sagann.runtime.backend import Backend
 from sagann.runtime.blocks.host import DiskHost, Host, Parts, RamHost
 from sagann.runtime.blocks.residents import Residents
@@ -235,6 +237,29 @@ def test_others_write_and_read_blocks_where_they_lie(
             assert torch.equal(host.view(AT)[""], wide)
         host.put(AT, {"": wide + wide})
         assert torch.equal(host.view(AT)[""], wide + wide)
+        host.close()
+
+
+def test_pieces_lie_side_by_side_in_their_undivided_block(tmp_path: Path) -> None:
+    part = PartIntervals.of_graph((0, 7, 7, 50))
+    pieces = frozenset([("value", "x")])
+    part = replace(part, undivided=pieces, in_pieces=pieces)
+    wide = {"one": torch.randn(50, 3, 5), "other": torch.randn(50).bfloat16()}
+    hosts: list[Host] = [RamHost(), DiskHost(tmp_path), RamHost(PinnedPool(LateStreams(), most_bytes=1 << 20))]
+    for host in hosts:
+        host.part = part
+        for interval in (2, 0, 1):
+            rows = slice(part.bounds[interval], part.bounds[interval + 1])
+            pieces = {name: tensor[rows] for name, tensor in wide.items()}
+            host.put(AT._replace(interval=interval), pieces)
+            views = [region.views() for region in host.regions(AT._replace(interval=interval))]
+            found = {name: view for each in views for name, view in each.items()}
+            assert all(torch.equal(found[name], piece) for name, piece in pieces.items())
+            assert host.is_at_hand(AT._replace(interval=interval))
+            # A block of another name lies by itself.
+            host.put(AT._replace(name="y", interval=interval), {"": wide["one"]})
+        (region,) = host.regions(AT._replace(interval=ALL))
+        assert all(torch.equal(view, wide[name]) for name, view in region.views().items())
         host.close()
 
 

@@ -85,17 +85,19 @@ def streamed_late(
 
 
 @pytest.mark.parametrize(
-    ("name", "on_disk", "wanted_x"),
+    ("name", "on_disk", "wanted_x", "in_pieces"),
     [
-        ("gcn", True, False),
-        ("sage", False, False),
-        ("gat", True, True),
-        ("ggnn", False, False),
-        ("rgcn", False, True),
+        ("gcn", True, False, False),
+        ("sage", False, False, False),
+        ("gat", True, True, False),
+        ("ggnn", False, False, False),
+        ("rgcn", False, True, False),
+        ("gated-gcn", False, True, True),
+        ("gat", True, True, True),
     ],
 )
 def test_the_numbers_are_those_of_a_dense_run(
-    name: str, on_disk: bool, wanted_x: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, on_disk: bool, wanted_x: bool, in_pieces: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Pieces of pageable memory are smaller than blocks.
     monkeypatch.setattr("sagann.runtime.device.residents.PIECE_BYTES", 1000)
@@ -108,12 +110,14 @@ def test_the_numbers_are_those_of_a_dense_run(
     upstream = torch.randn(expected.shape, dtype=x.dtype, generator=torch.Generator().manual_seed(1))
     leaves = [x, *model.parameters()] if wanted_x else list(model.parameters())
     wanted = torch.autograd.grad(expected, leaves, upstream, materialize_grads=True)
+    like = tight(model, hops, x, bounds=equal_vertices(len(x), 4), is_square=not in_pieces, in_pieces=in_pieces)
     streamed, streams = streamed_late(
         model,
         hops,
         x,
         monkeypatch,
-        budget_bytes=tight(model, hops, x, bounds=equal_vertices(len(x), 4)).budget_bytes,
+        budget_bytes=like.budget_bytes,
+        part=like._part,
         spill=tmp_path if on_disk else None,
     )
     for _ in range(2):

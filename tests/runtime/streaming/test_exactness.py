@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -15,12 +16,13 @@ from sagann.plan import equal_vertices
 from sagann.plan.fit import cutter
 from sagann.plan.gradients import Gradients, undivided_of
 from sagann.plan.intervals import PartIntervals
+from sagann.plan.spec import verify
 from sagann.plan.sweeps import Traversal
 from sagann.runtime.streaming.capturing import captured
 from sagann.runtime.streaming.streamed import StreamedModel
 from sagann.saga import Edge, SagaLayer
 from tests.graphs import labelled_graph
-from tests.runtime.streams import WIDE, in_double, partial_loss, tight
+from tests.runtime.streams import WIDE, in_double, partial_loss, tight, zoo_model
 from tests.tolerances import assert_close, largest
 from tests.zoo import DISTINCT
 
@@ -67,6 +69,21 @@ def test_every_order_and_cut_of_every_model_has_the_numbers_of_one_interval(name
                 assert float((mine - expected).abs().max()) <= limit * scale, (bounds, traversal)
     # Of so small a graph some plans have nothing that must go.
     assert name == "appnp" or sum(stored) > len(stored) // 2
+
+
+@pytest.mark.parametrize("name", DISTINCT)
+def test_pieces_have_the_bits_of_rows_that_lie_undivided(name: str, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model, hops, x = zoo_model(name)
+    x.requires_grad_()
+    found = []
+    for in_pieces, spill in ((False, None), (True, None), (True, tmp_path)):
+        streamed = tight(model, hops, x, bounds=(0, 20, 31, 53), is_square=False, in_pieces=in_pieces, spill=spill)
+        verify(streamed.plan(x, folded=True).plan)
+        loss, gradients = epoch(streamed, x)
+        found.append([streamed(x).detach(), loss, *gradients])
+        streamed.close()
+    assert all(all(map(torch.equal, others, found[0])) for others in found[1:])
 
 
 class _BothEnds(SagaLayer):
