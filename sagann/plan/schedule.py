@@ -306,6 +306,7 @@ class Schedule:
             known = [name for name in given if name in reached]
             reads = (
                 *saved,
+                *self._blocks.values(self.sizes.saved_results(number) if saved else (), interval),
                 *self._blocks.values(stage.inputs, interval),
                 *self._blocks.grads([*arrived, *known], interval),
             )

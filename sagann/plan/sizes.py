@@ -41,7 +41,9 @@ class StageSize:
     computed: int
     "Bytes per row of all values that the stage computes."
     kept: tuple[int, ...]
-    "Bytes per row of each of these values that the gradient reads."
+    "Bytes per row of each of these values that the gradient reads, without results."
+    results: Mapping[str, int]
+    "Bytes per row of each result that the gradient reads, by name."
     largest: int
     "Bytes per row of the largest value."
     flops: int
@@ -58,9 +60,11 @@ class StageSize:
         each = [bytes_per_row(node) for node in computed]
         maps = [node.args[1] for node in computed if node.target is linear]
         weights = [weight.meta["val"] for weight in maps if isinstance(weight, fx.Node)]
+        kept, results = _kept(stage, gradients)
         return cls(
             computed=sum(each),
-            kept=tuple(_kept(stage, gradients)),
+            kept=tuple(kept),
+            results=results,
             largest=max(each, default=0),
             flops=sum(2 * weight.numel() for weight in weights),
             peak=_peak_bytes(stage, computed),
@@ -68,8 +72,8 @@ class StageSize:
         )
 
 
-def _kept(stage: Stage, gradients: Gradients) -> list[int]:
-    """Most bytes per row of each tensor that a stage computes and its gradient reads."""
+def _kept(stage: Stage, gradients: Gradients) -> tuple[list[int], dict[str, int]]:
+    """Most bytes per row of each tensor that a stage computes and its gradient reads: of those that are no results, and of results by name."""
     wanted = gradients.nodes(stage)
     alias: dict[fx.Node, fx.Node] = {}
     found: dict[fx.Node, int] = {}
@@ -95,7 +99,14 @@ def _kept(stage: Stage, gradients: Gradients) -> list[int]:
             assert isinstance(each, fx.Node)
             root = alias.get(each, each)
             found.setdefault(root, bytes_per_row(root))
-    return [*filter(None, found.values())]
+    results: dict[str, int] = {}
+    (outputs,) = (node.args[0] for node in stage.module.graph.nodes if node.op == "output")
+    for name, node in zip(stage.outputs, outputs, strict=True):
+        root = alias.get(node, node)
+        # A part of a tensor, or one in another order, is a result apart.
+        if found.get(root) == bytes_per_row(node) and node.meta["val"].is_contiguous():
+            results[name] = found.pop(root)
+    return [*filter(None, found.values())], results
 
 
 def bytes_per_row(node: fx.Node) -> int:
@@ -197,7 +208,9 @@ class BlockSizes:
         if block.kind in ("value", "grad"):
             return allocated_bytes(rows * self.row_bytes(block.name))
         if block.kind == "stage_saved":
-            return packed_bytes(rows * size for size in self._stages[block.stage].kept)
+            stage, apart = self._stages[block.stage], self.saved_results(block.stage)
+            beside = [size for name, size in stage.results.items() if name not in apart]
+            return packed_bytes(rows * size for size in (*stage.kept, *beside))
         if block.kind in ("sent", "returned"):
             return allocated_bytes(self.part.sent[block.interval, block.peer] * self.row_bytes(block.name))
         if block.kind == "edges":
@@ -252,10 +265,16 @@ class BlockSizes:
         is_small = self.rows[interval] * stage.largest < SMALLEST_BYTES
         return allocated_bytes(self.rows[interval] * row) + (0 if is_small else stage.weight)
 
+    def saved_results(self, number: int) -> tuple[str, ...]:
+        """Names of the results that a stage's gradient reads where they lie, so that they are not saved besides. Undivided rows would stay for
+        that."""
+        names = self._stages[number].results
+        return tuple(name for name in names if self.part.holding("value", name, 0) != ALL)
+
     def is_worth_keeping(self, number: int) -> bool:
         """Whether copying what a stage's gradient reads out and in takes less time than running the stage again."""
         stage = self._stages[number]
-        return 2 * sum(stage.kept) * _FLOPS_PER_BYTE < stage.flops
+        return 2 * sum((*stage.kept, *stage.results.values())) * _FLOPS_PER_BYTE < stage.flops
 
     def gather_bytes(self, gather: Gather, src: int, dst: int, backward_pass: int = 0) -> int:
         """Temporary bytes of a pass over a chunk: of the forward, or of a backward pass, counted from 1.

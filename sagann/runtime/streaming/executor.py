@@ -69,7 +69,7 @@ class Executor:
         self.part, self.exchange = schedule.part, exchange
         host.part = schedule.part
         self._first_seed = self.part.rank * _SEEDS_OF_WORKER
-        self.gradients = schedule.gradients
+        self.gradients, self._sizes = schedule.gradients, schedule.sizes
         self.chunks = chunks
         self.epoch = epoch
         self.device = backend.device
@@ -172,6 +172,7 @@ class Executor:
         saved = [block for block in step.writes if block.kind == "stage_saved"]
         if saved:
             tape, results = self._taped(step)
+            tape.leave_out({name: results[name] for name in self._sizes.saved_results(step.number)})
             self.resident[saved[0]] = tape.made
             tape.forget()
             self._tapes[saved[0]] = tape
@@ -235,7 +236,7 @@ class Executor:
         upstream = {}
         if loss.requires_grad:
             (upstream[name],) = torch.autograd.grad(loss, [rows])
-        self._give_back(step, tape, tape.made, upstream)
+        self._give_back(step, tape, tape.made, upstream, {})
 
     def _transform_grad(self, step: Step) -> None:
         saved = [block for block in step.reads if block.kind == "stage_saved"]
@@ -248,7 +249,8 @@ class Executor:
             for block in step.reads
             if block.kind == "grad" and block.name in outputs
         }
-        self._give_back(step, tape, self.resident[saved[0]] if saved else tape.made, upstream)
+        left_out = {name: self._value(name, step.interval) for name in tape.left_out}
+        self._give_back(step, tape, self.resident[saved[0]] if saved else tape.made, upstream, left_out)
 
     def _require_gradient(self, tape: Tape) -> None:
         if self.epoch.trains and not tape.leads_from(self.program.output):
@@ -259,10 +261,15 @@ class Executor:
             )
 
     def _give_back(
-        self, step: Step, tape: Tape, made: Mapping[str, Tensor], upstream: Mapping[str, Tensor]
+        self,
+        step: Step,
+        tape: Tape,
+        made: Mapping[str, Tensor],
+        upstream: Mapping[str, Tensor],
+        left_out: Mapping[str, Tensor],
     ) -> None:
         given = self._of_vertices(self._inputs(step))
-        for name, grad in tape.gradients(given, made, upstream).items():
+        for name, grad in tape.gradients({**given, **left_out}, made, upstream).items():
             if name in self.epoch.shared:
                 self.epoch.add_shared(name, grad)
             else:

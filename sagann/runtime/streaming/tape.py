@@ -56,6 +56,8 @@ class Tape:
         self._record = _Record(inputs, shared)
         self._from: dict[str, GradientEdge] = {}
         self._to: dict[str, GradientEdge] = {}
+        # By name of a tensor that was made, the name of the result in whose memory it lies.
+        self._results: dict[str, str] = {}
         self._anchor = torch.zeros((), requires_grad=True)
 
     @contextmanager
@@ -79,6 +81,19 @@ class Tape:
         self._to = {name: get_gradient_edge(value) for name, value in inputs.items() if value.requires_grad}
         self._from = {name: get_gradient_edge(value) for name, value in results.items() if value.requires_grad}
 
+    @property
+    def left_out(self) -> Sequence[str]:
+        """Names of the results that must be given with the inputs."""
+        return list(self._results.values())
+
+    def leave_out(self, results: Mapping[str, Tensor]) -> None:
+        """Leave results out of what the stage made; they are given with the inputs when the gradient is computed."""
+        for name, result in results.items():
+            made = self._record.name_of(result)
+            if made is not None and result.is_contiguous() and self.made[made].nbytes == result.nbytes:
+                self._results[made] = name
+                del self.made[made]
+
     def forget(self) -> None:
         """Forget the tensors that the stage made."""
         self._record.forget()
@@ -91,7 +106,8 @@ class Tape:
         self, inputs: Mapping[str, Tensor], made: Mapping[str, Tensor], upstream: Mapping[str, Tensor]
     ) -> dict[str, Tensor | None]:
         """The gradients of the stage's inputs, by name, from those of its results; only once."""
-        self._record.given, self._record.made = inputs, dict(made)
+        given = {made: inputs[name] for made, name in self._results.items()}
+        self._record.given, self._record.made = inputs, {**made, **given}
         known = {name: grad for name, grad in upstream.items() if name in self._from}
         found: Sequence[Tensor | None] = [None] * len(self._to)
         if known and self._to:
@@ -122,6 +138,10 @@ class _Record:
         """Forget the tensors that the stage made."""
         self.made = {}
         self._names.clear()
+
+    def name_of(self, tensor: Tensor) -> str | None:
+        """The name of the tensor in whose memory another one lies; None for memory that the stage did not make."""
+        return self._names.get(_address(tensor))
 
     def pack(self, tensor: Tensor) -> Tensor | _Handle:
         """The object that autograd saves instead of a tensor."""

@@ -17,6 +17,7 @@ from sagann.plan.fit import cutter
 from sagann.plan.gradients import Gradients, undivided_of
 from sagann.plan.intervals import PartIntervals
 from sagann.plan.spec import verify
+from sagann.plan.steps import Block, Step
 from sagann.plan.sweeps import Traversal
 from sagann.runtime.streaming.capturing import captured
 from sagann.runtime.streaming.streamed import StreamedModel
@@ -84,6 +85,25 @@ def test_pieces_have_the_bits_of_rows_that_lie_undivided(name: str, tmp_path: Pa
         found.append([streamed(x).detach(), loss, *gradients])
         streamed.close()
     assert all(all(map(torch.equal, others, found[0])) for others in found[1:])
+
+
+def test_results_that_a_gradient_reads_are_not_saved_besides() -> None:
+    torch.manual_seed(0)
+    model, hops, x = zoo_model("gat")
+    parameters = list(model.parameters())
+    expected = torch.autograd.grad(partial_loss(model(hops, x), slice(0, len(x))), parameters)
+    streamed = StreamedModel(model, hops, (0, 20, 53), budget_bytes=1 << 20)
+    planned = streamed.plan(x, folded=True)
+    sizes, steps = planned.schedule.sizes, [each for each in planned.plan.operations if isinstance(each, Step)]
+    # The edges read rows of the first map. Its gradient, and that of the scores, read nothing else that the stage makes.
+    (rows,) = sizes.saved_results(0)
+    (saved,) = {block for step in steps for block in step.writes if block.stage == 0 and block.interval == 1}
+    assert sizes.of(saved) == 0
+    readers = [step for step in steps if saved in step.reads]
+    assert readers
+    assert all(Block("value", rows, 1) in step.reads for step in readers)
+    for ours, other in zip(torch.autograd.grad(streamed.loss(x, partial_loss), parameters), expected, strict=True):
+        assert_close(ours, other, scale=largest(*expected))
 
 
 class _BothEnds(SagaLayer):
