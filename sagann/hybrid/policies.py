@@ -64,7 +64,7 @@ def static(assignment: Assignment, rates: Rates, uses_host: bool) -> Decision:
 
 
 def hyscale(assignment: Assignment, rates: Rates, uses_host: bool) -> Decision:
-    """Algorithm 1 of the paper, which is about a processor that trains. Accelerators do not sample, so it has no T_SA."""
+    """Algorithm 1 of the paper, which is about a processor that trains. Sampling is one stage, on whatever device, so it has no T_SA."""
     if not uses_host:
         return assignment, "Algorithm 1 moves nothing where the processor does not train."
     times = rates.times(assignment)

@@ -79,9 +79,10 @@ def routes_text(found: Sequence[Routed], machine: Machine, devices: Sequence[str
         if isinstance(move, Move) and move.kind != "drop":
             by_link[move.link] += move.num_bytes
     slower = ", ".join(f"{each.route.name} {each.seconds:.3g} s" for each in others)
+    where = f"{len(devices)} device{'s' * (len(devices) > 1)} of {machine.name}"
     copied = "\n".join(f"  {link}: {format_bytes(size)}" for link, size in sorted(by_link.items()))
     return (
-        f"Expected: {best.seconds:.3g} s an epoch on {len(devices)} devices of {machine.name}, simulated from the machine's rates alone.\n"
+        f"Expected: {best.seconds:.3g} s an epoch on {where}, simulated from the machine's rates alone.\n"
         f"Route: {best.route.name}{f'; slower: {slower}' if slower else ''}.\n"
         f"Copied over each link:\n{copied}"
     )
