@@ -40,7 +40,7 @@ class Before(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Route:
-    """The way on which blocks reach several devices."""
+    """The way by which blocks reach several devices."""
 
     name: str
     "Name of the route."
@@ -138,24 +138,24 @@ def place_dealt(
     ``budget_bytes`` is of each device.
     """
     initial = frozenset(initial)
-    own: defaultdict[str, list[tuple[int, Step]]] = defaultdict(list)
+    own: defaultdict[str, list[int]] = defaultdict(list)
     names = list(dict.fromkeys(step.resource for step in steps))
     for number, step in enumerate(steps):
         # The caller brings blocks at a return, which no device loads before.
         for name in names if step.kind == "return" else [step.resource]:
-            own[name].append((number, step))
+            own[name].append(number)
     exported = _exported(steps)
     outside = set(initial)
     operations: list[Step | Move] = []
     devices = {
         name: _Device(
-            [step for _, step in own[name]],
+            [steps[number] for number in own[name]],
             bytes_of,
             initial,
             bounds,
             budget_bytes,
             lookahead,
-            numbers=[number for number, _ in own[name]],
+            numbers=own[name],
             exported=exported,
             outside=outside,
             operations=operations,
