@@ -167,8 +167,9 @@ def place_dealt(
             devices[name].before = devices[other], link
     for step in steps:
         if step.kind == "return":
-            for name in names:
-                devices[name].pass_by(step, emits=name == step.resource)
+            operations.append(step)
+            for each in devices.values():
+                each.pass_by()
         else:
             devices[step.resource].next()
     return Plan(
@@ -223,11 +224,9 @@ class _Device(Placement):
         self.advance(self._at)
         self._at += 1
 
-    def pass_by(self, step: Step, *, emits: bool) -> None:
-        """Come to a step that no device computes."""
+    def pass_by(self) -> None:
+        """Pass a step that no device computes."""
         self._at += 1
-        if emits:
-            self.operations.append(step)
 
     def next_use(self, block: Block) -> int | None:
         """Number among all steps of the next step that uses a block."""
