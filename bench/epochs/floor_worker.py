@@ -12,10 +12,9 @@ everything pointwise is one pass. It is an estimate, not a proof; its assumption
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple
 
 import torch
 
@@ -27,34 +26,78 @@ from sagann.graph import Topology
 FLOAT_BYTES = 4
 
 
-@dataclass(kw_only=True, slots=True)
 class Work:
-    products: list[tuple[int, int, int]] = field(default_factory=list)
-    "Dense products (m, k, n): [m, k] @ [k, n]."
-    gathers: list[int] = field(default_factory=list)
-    "Passes over the edges, each by its floats per edge: rows read at random and summed."
-    by_rows: list[int] = field(default_factory=list)
-    "Passes over the non-zeros of sparse features, vertex by vertex, each by its floats per non-zero."
-    by_columns: list[int] = field(default_factory=list)
-    "The same, feature by feature: the gradient of a weight."
-    moved_bytes: int = 0
-    "Bytes read and written in order, at vertices and edges."
-    trains: bool = True
-    "Whether what is added has a backward; an evaluation has none."
+    """The work of one epoch of a model by sagann's name."""
 
-    def linear(self, rows: int, in_dim: int, out_dim: int, *, input_grad: bool = True) -> None:
+    def __init__(self, specification: dict, stored: Stored) -> None:
+        self.n, self.features = stored.features.shape
+        self.num_edges, self.classes = len(stored.src), stored.num_classes
+        self.hidden, self.heads, self.layers = (specification[name] for name in ("hidden", "heads", "layers"))
+        self.nonzeros = int(stored.features.count_nonzero()) if specification["sparse"] else None
+        "Non-zeros of sparse features; None for dense ones."
+        self.drops, self.trains = specification["dropout"] > 0, True
+        "Whether what is added has a backward; an evaluation has none."
+        self.products: list[tuple[int, int, int]] = []
+        "Dense products (m, k, n): [m, k] @ [k, n]."
+        self.gathers: list[int] = []
+        "Passes over the edges, each by its floats per edge: rows read at random and summed."
+        self.by_rows: list[int] = []
+        "Passes over the non-zeros of sparse features, vertex by vertex, each by its floats per non-zero."
+        self.by_columns: list[int] = []
+        "The same, feature by feature: the gradient of a weight."
+        self.moved_bytes = 0
+        "Bytes read and written in order, at vertices and edges."
+        self._walk(specification["model"])
+        # Cross-entropy reads and writes its rows once forward and once backward; the logits' gradient is written whole.
+        rows = 2 * len(stored.train) * self.classes
+        self.move(rows, rows + self.n * self.classes)
+        if specification["defaults"]:
+            # An epoch ends with a forward pass that is measured on the training and validation vertices.
+            self.trains = False
+            self._walk(specification["model"])
+            self.move(self.n * self.classes, 0)
+
+    def _walk(self, model: str) -> None:
+        """One pass through the model, with its backward where the work trains."""
+        if model == "ggnn":
+            self.map(self.features, self.hidden, learns=False)
+            self.activation()
+            for _ in range(self.layers):
+                self.drop(self.hidden, learns=True)
+                self.ggnn_step()
+            self.drop(self.hidden, learns=True)
+            self.linear(self.hidden, self.classes)
+            return
+        dims = [self.features, *[self.hidden] * (self.layers - 1), self.classes]
+        for hop, (in_dim, out_dim) in enumerate(pairwise(dims)):
+            learns, is_last = hop > 0, hop == self.layers - 1
+            self.drop(in_dim, learns=learns)
+            if model == "gat":
+                self.gat(in_dim, out_dim, learns, 1 if is_last else self.heads)
+            else:
+                LAYERS[model](self, in_dim, out_dim, learns)
+            if not is_last:
+                self.activation()
+
+    def linear(self, in_dim: int, out_dim: int, *, input_grad: bool = True) -> None:
         """Add a linear map: forward, gradient of the weights, and of the input where it is needed."""
-        self.products.append((rows, in_dim, out_dim))
+        self.products.append((self.n, in_dim, out_dim))
         if self.trains:
-            self.products.append((in_dim, rows, out_dim))
+            self.products.append((in_dim, self.n, out_dim))
             if input_grad:
-                self.products.append((rows, out_dim, in_dim))
+                self.products.append((self.n, out_dim, in_dim))
 
     def sparse_linear(self, out_dim: int) -> None:
         """Add a linear map of sparse features, which need no gradient."""
         self.by_rows.append(out_dim)
-        if self.trains:
-            self.by_columns.append(out_dim)
+        self.by_columns += [out_dim] if self.trains else []
+
+    def map(self, in_dim: int, out_dim: int, learns: bool) -> None:
+        """Add a linear map of a layer's input, which is the features where it does not learn."""
+        if learns or self.nonzeros is None:
+            self.linear(in_dim, out_dim, input_grad=learns)
+        else:
+            self.sparse_linear(out_dim)
 
     def gather(self, forward: list[int], backward: list[int]) -> None:
         """Add passes over the edges, by their floats per edge."""
@@ -64,161 +107,89 @@ class Work:
         """Add numbers read or written in order."""
         self.moved_bytes += FLOAT_BYTES * (forward + (backward if self.trains else 0))
 
+    def drop(self, width: int, *, learns: bool) -> None:
+        """Dropout reads and writes its input once forward and once backward; of sparse features, their non-zeros."""
+        if self.drops and self.trains:
+            count = self.n * width if learns or self.nonzeros is None else self.nonzeros
+            self.move(2 * count, 2 * count)
 
-class Size(NamedTuple):
-    """The size of a graph and its model, and what an epoch consists of."""
+    def activation(self) -> None:
+        """Forward reads and writes a row; backward reads two and writes one."""
+        self.move(2 * self.n * self.hidden, 3 * self.n * self.hidden)
 
-    vertices: int
-    edges: int
-    "With self-loops where the model has them."
-    features: int
-    classes: int
-    train: int
-    hidden: int
-    heads: int
-    layers: int
-    nonzeros: int | None = None
-    "Non-zeros of sparse features; None for dense ones."
-    dropout: bool = False
-    evaluates: bool = False
-    "Whether an epoch ends with a forward pass that is measured on the training and validation vertices."
+    def sum(self, in_dim: int, out_dim: int, learns: bool) -> None:
+        """A sum of neighbours beside a linear map, over the narrower side, forward and backward.
 
+        The sum of features that are the same in every epoch is kept, where they are dense.
+        """
+        is_constant = not learns and self.nonzeros is None and not (self.drops and self.trains)
+        if not is_constant:
+            width = min(in_dim, out_dim)
+            self.gather([width], [width])
 
-def work_of(model: str, size: Size) -> Work:
-    """The work of one epoch of a model by sagann's name."""
-    work = Work()
-    _walk(work, model, size)
-    # Cross-entropy reads and writes its rows once forward and once backward; the logits' gradient is written whole.
-    work.move(2 * size.train * size.classes, 2 * size.train * size.classes + size.vertices * size.classes)
-    if size.evaluates:
-        work.trains = False
-        _walk(work, model, size)
-        work.move(size.vertices * size.classes, 0)
-    return work
+    def gcn(self, in_dim: int, out_dim: int, learns: bool) -> None:
+        self.map(in_dim, out_dim, learns)
+        self.sum(in_dim, out_dim, learns)
 
+    def two_maps(self, in_dim: int, out_dim: int, learns: bool) -> None:
+        """CommNet and GraphSAGE: a map of the vertex, a map of what it hears."""
+        self.map(in_dim, out_dim, learns)
+        self.gcn(in_dim, out_dim, learns)
 
-def _walk(work: Work, model: str, size: Size) -> None:
-    """One pass through the model, with its backward where the work trains."""
-    if model == "ggnn":
-        _linear(work, size, size.features, size.hidden, learns=False)
-        _activation(work, size)
-        for _ in range(size.layers):
-            _drop(work, size, size.hidden, learns=True)
-            _ggnn_step(work, size)
-        _drop(work, size, size.hidden, learns=True)
-        work.linear(size.vertices, size.hidden, size.classes)
-        return
-    dims = [size.features, *[size.hidden] * (size.layers - 1), size.classes]
-    for hop in range(size.layers):
-        learns = hop > 0
-        _drop(work, size, dims[hop], learns=learns)
-        if model == "gat":
-            _gat(work, size, dims[hop], dims[hop + 1], learns, 1 if hop == size.layers - 1 else size.heads)
+    def gin(self, in_dim: int, out_dim: int, learns: bool) -> None:
+        is_sparse = not learns and self.nonzeros is not None
+        if is_sparse:
+            self.sparse_linear(out_dim)
         else:
-            _LAYERS[model](work, size, dims[hop], dims[hop + 1], learns)
-        if hop < size.layers - 1:
-            _activation(work, size)
+            # The gradient of eps needs the gradient of the network's input, or a product of the same size.
+            self.linear(in_dim, out_dim)
+        self.sum(in_dim, out_dim, learns)
+        self.move(3 * self.n * (min(in_dim, out_dim) if learns or is_sparse else in_dim), 0)
+        self.move(2 * self.n * out_dim, 3 * self.n * out_dim)
+        self.linear(out_dim, out_dim)
+
+    def max_pool(self, in_dim: int, out_dim: int, learns: bool) -> None:
+        self.map(in_dim, in_dim, learns)
+        self.gather([in_dim], [])
+        # Which edge was the largest is written, and read to bring the gradient back: read, read, written.
+        self.move(2 * self.n * in_dim, 3 * self.n * in_dim)
+        self.linear(in_dim, out_dim)
+
+    def gated(self, in_dim: int, out_dim: int, learns: bool) -> None:
+        self.map(in_dim, in_dim, learns)
+        self.map(in_dim, in_dim, learns)
+        # Forward: gate and value of the source. Backward for the destinations: the same again. Backward for the
+        # sources: gate and gradient of the destination.
+        self.gather(2 * [in_dim], 4 * [in_dim])
+        self.linear(in_dim, out_dim)
+
+    def gat(self, in_dim: int, out_dim: int, learns: bool, heads: int) -> None:
+        self.map(in_dim, out_dim, learns)
+        # Forward: value and score of the source. Backward, over the out-edges: gradient, score, normaliser and product
+        # of gradient and output of the destination.
+        self.gather([out_dim, heads], [out_dim, 3 * heads])
+        # The gradient of the scores goes to the other side of each edge through memory: written, read.
+        self.move(0, 2 * self.num_edges * heads)
+        # Scores read the values, forward and backward.
+        self.move(self.n * out_dim, self.n * out_dim)
+
+    def ggnn_step(self) -> None:
+        hidden = self.hidden
+        self.linear(hidden, hidden)
+        self.gather([hidden], [hidden])
+        self.linear(hidden, 3 * hidden)
+        self.linear(hidden, 3 * hidden)
+        # The cell reads six gates and a state and writes a state; backward reads a gradient more and writes seven.
+        self.move(8 * self.n * hidden, 15 * self.n * hidden)
 
 
-def _drop(work: Work, size: Size, width: int, *, learns: bool) -> None:
-    """Dropout reads and writes its input once forward and once backward; of sparse features, their non-zeros."""
-    if size.dropout and work.trains:
-        count = size.vertices * width if learns or size.nonzeros is None else size.nonzeros
-        work.move(2 * count, 2 * count)
-
-
-def _activation(work: Work, size: Size) -> None:
-    """Forward reads and writes a row; backward reads two and writes one."""
-    work.move(2 * size.vertices * size.hidden, 3 * size.vertices * size.hidden)
-
-
-def _linear(work: Work, size: Size, in_dim: int, out_dim: int, learns: bool) -> None:
-    if learns or size.nonzeros is None:
-        work.linear(size.vertices, in_dim, out_dim, input_grad=learns)
-    else:
-        work.sparse_linear(out_dim)
-
-
-def _sum(work: Work, size: Size, in_dim: int, out_dim: int, learns: bool) -> None:
-    """A sum of neighbours beside a linear map, over the narrower side, forward and backward.
-
-    The sum of features that are the same in every epoch is kept, where they are dense.
-    """
-    is_constant = not learns and size.nonzeros is None and not (size.dropout and work.trains)
-    if not is_constant:
-        width = min(in_dim, out_dim)
-        work.gather([width], [width])
-
-
-def _gcn(work: Work, size: Size, in_dim: int, out_dim: int, learns: bool) -> None:
-    _linear(work, size, in_dim, out_dim, learns)
-    _sum(work, size, in_dim, out_dim, learns)
-
-
-def _two_maps(work: Work, size: Size, in_dim: int, out_dim: int, learns: bool) -> None:
-    """CommNet and GraphSAGE: a map of the vertex, a map of what it hears."""
-    _linear(work, size, in_dim, out_dim, learns)
-    _gcn(work, size, in_dim, out_dim, learns)
-
-
-def _gin(work: Work, size: Size, in_dim: int, out_dim: int, learns: bool) -> None:
-    if not learns and size.nonzeros is not None:
-        work.sparse_linear(out_dim)
-    else:
-        # The gradient of eps needs the gradient of the network's input, or a product of the same size.
-        work.linear(size.vertices, in_dim, out_dim)
-    _sum(work, size, in_dim, out_dim, learns)
-    width = min(in_dim, out_dim) if learns or size.nonzeros is not None else in_dim
-    work.move(3 * size.vertices * width, 0)
-    work.move(2 * size.vertices * out_dim, 3 * size.vertices * out_dim)
-    work.linear(size.vertices, out_dim, out_dim)
-
-
-def _max_pool(work: Work, size: Size, in_dim: int, out_dim: int, learns: bool) -> None:
-    _linear(work, size, in_dim, in_dim, learns)
-    work.gather([in_dim], [])
-    # Which edge was the largest is written, and read to bring the gradient back: read, read, written.
-    work.move(2 * size.vertices * in_dim, 3 * size.vertices * in_dim)
-    work.linear(size.vertices, in_dim, out_dim)
-
-
-def _gated(work: Work, size: Size, in_dim: int, out_dim: int, learns: bool) -> None:
-    _linear(work, size, in_dim, in_dim, learns)
-    _linear(work, size, in_dim, in_dim, learns)
-    # Forward: gate and value of the source. Backward for the destinations: the same again. Backward for the
-    # sources: gate and gradient of the destination.
-    work.gather(2 * [in_dim], 4 * [in_dim])
-    work.linear(size.vertices, in_dim, out_dim)
-
-
-def _gat(work: Work, size: Size, in_dim: int, out_dim: int, learns: bool, heads: int) -> None:
-    _linear(work, size, in_dim, out_dim, learns)
-    # Forward: value and score of the source. Backward, over the out-edges: gradient, score, normaliser and product
-    # of gradient and output of the destination.
-    work.gather([out_dim, heads], [out_dim, 3 * heads])
-    # The gradient of the scores goes to the other side of each edge through memory: written, read.
-    work.move(0, 2 * size.edges * heads)
-    # Scores read the values, forward and backward.
-    work.move(size.vertices * out_dim, size.vertices * out_dim)
-
-
-def _ggnn_step(work: Work, size: Size) -> None:
-    hidden = size.hidden
-    work.linear(size.vertices, hidden, hidden)
-    work.gather([hidden], [hidden])
-    work.linear(size.vertices, hidden, 3 * hidden)
-    work.linear(size.vertices, hidden, 3 * hidden)
-    # The cell reads six gates and a state and writes a state; backward reads a gradient more and writes seven.
-    work.move(8 * size.vertices * hidden, 15 * size.vertices * hidden)
-
-
-_LAYERS: dict[str, Callable[[Work, Size, int, int, bool], None]] = {
-    "commnet": _two_maps,
-    "gcn": _gcn,
-    "sage": _two_maps,
-    "gin": _gin,
-    "maxpool-gcn": _max_pool,
-    "gated-gcn": _gated,
+LAYERS: dict[str, Callable[[Work, int, int, bool], None]] = {
+    "commnet": Work.two_maps,
+    "gcn": Work.gcn,
+    "sage": Work.two_maps,
+    "gin": Work.gin,
+    "maxpool-gcn": Work.max_pool,
+    "gated-gcn": Work.gated,
 }
 
 SELF_LOOPS = ("gcn", "gat")
@@ -316,22 +287,9 @@ def load(specification: dict, folder: Path) -> Stored:
 
 def build(specification: dict, stored: Stored) -> Floor:
     """The floor of the model on this graph; every graph here is symmetric, so backward gathers are the same."""
-    size = Size(
-        vertices=stored.num_vertices,
-        edges=len(stored.src),
-        features=stored.features.shape[1],
-        classes=stored.num_classes,
-        train=len(stored.train),
-        hidden=specification["hidden"],
-        heads=specification["heads"],
-        layers=specification["layers"],
-        nonzeros=int(stored.features.count_nonzero()) if specification["sparse"] else None,
-        dropout=specification["dropout"] > 0,
-        evaluates=specification["defaults"],
-    )
     topology = Topology(indptr=stored.indptr, indices=stored.src, num_src=stored.num_vertices, validate=False)
     features = stored.features if specification["sparse"] else None
-    return Floor(work_of(specification["model"], size), topology, features)
+    return Floor(Work(specification, stored), topology, features)
 
 
 if __name__ == "__main__":

@@ -44,7 +44,6 @@ seconds per epoch of each of sagann's stages, run separately on one thread until
 has queued the step. The bottleneck is the stage with the most seconds.
 """
 NUM_CLASSES = 40
-PLACES = {"features in the host's memory or partly hot": False, "all features on the device": True}
 
 
 def main(given: Sequence[str] | None = None) -> int:
@@ -56,17 +55,17 @@ def main(given: Sequence[str] | None = None) -> int:
         f"{int(options.seeds):,} seeds in batches of {options.batch_size}; hidden {options.hidden}; "
         f"{options.threads} threads; {options.rounds} rounds.\n\n{EXPLAINED}"
     )
-    measured: dict[str, Turns] = {}
+    failed = set[str]()
     with TemporaryDirectory(prefix="sagann_minibatches_", dir=options.work) as folder:
         size = int(options.vertices), int(options.edges), options.features
         write_graph(Path(folder), power_law(*size, NUM_CLASSES, train=int(options.seeds)))
         for task in options.tasks:
             model, _, fanouts = task.partition(":")
             caption = f"{model}, fanouts {', '.join(fanouts.split(','))}"
-            measured[caption] = measure(model, [int(each) for each in fanouts.split(",")], folder, options)
-            print("\n".join(tables_of(caption, measured[caption])), flush=True)
-    print("\n".join(line for caption, turns in measured.items() for line in summary_of(caption, turns)))
-    return int(any(name.startswith("sagann") for turns in measured.values() for name in turns.failures))
+            turns = measure(model, [int(each) for each in fanouts.split(",")], folder, options)
+            print("\n".join(tables_of(caption, turns)), flush=True)
+            failed |= turns.failures.keys()
+    return int(any(name.startswith("sagann") for name in failed))
 
 
 def contestants_of(options: argparse.Namespace) -> dict[str, dict[str, Any]]:
@@ -122,25 +121,6 @@ def measure(model: str, fanouts: list[int], folder: str, options: argparse.Names
 
 def seconds_of(turns: Turns) -> dict[str, list[float]]:
     return {name: [turn["seconds"] for turn in each] for name, each in turns.answers.items()}
-
-
-def summary_of(caption: str, turns: Turns) -> list[str]:
-    """The fastest contestant of sagann and of each peer, with features in the host's memory and on the device."""
-    seconds = seconds_of(turns)
-    lines = []
-    for place, is_there in PLACES.items():
-        best: dict[str, str] = {}
-        for name in (name for name in seconds if ("resident" in name or "hot 100%" in name) == is_there):
-            system = name.partition(":")[0]
-            best[system] = min(best.get(system, name), name, key=lambda each: median(seconds[each]))
-        ours = best.pop("sagann", None)
-        if ours is not None:
-            lines += [
-                f"- {caption}, {place}: `{ours}` {median(seconds[ours]):.3f} s, `{theirs}` {median(seconds[theirs]):.3f} s; "
-                f"sagann is {median_ratio(seconds[theirs], seconds[ours]):.2f} times as fast."
-                for theirs in best.values()
-            ]
-    return lines or [f"- {caption}: not compared, because not both sagann and a peer ran."]
 
 
 def tables_of(caption: str, turns: Turns) -> Iterator[str]:

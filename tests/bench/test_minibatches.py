@@ -64,15 +64,6 @@ def test_a_tiny_graph_is_measured_on_a_device(capsys: pytest.CaptureFixture[str]
         assert all(float(row[5]) == pytest.approx(float(task[0][5]), abs=0.002) for row in task)
 
 
-@pytest.mark.slow
-def test_a_tiny_epoch_is_foretold_and_measured() -> None:
-    options = "--graphs tiny --models gat --batch-size 16 --hidden 8 --rounds 1 --epochs 2"
-    command = [sys.executable, "-m", "bench.minibatches.forecast", *options.split()]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[-1].startswith("| tiny | gat | 8 |")
-
-
 def test_turns_go_on_without_a_peer_that_hangs() -> None:
     say = "import os, sys; say = lambda it: os.write(int(sys.argv[2]), it.encode()); say('{\"ready\": 0}\\n')\n"
     programs = {"sagann": f"{say}for line in sys.stdin: say(line)", "dgl": "import time; time.sleep(60)"}
