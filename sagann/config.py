@@ -336,6 +336,11 @@ class TrainConfig:
         return f"cuda:{int(found[1] or 0)}" if found else "cpu"
 
     @property
+    def memory_bytes(self) -> int | None:
+        """Bytes of ``memory``."""
+        return None if self.memory is None else parse_bytes(self.memory, where="TrainConfig.memory")
+
+    @property
     def has_tiers(self) -> bool:
         """Whether features of mini-batches may come from a hot tier."""
         return self.sample is not None and (self.hot is not None or self.memory is not None)

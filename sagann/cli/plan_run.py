@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from sagann.byte_size import format_bytes, parse_bytes
+from sagann.byte_size import format_bytes
 from sagann.cli.options import Given, Shared
 from sagann.cli.plan_trainers import described_machine, require_vertices, show_trainers
 from sagann.cli.result_file import check_target
@@ -242,7 +242,7 @@ class PlannedRun:
         found = foretell_devices(
             trainer.model,
             trainer.prepared.graph,
-            budget_bytes=parse_bytes(str(self.settings.train.memory), where="--memory"),
+            budget_bytes=self.settings.train.memory_bytes or 0,
             folded=trainer.prepared.graph.answers.unit == "vertex",
             machine=machine,
             devices=names,

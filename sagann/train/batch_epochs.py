@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from sagann.byte_size import parse_bytes
 from sagann.config import TrainConfig
 from sagann.errors import InputError, LayerError
 from sagann.free_space import require_memory
@@ -83,7 +82,7 @@ class BatchEpochs(EpochSource):
 
 
 class SampledEpochs(BatchEpochs):
-    """The epoch source of ``TrainConfig.sample``: every labelled training vertex is in one mini-batch of an epoch.
+    """The epoch source of ``TrainConfig.sample``: every labelled training vertex, or every link to learn, is in one mini-batch of an epoch.
 
     Batches depend on the run's seed, the epoch and their number. Dropout draws its seeds from PyTorch's generator in the training step, which
     no thread of the pipeline touches. Rows of features come from tiers where the configuration asks for a hot tier, or has a memory budget
@@ -105,6 +104,9 @@ class SampledEpochs(BatchEpochs):
         self._team = prepared.team
         if self._team.size > 1:
             require_shareable(predictor.model, prepared, "workers")
+        are_links = predictor.contract.unit == "link"
+        self._links = _learned(prepared, config, config.seeds_per_batch) if are_links else None
+        "What mini-batches start from; None for labelled training vertices."
         self.minibatches = minibatches or self._made(config, say)
         features = self.minibatches.graph.features
         self._stores: Sequence[TieredFeatures | DeviceFeatures | PartRows] = ()
@@ -117,31 +119,25 @@ class SampledEpochs(BatchEpochs):
         "The work of each stage for the steps that were taken last, and of the caller."
 
     def _made(self, config: TrainConfig, say: Callable[[str], None]) -> MiniBatches:
-        # Samplers read the host's memory, where a graph of a streamed evaluation lies already.
-        graph, ahead = self._tiered(self._prepared.sampled, config, say)
-        # Workers finish batches that all have begun.
-        ahead = min(map(int, self._team.texts(str(ahead), "agreeing on mini-batches ahead")))
-        # After the hot tier, whose size may be stated.
-        sample_on = sampling_place(graph, config, self._devices(), say=say)
+        graph, ahead, sample_on = self._tiered(config, say)
         return self._batches_of(graph, config, ahead=ahead, sample_on=sample_on)
 
-    def _tiered(self, graph: Graph, config: TrainConfig, say: Callable[[str], None]) -> tuple[Graph, int]:
-        """The graph on the processor with its features in tiers, and the number of mini-batches that are made ahead."""
-        predictor = self._predictor
+    def _tiered(self, config: TrainConfig, say: Callable[[str], None]) -> tuple[Graph, int, SampleOn]:
+        """The graph on the processor with its features in tiers, the number of mini-batches that are made ahead, and who samples them."""
+        # Samplers read the host's memory, where a graph of a streamed evaluation lies already.
+        predictor, graph = self._predictor, self._prepared.sampled
         ahead, parts = _stated_ahead(graph, config, predictor), self._prepared.rows
         # Sparse ones have no tiers.
         features = self._prepared.walked.features if parts is not None and parts.is_sparse else graph.features
         if config.has_tiers and features is not None:
-            has_window, budget_bytes = parts is None and looks_ahead(features, config), None
-            # On a CUDA device, the budget is for the device's memory.
-            if config.memory is not None and predictor.device.type == "cpu":
-                budget_bytes = parse_bytes(config.memory, where="TrainConfig.memory")
+            has_window = parts is None and looks_ahead(features, config)
             with self._team.together("planning the hot tier"):
                 plan = plan_tiers(
                     features,
                     config,
                     ahead=ahead,
-                    budget_bytes=budget_bytes,
+                    # On a CUDA device, the budget is for the device's memory.
+                    budget_bytes=config.memory_bytes if predictor.device.type == "cpu" else None,
                     measure=lambda: self._measured(self._batches_of(graph, config, ahead=0), has_window=has_window),
                 )
             if plan.ahead < ahead:
@@ -153,7 +149,10 @@ class SampledEpochs(BatchEpochs):
                 devices = self._devices() if self._gathers_there() and is_in_memory(graph.features) else ()
                 hottest = self._hottest(graph, config)
                 graph = with_hot_tier(graph, plan.hot, config, hottest, say=say, devices=devices)
-        return graph, ahead
+        # Workers finish batches that all have begun.
+        ahead = min(map(int, self._team.texts(str(ahead), "agreeing on mini-batches ahead")))
+        # After the hot tier, whose size may be stated.
+        return graph, ahead, sampling_place(graph, config, self._devices(), say=say)
 
     def _gathers_there(self) -> bool:
         """Whether hot rows may lie on the devices. Features that lie there already have no need of a hot tier."""
@@ -171,19 +170,18 @@ class SampledEpochs(BatchEpochs):
         self, graph: Graph, config: TrainConfig, *, ahead: int, sample_on: SampleOn = "cpu"
     ) -> MiniBatches:
         assert config.sample is not None
-        seeds = self._seeds(config)
         batches = MiniBatches(
             graph,
             fanouts=config.sample,
             batch_size=config.seeds_per_batch,
-            seeds=seeds,
+            seeds=self._links or "train",
             seed=config.seed,
             threads=config.sampling_threads,
             ahead=ahead,
             device=self._predictor.device,
             sample_on=sample_on,
         )
-        if isinstance(seeds, str):
+        if self._links is None:
             # The ends of links are two rows at least.
             num_seeds, batch_size = len(batches.seeds), batches.batch_size
             batches.batch_size = batch_size_without_rest(self._predictor.model, num_seeds, batch_size)
@@ -192,13 +190,14 @@ class SampledEpochs(BatchEpochs):
             batches.draw_from(self._prepared.edges)
         return batches
 
-    def _seeds(self, config: TrainConfig) -> str | LearnedLinks:
-        """What mini-batches start from, as for :class:`MiniBatches`."""
-        return "train"
-
     def _hottest(self, graph: Graph, config: TrainConfig) -> Tensor:
         """Ids of all vertices, those whose rows mini-batches read most first."""
-        return hottest_rows(graph, config)
+        if self._links is None:
+            return hottest_rows(graph, config)
+        # Negative links are drawn among all vertices. A batch starts from both ends of its links.
+        seeds = torch.ones(graph.num_vertices, dtype=torch.bool)
+        num_ends = 2 * (1 + config.negatives) * config.seeds_per_batch
+        return hottest_rows(graph, config, seeds=seeds, batch_size=min(num_ends, graph.num_vertices))
 
     def try_out(self) -> None:
         """Make the lazy parameters of the model."""
@@ -350,16 +349,3 @@ def _learned(prepared: PreparedGraph, config: TrainConfig, batch_size: int | Non
         hint="Lower negatives (--negatives), or the number of links in a step (--batch-size).",
     )
     return links
-
-
-class SampledLinkEpochs(SampledEpochs):
-    """The epoch source of links on mini-batches: the in-edges of their ends are sampled."""
-
-    def _seeds(self, config: TrainConfig) -> LearnedLinks:
-        return _learned(self._prepared, config, config.seeds_per_batch)
-
-    def _hottest(self, graph: Graph, config: TrainConfig) -> Tensor:
-        # Negative links are drawn among all vertices. A batch starts from both ends of its links.
-        seeds = torch.ones(graph.num_vertices, dtype=torch.bool)
-        num_ends = 2 * (1 + config.negatives) * config.seeds_per_batch
-        return hottest_rows(graph, config, seeds=seeds, batch_size=min(num_ends, graph.num_vertices))

@@ -230,15 +230,13 @@ def source_of(
 
         source = GraphEpochs(predictor, prepared, config)
     elif config.trains_together:
-        from sagann.train.hybrid_epochs import HybridEpochs, HybridLinkEpochs
+        from sagann.train.hybrid_epochs import HybridEpochs
 
-        of_devices = HybridLinkEpochs if unit == "link" else HybridEpochs
-        source = of_devices(predictor, prepared, config, model_config=model_config, say=say)
+        source = HybridEpochs(predictor, prepared, config, model_config=model_config, say=say)
     elif config.sample is not None:
-        from sagann.train.batch_epochs import SampledEpochs, SampledLinkEpochs
+        from sagann.train.batch_epochs import SampledEpochs
 
-        kind = SampledLinkEpochs if unit == "link" else SampledEpochs
-        source = kind(predictor, prepared, config, say=say)
+        source = SampledEpochs(predictor, prepared, config, say=say)
     elif unit == "link":
         from sagann.train.batch_epochs import LinkEpochs
 

@@ -20,7 +20,6 @@ from torch import Tensor, nn
 
 from sagann.config import TrainConfig, class_in_file
 from sagann.errors import InputError
-from sagann.graph import Graph
 from sagann.hybrid.assignment import HOST
 from sagann.hybrid.cuda_trainer import CudaTrainer, OwnCudaTrainer
 from sagann.hybrid.devices import Devices, on_cores
@@ -33,11 +32,10 @@ from sagann.hybrid.trainer import Found, HostTrainer, LossOf, OwnTrainer, Traine
 from sagann.nn.user_model import load_class
 from sagann.runtime.device.streams import Streams
 from sagann.runtime.loading import MiniBatches
-from sagann.runtime.loading.minibatches import SampleOn
 from sagann.runtime.recorder import Recorder
 from sagann.runtime.tiered import DeviceFeatures, DeviceSampler, DeviceTopology
 from sagann.saga.engine import current_engine, set_engine
-from sagann.train.batch_epochs import SampledEpochs, SampledLinkEpochs, require_shareable
+from sagann.train.batch_epochs import SampledEpochs, require_shareable
 from sagann.train.contract import Contract
 from sagann.train.epoch_source import TrainStep
 from sagann.train.losses import Loss
@@ -113,16 +111,14 @@ class HybridEpochs(SampledEpochs):
     def _devices(self) -> Sequence[torch.device]:
         return self.devices.cuda_devices(where="TrainConfig.devices") or [self._predictor.device]
 
-    def _batches_of(
-        self, graph: Graph, config: TrainConfig, *, ahead: int, sample_on: SampleOn = "cpu"
-    ) -> MiniBatches:
+    def _made(self, config: TrainConfig, say: Callable[[str], None]) -> MiniBatches:
+        graph, ahead, edges = self._tiered(config, say)
         # Each device has its own view of hot tiers and edges, and other trainers read the host's memory.
         if isinstance(graph.features, DeviceFeatures):
-            self._hot = graph.features
-            graph = replace(graph, features=self._prepared.sampled.features)
-        if isinstance(sample_on, DeviceTopology):
-            self._edges = sample_on
-        return super()._batches_of(graph, config, ahead=ahead)
+            self._hot, graph = graph.features, self._prepared.sampled
+        if isinstance(edges, DeviceTopology):
+            self._edges = edges
+        return self._batches_of(graph, config, ahead=ahead)
 
     def _measured(self, batches: MiniBatches, *, has_window: bool) -> BatchMemory:
         found = super()._measured(batches, has_window=has_window)
@@ -290,10 +286,6 @@ class HybridEpochs(SampledEpochs):
         if self._edges is not None:
             found["sampler"] = DeviceSampler(self._edges.seen_from(number), like.fanouts, seed=like.seed)
         return found
-
-
-class HybridLinkEpochs(SampledLinkEpochs, HybridEpochs):
-    """The epoch source of links whose mini-batches several trainers share."""
 
 
 def require_trainers(predictor: Predictor, prepared: PreparedGraph, config: TrainConfig) -> None:

@@ -77,8 +77,7 @@ def _rehearsed_trainers(
     # Whatever the run does, its best shares are searched.
     config = replace(trainer.config, sharing="joint", profile=False)
     with _copied(trainer) as predictor:
-        kind = HybridEpochs if like is None else type(like)
-        source = kind(predictor, trainer.prepared, config, model_config=trainer.model_config, like=like)
+        source = HybridEpochs(predictor, trainer.prepared, config, model_config=trainer.model_config, like=like)
         source.try_out()
         with closing(source):
             source.open()

@@ -104,8 +104,7 @@ def load_run(
     streaming = Streaming.of(config, None, device=where, automatic_bytes=automatic_bytes, trains=False)
     if streaming is not None and memory is not None:
         # Nothing else needs a part of it, whatever the run was.
-        budget_bytes = parse_bytes(memory, where="load_run.memory")
-        streaming = replace(streaming, memory_bytes=budget_bytes, is_half=False)
+        streaming = replace(streaming, memory_bytes=parse_bytes(memory, where="load_run.memory"), is_half=False)
     if is_written_for_pyg(model):
         model = interop.from_pyg_model(model, run.contract.shape_only_graph())
     # Predictions of several threads then find the model in this mode, and leave it so.

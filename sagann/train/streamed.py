@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from sagann.byte_size import format_bytes, parse_bytes, with_exact
+from sagann.byte_size import format_bytes, with_exact
 from sagann.config import TrainConfig
 from sagann.errors import InputError, SagannError
 from sagann.free_space import disk_of, free_disk_bytes, is_memory
@@ -68,15 +68,13 @@ class Streaming:
         """
         on_device = device.type != "cpu"
         is_half = config.memory is not None and config.sample is not None and not on_device
-        memory_bytes = automatic_bytes
-        if config.memory is not None:
-            memory_bytes = parse_bytes(config.memory, where="TrainConfig.memory") // (2 if is_half else 1)
+        memory_bytes = config.memory_bytes or automatic_bytes
         if memory_bytes is None:
             return None
         named = None if config.spill is None else Path(config.spill)
         own = None if on_device else run_dir or Path(tempfile.gettempdir())
         return cls(
-            memory_bytes=memory_bytes,
+            memory_bytes=memory_bytes // 2 if is_half else memory_bytes,
             spill=named or own,
             devices=resolve_devices(config.device) if "," in config.device else (),
             is_automatic=config.memory is None,

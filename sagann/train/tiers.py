@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
-from sagann.byte_size import format_bytes, parse_bytes, with_exact
+from sagann.byte_size import format_bytes, with_exact
 from sagann.config import TrainConfig
 from sagann.errors import InputError
 from sagann.free_space import host_room
@@ -186,9 +186,7 @@ def sampling_place(
 
 def _beside_budget(devices: Sequence[torch.device], config: TrainConfig) -> CudaDevices:
     """The devices, without the memory that the budget takes."""
-    budget = config.memory
-    budget_bytes = 0 if budget is None else parse_bytes(budget, where="TrainConfig.memory")
-    return CudaDevices(devices, reserved_bytes=budget_bytes)
+    return CudaDevices(devices, reserved_bytes=config.memory_bytes or 0)
 
 
 def is_in_memory(features: Features) -> bool:

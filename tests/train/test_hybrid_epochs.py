@@ -29,9 +29,9 @@ from sagann.saga.layer import count_hops
 from sagann.sampling import hold_out_links
 from sagann.storage import load_graph, save_graph
 from sagann.train import TrainConfig, Trainer
-from sagann.train.batch_epochs import SampledEpochs, SampledLinkEpochs
+from sagann.train.batch_epochs import SampledEpochs
 from sagann.train.epoch_source import source_of
-from sagann.train.hybrid_epochs import HybridEpochs, HybridLinkEpochs
+from sagann.train.hybrid_epochs import HybridEpochs
 from sagann.train.predictor import Predictor
 from sagann.train.session import TrainSession
 from tests.graphs import labelled_graph
@@ -338,8 +338,8 @@ def test_links_are_shared_as_vertices_are(devices: str) -> None:
     model = build_model(ModelConfig(model="sage", hidden=8, dropout=0.0), for_task(graph, "link-prediction"))
     predictor = predictor_of(model.double(), for_task(graph, "link-prediction"))
     prepared, parameters = predictor.prepare(for_task(graph, "link-prediction")), list(model.parameters())
-    expected_losses, expected = epoch_of(SampledLinkEpochs(predictor, prepared, TrainConfig(**options)), parameters)
-    source = opened(HybridLinkEpochs(predictor, prepared, TrainConfig(devices=devices, **options)))
+    expected_losses, expected = epoch_of(SampledEpochs(predictor, prepared, TrainConfig(**options)), parameters)
+    source = opened(HybridEpochs(predictor, prepared, TrainConfig(devices=devices, **options)))
     losses, found = epoch_of(source, parameters)
     assert losses == pytest.approx(expected_losses, rel=1e-11)
     for ours, theirs in zip(found, expected, strict=True):

@@ -23,7 +23,7 @@ from sagann.saga.layer import count_hops
 from sagann.sampling import LinkSampler, hold_out_links
 from sagann.tiering import hottest, score_vertices
 from sagann.train import TrainConfig, Trainer, link_metrics, load_run
-from sagann.train.batch_epochs import LinkEpochs, SampledLinkEpochs
+from sagann.train.batch_epochs import LinkEpochs, SampledEpochs
 from sagann.train.contract import Contract
 from sagann.train.predictor import Predictor
 from sagann.train.streamed import Streaming
@@ -138,7 +138,7 @@ def test_mini_batches_of_all_neighbours_have_the_losses_and_gradients_of_the_who
     options: dict[str, Any] = {"task": LINK_TASK, "batch_size": 50, "negatives": 3}
     whole = LinkEpochs(predictor, prepared, TrainConfig(**options))
     fanouts = (-1,) * count_hops(model)
-    sampled = SampledLinkEpochs(predictor, prepared, TrainConfig(sample=fanouts, keep_positives=True, **options))
+    sampled = SampledEpochs(predictor, prepared, TrainConfig(sample=fanouts, keep_positives=True, **options))
     assert whole.num_batches == sampled.num_batches > 1
     for ours, theirs in zip(whole.steps(2), sampled.steps(2), strict=True):
         assert ours.num_labelled == theirs.num_labelled
@@ -221,7 +221,7 @@ def test_no_message_tells_of_the_links_of_its_own_mini_batch(kind: str, fanouts:
     options: dict[str, Any] = {"task": LINK_TASK, "batch_size": 100, "sample": fanouts}
 
     def batches(**more: Any) -> list[MiniBatch]:
-        source = SampledLinkEpochs(predictor, prepared, TrainConfig(**options, **more))
+        source = SampledEpochs(predictor, prepared, TrainConfig(**options, **more))
         with source.minibatches.batches(1) as found:
             return list(found)
 
