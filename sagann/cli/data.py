@@ -151,12 +151,7 @@ def reorder(
         int, option("Parts of METIS: at least as many as intervals will be cut.", within=RANGES["parts"])
     ] = 128,
     seed: SeedOption = 0,
-    save_order: Annotated[
-        Path | None, option("File (.npy) for the order: row i of OUT is row order[i] of the source.", "FILE")
-    ] = None,
-    overwrite: Annotated[
-        bool, switch("--overwrite", "Replace a dataset in OUT, and the file of --save-order.")
-    ] = False,
+    overwrite: Annotated[bool, switch("--overwrite", "Replace a dataset in OUT.")] = False,
 ) -> None:
     """Renumber the vertices of a dataset, so that an epoch finds those that it needs together.
 
@@ -165,16 +160,12 @@ def reorder(
     Example: sagann data reorder roads roads-near --by degree
     """
     with shared.loading():
-        from sagann.cli.result_file import check_target, write_aside
         from sagann.partition import DEFAULT_SCORE, vertex_order
         from sagann.storage import load_graph
         from sagann.storage.manifest import read_manifest
-        from sagann.storage.npy import write_npy
         from sagann.storage.reorder import save_reordered
         from sagann.storage.verify import check_graph
 
-    if save_order is not None:
-        check_target(save_order, (".npy",), overwrite=overwrite, option="--save-order")
     if score is not None and by != "score":
         raise InputError(
             f"only the order by score has a score: --score {score} with --by {by} (in sagann data reorder)",
@@ -186,8 +177,6 @@ def reorder(
     order = vertex_order(graph, by, num_parts=parts, seed=seed, score=score or DEFAULT_SCORE)
     manifest = read_manifest(Path(dataset)) if Path(dataset).is_dir() else None
     save_reordered(graph, order, out, overwrite=overwrite, manifest=manifest)
-    if save_order is not None:
-        write_aside(save_order, lambda path: write_npy(path, order))
     report_dataset(out, shared)
 
 

@@ -21,6 +21,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from operator import mul
 
 from sagann.hybrid.assignment import HOST, Assignment, StageTimes
 
@@ -76,18 +77,8 @@ class CostFit:
     and y > 0.
     """
 
-    uu: float
-    "Weighted sum of u^2."
-    uv: float
-    "Weighted sum of u v."
-    vv: float
-    "Weighted sum of v^2."
-    u: float
-    "Weighted sum of u."
-    v: float
-    "Weighted sum of v."
-    weight: float
-    "Sum of the weights."
+    sums: tuple[float, ...]
+    "Weighted sums of u^2, u v, v^2, u, v and 1."
     seeds: int
     "Seeds of the last measurement."
     seconds: float
@@ -104,26 +95,24 @@ class CostFit:
         """The line through 0 and one measurement."""
         seconds = max(seconds, _LEAST_S)
         u, v = 1 / seconds, seeds / seconds
-        return cls(uu=u * u, uv=u * v, vv=v * v, u=u, v=v, weight=1.0, seeds=seeds, seconds=seconds)
+        return cls(sums=(u * u, u * v, v * v, u, v, 1.0), seeds=seeds, seconds=seconds)
 
     def cost(self) -> Cost:
         """The line: that of least squares, as far as the fixed part is not below 0 and the part for a seed is above 0."""
-        through_zero_s = self.v / self.vv
-        uu = self.uu * (1 + _PRIOR / self.weight)
+        uu, uv, vv, u, v, weight = self.sums
+        through_zero_s = v / vv
+        uu *= 1 + _PRIOR / weight
         # By the inequality of Cauchy and Schwarz, the determinant is above 0 with any prior.
-        determinant = uu * self.vv - self.uv * self.uv
-        fixed_s = (self.u * self.vv - self.v * self.uv) / determinant
+        fixed_s = (u * vv - v * uv) / (uu * vv - uv * uv)
         if fixed_s <= 0:
             return Cost(fixed_s=0.0, seed_s=through_zero_s)
-        seed_s = max((self.v - fixed_s * self.uv) / self.vv, _LEAST_SLOPE * through_zero_s)
-        return Cost(fixed_s=max(0.0, self.u - seed_s * self.uv) / uu, seed_s=seed_s)
+        seed_s = max((v - fixed_s * uv) / vv, _LEAST_SLOPE * through_zero_s)
+        return Cost(fixed_s=max(0.0, u - seed_s * uv) / uu, seed_s=seed_s)
 
     def slower(self, factor: float) -> CostFit:
         """The line of a trainer that has needed ``factor`` times as long in every iteration."""
         once, twice = 1 / factor, 1 / factor**2
-        return replace(
-            self, uu=twice * self.uu, uv=twice * self.uv, vv=twice * self.vv, u=once * self.u, v=once * self.v
-        )
+        return replace(self, sums=tuple(map(mul, self.sums, (twice, twice, twice, once, once, 1.0))))
 
     def after(self, measured: CostFit) -> CostFit:
         """The line with the last measurement of another one, too."""
@@ -136,12 +125,8 @@ class CostFit:
         seconds = min(max(measured.seconds, expected_s / _CLIP), expected_s * _CLIP)
         before = self.slower(math.exp(shift) * (seconds / expected_s) ** _LEVEL)
         new = CostFit.of(measured.seeds, seconds)
-        sums = {
-            name: _KEEPS * getattr(before, name) + getattr(new, name)
-            for name in ("uu", "uv", "vv", "u", "v", "weight")
-        }
         return CostFit(
-            **sums,
+            sums=tuple(_KEEPS * old + more for old, more in zip(before.sums, new.sums, strict=True)),
             seeds=measured.seeds,
             seconds=measured.seconds,
             rests=self.rests,

@@ -15,31 +15,6 @@ from sagann.tiering import SCORES, access_curve, measured_accesses, score_vertic
 from tests.cli.conftest import Invoke
 
 
-def test_info_of_a_folder(invoke: Invoke, blocks: Path) -> None:
-    outcome = invoke("data", "info", blocks)
-    assert outcome.code == 0
-    num_edges = load_graph(blocks).num_edges
-    for text in ("120", f"{num_edges} directed", "6, dense float32", "train 72, val 24, test 24", "KiB"):
-        assert text in outcome.out
-
-
-def test_check_of_a_sound_folder(invoke: Invoke, blocks: Path) -> None:
-    outcome = invoke("data", "check", blocks)
-    assert outcome.code == 0
-    assert outcome.out == f"{blocks} is sound.\n"
-
-
-def test_demo_is_sound(invoke: Invoke) -> None:
-    assert invoke("data", "check", "demo").code == 0
-
-
-def test_the_order_says_which_row_became_which(invoke: Invoke, blocks: Path, tmp_path: Path) -> None:
-    order = tmp_path / "order.npy"
-    assert invoke("data", "reorder", blocks, tmp_path / "g", "--by", "random", "--save-order", order).code == 0
-    features, reordered = load_graph(blocks).features, load_graph(tmp_path / "g").features
-    assert np.array_equal(reordered.numpy(), features.numpy()[np.load(order)])
-
-
 @pytest.mark.parametrize(
     "by", [("--by", "score", "--score", "wrpr"), ("--by", "metis", "--parts", "4")], ids=lambda by: " ".join(by)
 )
@@ -48,11 +23,13 @@ def test_results_of_a_reordered_dataset_come_in_the_original_order(
 ) -> None:
     if "metis" in by:
         pytest.importorskip("pymetis")
-    order, data = tmp_path / "order.npy", tmp_path / "data"
-    assert invoke("data", "reorder", blocks, data, *by, "--save-order", order).code == 0
+    data = tmp_path / "data"
+    assert invoke("data", "reorder", blocks, data, *by).code == 0
     assert "original ids are kept" in invoke("data", "info", data).out
     assert invoke("data", "check", data).code == 0
-    assert not np.array_equal(np.load(order), np.arange(120))
+    given, reordered = (load_graph(each) for each in (blocks, data))
+    assert not torch.equal(reordered.original_ids, torch.arange(120))
+    assert torch.equal(reordered.features, given.features[reordered.original_ids])
     # A model gives a vertex the same result in either dataset.
     results = {}
     for name, source in (("given", blocks), ("reordered", data)):
@@ -70,13 +47,6 @@ def test_results_of_a_reordered_dataset_come_in_the_original_order(
         for name in ("reordered", "given")
     ]
     assert classes[0] == classes[1]
-
-
-def test_overwrite_replaces_the_order_as_well(invoke: Invoke, blocks: Path, tmp_path: Path) -> None:
-    for by, extra in (("random", ()), ("degree", ("--overwrite",))):
-        arguments = ("--by", by, "--save-order", tmp_path / "order.npy", *extra)
-        assert invoke("data", "reorder", blocks, tmp_path / "g", *arguments).code == 0
-    assert len(np.load(tmp_path / "order.npy")) == 120
 
 
 def test_rmat(invoke: Invoke, tmp_path: Path) -> None:

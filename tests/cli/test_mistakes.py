@@ -19,6 +19,7 @@ _TRAIN, _RINGS = "train BLOCKS --epochs 2 --out new", "train RINGS --out new"
 _SIZES = "train SIZES --model gin --batch-size 8 --out new --targets="
 _PLAN, _SAMPLED = "plan demo --model gcn", "plan demo --model sage --sample 10,5"
 _TRAINERS = "plan demo --model sage --sample 25,10 --batch-size 40 --devices host,accelerator"
+_SEVERAL = f"{_PLAN} --memory 3MiB --devices"
 _U250 = f"{_TRAINERS} --machine epyc-7763-u250"
 _WORKERS = "evaluate RUN --workers 2"
 _TEAM = "train BLOCKS --device cpu --out new --workers"
@@ -92,11 +93,6 @@ MISTAKES = [
     ("data check 'a\0b'", "hint: "),
     ("data reorder BLOCKS new --by degree --score rpr", "only the order by score has a score: --score rpr with --by degree"),
     ("data reorder BLOCKS new --by score --score heat", "unknown score: 'heat', expected one of degree, rpr, wrpr, vip"),
-    ("data reorder BLOCKS new --save-order BLOCKS/labels.npy", "file cannot be written among those of a dataset or a run"),
-    ("data reorder BLOCKS new --save-order n.npz", "file type is unknown: '.npz', expected .npy"),
-    ("data reorder BLOCKS new --save-order precious.npy", "a file stands there already: overwriting was not asked for"),
-    ("data reorder BLOCKS new --save-order folder.npy", "file cannot be written: what stands there is not a file"),
-    ("data reorder BLOCKS new --save-order no/new.npy", "file cannot be written: there is no folder 'no' (in --save-order no/new.npy)"),
     ("data score BLOCKS --score degree,heat", "unknown score: 'heat', expected one of degree, rpr, wrpr, vip"),
     ("data score BLOCKS --fanouts '5;3'", "fanouts are not understood: '5;3'"),
     ("data score BLOCKS --fanouts 0", "fanout out of range: 0"),
@@ -133,6 +129,7 @@ MISTAKES = [
     ("train BLOCKS --out BLOCKS/run", "cannot be saved among the files of a dataset or of another run: they belong to"),
     ("train BLOCKS --out RUN/checkpoints/run", "cannot be saved among the files of a dataset or of another run"),
     ("train demo --data demo", "data is given twice: 'demo' and --data 'demo'"),
+    ("train --out new", "no data: neither --data nor"),
     ("train demo gcn", "unexpected extra argument"),
     ("train --resume", "nothing to resume: no --out"),
     ("train --resume --out nowhere", "nothing to resume: there is no config.toml"),
@@ -140,6 +137,7 @@ MISTAKES = [
     # Several workers.
     (f"{_TEAM} 2 --sample 5,5 --balance cost", "balance is 'cost', sample is [5, 5]"),
     (f"{_TEAM} 2 --memory 2GiB --balance cost", "balance is 'cost', memory is '2GiB'"),
+    (f"{_TEAM} 2 --memory 2GiB --profile", "profile is refused: True, expected False"),
     (f"{_TEAM} 2 --worker-timeout 0", "worker_timeout is refused: 0.0, expected seconds from 0.001 to 1e+06"),
     (f"{_TEAM} 2 --balance time", "balance is refused: 'time', expected one of edges"),
     (f"{_TEAM} 0", "workers is refused: 0, expected an integer from 1 to 8192"),
@@ -184,6 +182,11 @@ MISTAKES = [
     (f"{_U250} --model gat", "the performance model does not know this model"),
     (f"{_U250} --layers 3", "fanouts do not fit the layers"),
     (f"{_U250} --batch-size 1", "fewer seeds than trainers"),
+    ("plan demo --model sage --sample 25,10 --devices accelerator:8000", "have more cores than there are: 8000, and this process"),
+    (f"{_SEVERAL} 9 --machine p100x8", "the machine has not so many devices: 9 of 8"),
+    (f"{_SEVERAL} 2 --machine epyc-7763-a5000", "the machine has not so many devices: 2 of 0"),
+    (f"{_SEVERAL} 2", "a number of devices is planned on a machine that is described, within a budget: 2"),
+    (f"{_SAMPLED} --devices 2 --machine p100x8", "a number of devices is planned on a machine that is described"),
     (f"{_TRAINERS} --workers 2", "devices is refused: 'host,accelerator', expected None where several workers train"),
     (f"{_PLAN} --workers 2 --memory 1GiB --balance cost", "vertices do not move between workers that stream"),
     (f"{_PLAN} --workers 2 --sample 5,5 --balance cost", "mini-batches are divided equally among workers"),
@@ -194,7 +197,9 @@ MISTAKES = [
     ("evaluate", "no run: neither a run folder nor --run"),
     ("predict RUN --out new.txt", "file type is unknown: '.txt'"),
     ("predict RUN --out precious.npy", "a file stands there already: overwriting was not asked for"),
-    ("predict RUN --out no/new.csv", "file cannot be written: there is no folder"),
+    ("predict RUN --out no/new.csv", "file cannot be written: there is no folder 'no' (in --out no/new.csv)"),
+    ("predict RUN --out folder.npy", "file cannot be written: what stands there is not a file"),
+    ("predict RUN --out BLOCKS/labels.npy", "file cannot be written among those of a dataset or a run"),
     ("embed RUN --out precious.npy", "a file stands there already: overwriting was not asked for"),
     ("evaluate RUN --memory 10B", "the memory budget cannot be met"),
     ("evaluate RUN --memory much", "size is not understood"),
