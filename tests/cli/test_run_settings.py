@@ -96,6 +96,7 @@ def test_refusals_name_file_and_key(tmp_path: Path, content: str, message: str) 
         ("[train]\ntensorboard = 1", "tensorboard is refused: 1, expected True or False"),
         ("[train]\nseed = 1979-05-27", "seed is refused"),
         ("[train]\nworkers = 0", "workers is refused: 0, expected an integer from 1 to 8192"),
+        ("[train]\nengine = 'warp'", "engine is refused: 'warp', expected one of compiled, lean, naive"),
         ("[train]\noptimizer_options = 'a=1'", "optimizer_options is no mapping"),
         ("[model]\nlayers = 100000000000", "layers is refused: 100000000000, expected an integer from 1 to 1000"),
     ],
@@ -117,16 +118,6 @@ def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "bytes.toml").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(InputError, match=r"cannot be read: 'utf-8' codec.*must be text in UTF-8"):
         read_tables(tmp_path / "bytes.toml")
-
-
-def test_no_data() -> None:
-    with pytest.raises(InputError, match="no data: neither --data nor"):
-        settings_of(merge({}, {}))
-
-
-def test_unknown_engine() -> None:
-    with pytest.raises(InputError, match="engine is refused: 'warp', expected one of compiled, lean, naive"):
-        settings_of(merge({}, {"data": "demo", "engine": "warp"}))
 
 
 def test_paths_become_absolute_and_names_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,6 @@ from sagann.saga.engine import using_engine
 from sagann.train import Contract, Predictor, TrainConfig, identity
 from sagann.train.identity import require_agreement, require_same_run
 from sagann.train.losses import Loss
-from sagann.train.trainable import require_divisible
 from tests.runtime.workers.threads import in_threads
 from tests.train.runs import CPU, community_graph
 
@@ -94,17 +93,3 @@ def test_a_difference_is_named_with_both_values() -> None:
         for rank, said in enumerate(agree(start, start, different)):
             assert f"the workers disagree: {text}" in said
             assert f"(in worker {rank} of 3). Start every worker with the same versions" in said
-
-
-@pytest.mark.parametrize(
-    ("options", "balance", "message"),
-    [
-        ({"sample": (5, 5)}, "cost", r"balance is 'cost', sample is \[5, 5\]"),
-        ({"sample": (5, 5), "devices": "host,accelerator"}, "edges", "devices is refused: 'host,accelerator'"),
-        ({"memory": "2GiB", "profile": True}, "edges", "profile is refused: True, expected False"),
-        ({"memory": "2GiB"}, "cost", r"balance is 'cost', memory is '2GiB'"),
-    ],
-)
-def test_what_workers_cannot_do_is_refused(options: dict[str, object], balance: str, message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        require_divisible(replace(CONFIG, **options), balance=balance)
