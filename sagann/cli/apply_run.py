@@ -71,7 +71,6 @@ class TrainedRun:
         else:
             graph = with_columns(self._graph(keep_splits=split is None), self.settings.data.targets)
             graph = graph if split is None else apply_split(graph, split, seed=seed)
-        self._say_streamed()
         metrics = self.predictor.evaluate(self._divided(graph, "evaluate"))
         if self.workers.is_first:
             self.terminal.show(metrics_table(metrics, title=f"{self.run.model} on {graph.name}"))
@@ -85,7 +84,6 @@ class TrainedRun:
                 hint="Name a table of pairs of vertices with --links.",
             )
         graph = self._graph()
-        self._say_streamed()
         if links is not None:
             self._predict_links(graph, out, links)
             return
@@ -122,7 +120,6 @@ class TrainedRun:
     def embed(self, out: Path) -> None:
         """Write the embedding of every vertex to ``out``."""
         graph = self._graph()
-        self._say_streamed()
         embeddings = self.predictor.embed(self._divided(graph, "embed")).float()
         if not self.workers.is_first:
             return
@@ -150,15 +147,12 @@ class TrainedRun:
                 f"The dataset has changed since the run was trained on it ({changed}); it is taken as it is now."
             )
 
-    def _say_streamed(self) -> None:
-        streaming = self.predictor.streaming
+    def _divided(self, graph: Graph, command: str) -> Graph | PreparedGraph:
+        """The graph, or of several workers this one's part of it, after all agree on what they do; whether the model is streamed is said."""
+        workers, streaming = self.workers, self.predictor.streaming
         if streaming is not None:
             self.terminal.say(f"The model is streamed within {format_bytes(streaming.memory_bytes)}.")
             streaming.warn(self.terminal.say)
-
-    def _divided(self, graph: Graph, command: str) -> Graph | PreparedGraph:
-        """The graph, or of several workers this one's part of it, after all agree on what they do."""
-        workers, streaming = self.workers, self.predictor.streaming
         if workers.size == 1:
             return graph
         memory_bytes = None if streaming is None else streaming.memory_bytes

@@ -95,9 +95,12 @@ class Devices:
         """Names of the trainers besides the processor: CUDA devices first."""
         return (*self.cuda, *accelerator_names(len(self.accelerator_cores)))
 
-    def cuda_devices(self, *, where: str) -> list[torch.device]:
+    def cuda_devices(self) -> list[torch.device]:
         """The CUDA devices. One that PyTorch does not see is an InputError."""
-        return [device_named(name, where=where, instead="'host' and 'accelerator'") for name in self.cuda]
+        return [
+            device_named(name, where="TrainConfig.devices", instead="'host' and 'accelerator'")
+            for name in self.cuda
+        ]
 
     def weights(self) -> dict[str, int]:
         """How seeds are shared out at first, by name, with the processor first: by cores. A CUDA device counts as all cores of the processor."""

@@ -24,7 +24,7 @@ from sagann.hybrid.served import Answer, Clock, Order, Replica, SharedPiece, ser
 from sagann.hybrid.trainer import Elapsed, Exchange, Found, Share, Trainer, Weights, layout_of, layout_views
 
 MOST_WAIT_S = 600.0
-"Seconds for which a trainer may compute an iteration, by default."
+"Seconds for which a trainer may compute an iteration."
 _END_S = 5.0
 _AROUND_KEEPS = 0.9
 
@@ -33,8 +33,8 @@ class ProcessTrainer(Trainer):
     """Trains in a process of its own, which starts at once, on some cores or on all.
 
     ``replica`` gives the model and its loss; it must be picklable, as ``torch.multiprocessing`` asks. Mini-batches are copied at
-    ``bytes_per_s``, or as fast as memory is. A trainer that does not answer within ``most_wait_s`` is gone. Where there is no room for what
-    both share, it is an InputError.
+    ``bytes_per_s``, or as fast as memory is. Where there is no room for what both share, it is an
+    InputError.
 
     With a clock, the process simulates hardware: seconds of propagation are the clock's, and those of copies follow from ``bytes_per_s``.
     """
@@ -50,11 +50,10 @@ class ProcessTrainer(Trainer):
         cores: Sequence[int] = (),
         bytes_per_s: float | None = None,
         clock: Clock | None = None,
-        most_wait_s: float = MOST_WAIT_S,
     ) -> None:
         self.name, self._is_simulated = name, clock is not None
         self._parameters = tuple(parameters)
-        self._bytes_per_s, self._most_wait_s = bytes_per_s, most_wait_s
+        self._bytes_per_s, self._most_wait_s = bytes_per_s, MOST_WAIT_S
         layout = Exchange.layout(self._parameters)
         weights, gradients = (SharedPiece(layout.num_bytes, name) for _ in range(2))
         self._weights, self._found = weights.bytes, Exchange(self._parameters, gradients.bytes)

@@ -109,7 +109,7 @@ class HybridEpochs(SampledEpochs):
         return bool(self.devices.cuda)
 
     def _devices(self) -> Sequence[torch.device]:
-        return self.devices.cuda_devices(where="TrainConfig.devices") or [self._predictor.device]
+        return self.devices.cuda_devices() or [self._predictor.device]
 
     def _made(self, config: TrainConfig, say: Callable[[str], None]) -> MiniBatches:
         graph, ahead, edges = self._tiered(config, say)
@@ -236,7 +236,7 @@ class HybridEpochs(SampledEpochs):
         self._say(f"Starting {', '.join(self.devices.names)} ...")
         if self._config.sharing == "hyscale" and not self.devices.uses_host:
             self._say("Algorithm 1 moves nothing where the processor does not train: --sharing joint does.")
-        devices = self.devices.cuda_devices(where="TrainConfig.devices")
+        devices = self.devices.cuda_devices()
         streams = [Streams(device) for device in devices]
         self._synchroniser = Synchroniser(self._parameters, *streams[:1])
         on_host = known.copied(device=torch.device("cpu")) if devices else known
@@ -293,7 +293,7 @@ def require_trainers(predictor: Predictor, prepared: PreparedGraph, config: Trai
     assert config.devices is not None
     assert config.sample is not None
     devices = Devices.parse(config.devices, where="TrainConfig.devices")
-    devices.cuda_devices(where="TrainConfig.devices")
+    devices.cuda_devices()
     devices.cores()
     require_shareable(predictor.model, prepared, "devices")
     if any(devices.fpga):

@@ -238,13 +238,3 @@ def test_debug_shows_the_traceback(invoke: Invoke, arguments: list[str]) -> None
     assert outcome.code == 2
     assert "Traceback (most recent call last)" in outcome.err
     assert outcome.err.rstrip().splitlines()[-2].startswith("Error: graph not found")
-
-
-def test_interrupt_exits_130(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupt(*_: object, **__: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("sagann.storage.load_graph", interrupt)
-    outcome = invoke("data", "info", "demo")
-    assert outcome.code == 130
-    assert "Traceback" not in outcome.err

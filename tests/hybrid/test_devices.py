@@ -35,7 +35,7 @@ def test_cuda_devices_come_before_processes_and_count_as_the_processor(monkeypat
     with pytest.raises(
         InputError, match=r"no such device.*cuda:3.*PyTorch sees 0.*Pass 'host' and 'accelerator', or install"
     ):
-        found.cuda_devices(where="here")
+        found.cuda_devices()
 
 
 @pytest.mark.parametrize("count", [0, 2])

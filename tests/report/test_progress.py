@@ -16,9 +16,9 @@ from sagann.import_config import silent
 from sagann.report.progress import NotebookReporter, ProgressReporter, import_progress, live_progress
 from sagann.report.terminal import Terminal
 from sagann.runtime.tiered import TierCounts, Traffic
-from sagann.train import EpochProgress, EpochRecord, RunInfo, TrainConfig, Trainer
+from sagann.train import EpochProgress, EpochRecord, RunInfo
 from sagann.train.reporter import SilentReporter
-from tests.train.runs import Plain, community_graph, seeded_model, trainer_of
+from tests.train.runs import Plain, seeded_model, trainer_of
 from tests.train.test_reporter import WORK
 
 INFO = RunInfo(
@@ -199,13 +199,9 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Screen:
     return found
 
 
-def trainer(epochs: int = 3, **options: Any) -> Trainer:
-    return Trainer(seeded_model(), community_graph(), TrainConfig(epochs=epochs, device="cpu"), **options)
-
-
 def test_a_terminal_shows_the_bar_once(monkeypatch: pytest.MonkeyPatch) -> None:
     screen = watched(monkeypatch)
-    trainer().fit()
+    trainer_of(epochs=3).fit()
     last = screen.getvalue().rpartition("\r")[2]
     assert "3/3" in last
     assert "TwoLayers on communities" in last
@@ -219,7 +215,7 @@ def test_a_terminal_shows_nothing_where_that_is_asked_for(
     options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     screen = watched(monkeypatch)
-    trainer(**options).fit()
+    trainer_of(epochs=3, **options).fit()
     assert screen.getvalue() == ""
 
 
@@ -274,7 +270,7 @@ def cell(monkeypatch: pytest.MonkeyPatch) -> Cell:
 
 
 def test_a_notebook_shows_the_bar_in_one_output(cell: Cell, capfd: pytest.CaptureFixture[str]) -> None:
-    trainer().fit()
+    trainer_of(epochs=3).fit()
     assert "0/3" in cell.shown[0]
     assert "3/3" in cell.shown[-1]
     assert "val accuracy" in cell.shown[-1]

@@ -182,9 +182,9 @@ def numbers_of(result: TrainResult) -> list[dict[str, Any]]:
     return [{name: value for name, value in line.items() if name != "epoch_s"} for line in lines]
 
 
-def predictor_of(model: nn.Module | None = None, graph: Graph | None = None) -> Predictor:
+def predictor_of(model: nn.Module | None = None, graph: Graph | None = None, **options: Any) -> Predictor:
     graph = graph if graph is not None else community_graph()
-    return Predictor(model if model is not None else seeded_model(), Contract.of(graph), device=CPU)
+    return Predictor(model if model is not None else seeded_model(), Contract.of(graph), device=CPU, **options)
 
 
 def sparse_graph() -> Graph:
@@ -192,24 +192,31 @@ def sparse_graph() -> Graph:
     return replace(graph, features=sparse(graph.features * (graph.features > 0.5)))
 
 
+def written_lines(run_dir: Path) -> list[dict[str, Any]]:
+    """The lines of a run's history."""
+    return [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+
+
 def lines_of(run_dir: Path) -> list[dict[str, Any]]:
     """The lines of a run's history without what a clock says."""
-    lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+    lines = written_lines(run_dir)
     return [{name: value for name, value in line.items() if name not in ("epoch_s", "mteps")} for line in lines]
+
+
+BESIDE_SETTINGS = {"run_dir", "reporter", "progress", "source", "metrics", "validate", "workers"}
 
 
 def trainer_of(
     model: nn.Module | ModelConfig | None = None,
     graph: Graph | None = None,
-    *,
-    run_dir: Path | None = None,
-    reporter: Reporter | None = None,
     **options: Any,
 ) -> Trainer:
-    options = {"epochs": 20, "device": "cpu", **options}
+    """A trainer on the processor; what it takes beside a TrainConfig, functions above all, is told from the settings."""
+    own = {name: options.pop(name) for name in [*options] if name in BESIDE_SETTINGS or callable(options[name])}
+    config = TrainConfig(**{"epochs": 20, "device": "cpu", **options})
     model = model if model is not None else seeded_model()
     graph = graph if graph is not None else community_graph()
-    return Trainer(model, graph, TrainConfig(**options), run_dir=run_dir, reporter=reporter)
+    return Trainer(model, graph, config, **own)
 
 
 def fit_until(epoch: int, batch: int, *given: Any, **options: Any) -> TrainResult:

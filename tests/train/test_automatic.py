@@ -27,7 +27,7 @@ from sagann.train import TrainConfig, Trainer, TrainResult, automatic
 from sagann.train.automatic import MARGIN_BYTES, MARGIN_SHARE
 from sagann.train.trainable import model_to_train
 from tests.runtime.memory_driver import generated
-from tests.train.runs import CPU, Heard, Mixing, community_graph, seeded_model
+from tests.train.runs import CPU, Heard, Mixing, community_graph, seeded_model, trainer_of
 
 MODEL = ModelConfig(model="gcn", layers=2, hidden=16, dropout=0.0)
 KIB = 1 << 10
@@ -52,9 +52,7 @@ def free(monkeypatch: pytest.MonkeyPatch) -> Free:
 
 def train(run_dir: Path | None = None, *, resume: bool = False, epochs: int = 2) -> tuple[TrainResult, list[str]]:
     heard = Heard()
-    trainer = Trainer(
-        MODEL, community_graph(600), TrainConfig(epochs=epochs, device="cpu"), run_dir=run_dir, reporter=heard
-    )
+    trainer = trainer_of(MODEL, community_graph(600), epochs=epochs, run_dir=run_dir, reporter=heard)
     return trainer.fit(resume=resume), heard.messages
 
 
@@ -139,9 +137,7 @@ def test_a_run_that_does_not_even_fit_streamed_is_refused(free: Free) -> None:
 def test_what_cannot_be_streamed_runs_as_ever_and_says_why(free: Free) -> None:
     def run() -> tuple[list[float], list[str]]:
         heard = Heard()
-        trainer = Trainer(
-            seeded_model(Mixing), community_graph(600), TrainConfig(epochs=2, device="cpu"), reporter=heard
-        )
+        trainer = trainer_of(seeded_model(Mixing), community_graph(600), epochs=2, reporter=heard)
         return losses(trainer.fit()), heard.messages
 
     free(PLENTY)

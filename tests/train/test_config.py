@@ -82,6 +82,12 @@ def test_what_the_hint_of_a_mistake_says_is_accepted(
         ({"class_weights": [1, "a"]}, "class_weights is refused: [1, 'a']"),
         ({"memory": "much"}, "size is not understood: 'much' (in TrainConfig.memory)"),
         ({"profile": True}, "profile is refused: True, expected False where neither memory nor devices is set"),
+        ({"sample": (5,), "devices": "host"}, "no list of trainers"),
+        ({"sharing": "static"}, "sharing is refused: 'static', expected joint where devices is not set"),
+        ({"mapping": "model"}, "mapping is refused: 'model', expected cores where devices is not set"),
+        ({"link_rate": 1e9}, "link_rate is refused: 1000000000.0, expected None where devices is not set"),
+        ({"sample": (5,), "devices": "host,cuda", "device": "cuda"}, "'auto' or 'cpu' where devices is set"),
+        ({"sample": (5,), "devices": "cuda:1", "profile": True}, "or one of several trainers, is profiled"),
         ({"weights": "worst"}, "weights is refused: 'worst', expected 'best' or 'last'"),
         (
             {"monitor": "test/accuracy"},

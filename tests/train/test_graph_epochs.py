@@ -18,7 +18,7 @@ from sagann.runtime.in_memory.engine import CompiledEngine
 from sagann.runtime.loading import GraphBatches
 from sagann.saga.engine import using_engine
 from sagann.storage import load_graph, save_graph
-from sagann.train import Contract, Predictor, TrainConfig, Trainer, load_run, runner
+from sagann.train import Predictor, TrainConfig, Trainer, load_run, runner
 from sagann.train.batch_epochs import GraphEpochs
 from tests.graph.graphs import sparse
 from tests.runtime.loading.many_graphs import many_graphs
@@ -26,12 +26,12 @@ from tests.threads import left_threads
 from tests.tolerances import assert_close
 from tests.train.graphs_of import OwnReadout, graph_model, on_answers_of_vertices, rings_and_stars
 from tests.train.runs import (
-    CPU,
     Heard,
     assert_same_bits,
     community_graph,
     dense_means,
     numbers_of,
+    predictor_of,
     seeded_model,
     trainer_of,
     weights_of,
@@ -91,7 +91,7 @@ def test_a_batch_norm_gets_no_batch_of_one_graph() -> None:
     graph = rings_and_stars()
     known = graph.graphs.known(graph.graph_splits["train"])[:9]
     graph = replace(graph, graph_splits={"train": torch.zeros(60, dtype=torch.bool).index_fill(0, known, True)})
-    predictor = Predictor(graph_model(), Contract.of(graph), device=CPU)
+    predictor = of(graph)
     source = GraphEpochs(predictor, predictor.prepare(graph), TrainConfig(batch_size=4))
     assert [step.num_labelled for step in source.steps(1)] == [5, 4]
 
@@ -152,7 +152,7 @@ def test_own_losses_own_metrics_and_class_weights_are_of_graphs() -> None:
     def right(outputs: Tensor, answers: Tensor) -> float:
         return float((outputs.argmax(1) == answers).float().mean())
 
-    found = Trainer(graph_model(), graph, TrainConfig(epochs=1), loss=noted, metrics={"right": right}).fit()
+    found = trainer_of(graph_model(), graph, epochs=1, loss=noted, metrics={"right": right}).fit()
     assert found.metrics["test"]["right"] == pytest.approx(found.metrics["test"]["accuracy"])
     assert max(rows) == len(graph.graphs.known(graph.graph_splits["train"]))
     trainer_of(graph_model(), graph, epochs=1, class_weights="balanced").fit()
@@ -188,7 +188,7 @@ def test_graphs_of_unknown_label_are_not_trained() -> None:
     splits = {"train": train, "test": ~train}
     with pytest.raises(InputError, match="unknown label"):
         trainer_of(graph_model(), replace(graph, graph_splits=splits))
-    predictor = Predictor(graph_model(), Contract.of(graph), device=CPU)
+    predictor = of(graph)
     source = GraphEpochs(predictor, predictor.prepare(graph), TrainConfig(batch_size=7))
     assert sum(step.num_labelled for step in source.steps(1)) == int(graph.graph_splits["train"].sum())
 
@@ -196,8 +196,6 @@ def test_graphs_of_unknown_label_are_not_trained() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"sample": (3, 3)}, r"sample is refused: \(3, 3\), expected None where whole graphs are learned"),
-        ({"memory": "1GiB"}, "memory is refused: '1GiB', expected None where whole graphs are learned"),
         ({"task": "regression"}, "task 'regression', graph 'rings' has labels of 2 classes of graphs .*Choose graph-classification"),
         ({"loss": "mse"}, "'mse' is for regression, the task is classification"),
         ({"monitor": "val/mae"}, "the task graph-classification has loss, accuracy"),
@@ -224,8 +222,7 @@ def test_models_and_graphs_that_cannot_be_learned_are_refused() -> None:
 
 
 def of(graph: Graph | None = None) -> Predictor:
-    graph = rings_and_stars() if graph is None else graph
-    return Predictor(graph_model(), Contract.of(graph), device=CPU)
+    return predictor_of(graph_model(), rings_and_stars() if graph is None else graph)
 
 
 def test_rows_do_not_depend_on_the_batches(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -254,7 +251,7 @@ def test_sparse_features_and_files_give_the_same(tmp_path: Path) -> None:
     graph = replace(graph, features=graph.features * (graph.features > 0))
     config = ModelConfig(model="sage", hidden=8, dropout=0.0)
     torch.manual_seed(0)
-    predictor = Predictor(build_model(config, graph), Contract.of(graph), device=CPU)
+    predictor = predictor_of(build_model(config, graph), graph)
     expected = predictor.logits(predictor.prepare(graph))
     as_csr = replace(graph, features=sparse(graph.features))
     assert_close(predictor.logits(predictor.prepare(as_csr)), expected)
@@ -265,9 +262,8 @@ def test_sparse_features_and_files_give_the_same(tmp_path: Path) -> None:
 
 def test_a_run_is_reopened(tmp_path: Path) -> None:
     for name, graph in (("classes", rings_and_stars()), ("values", rings_and_stars(regression=True))):
-        trainer = Trainer(
-            ModelConfig(model="gin", hidden=8), graph, TrainConfig(epochs=2, batch_size=16), run_dir=tmp_path / name
-        )
+        options = {"epochs": 2, "batch_size": 16, "run_dir": tmp_path / name}
+        trainer = trainer_of(ModelConfig(model="gin", hidden=8), graph, **options)
         metrics = trainer.fit().metrics
         reopened = load_run(tmp_path / name)
         assert reopened.evaluate(graph) == metrics
@@ -306,4 +302,4 @@ def test_a_forward_that_takes_other_arguments_is_refused() -> None:
             return x
 
     with pytest.raises(InputError, match=r"cannot be called as model\(hops, x, graph_ptr\): .*too many positional"):
-        Predictor(Mine(), Contract.of(rings_and_stars()), device=CPU)
+        predictor_of(Mine(), rings_and_stars())

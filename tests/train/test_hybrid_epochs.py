@@ -6,7 +6,7 @@ import json
 import math
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
-from sagann.errors import InputError, LayerError, TrainerError
+from sagann.errors import InputError, TrainerError
 from sagann.graph import Graph, for_task
 from sagann.hybrid.assignment import Assignment
 from sagann.hybrid.devices import Devices
@@ -33,6 +33,7 @@ from sagann.train.batch_epochs import SampledEpochs
 from sagann.train.epoch_source import source_of
 from sagann.train.hybrid_epochs import HybridEpochs
 from sagann.train.predictor import Predictor
+from sagann.train.runner import PreparedGraph
 from sagann.train.session import TrainSession
 from tests.graphs import labelled_graph
 from tests.hybrid.message_trainer import MessageTrainer
@@ -42,7 +43,6 @@ from tests.runtime.device.late_streams import LateStreams
 from tests.train.runs import (
     CPU,
     Heard,
-    TwoLayers,
     assert_same_bits,
     community_graph,
     numbers_of,
@@ -51,6 +51,7 @@ from tests.train.runs import (
     trainer_of,
     values_graph,
     weights_of,
+    written_lines,
 )
 
 here = pytest.mark.usefixtures("simulated")
@@ -66,7 +67,7 @@ def simulated(monkeypatch: pytest.MonkeyPatch) -> LateStreams:
     monkeypatch.setattr("sagann.train.hybrid_epochs.ProcessTrainer", MessageTrainer)
     monkeypatch.setattr(Devices, "cores", lambda self: [() for _ in self.accelerator_cores])
     monkeypatch.setattr(Devices, "own_cores", lambda self: ())
-    monkeypatch.setattr(Devices, "cuda_devices", lambda self, where: [CPU for _ in self.cuda])
+    monkeypatch.setattr(Devices, "cuda_devices", lambda self: [CPU for _ in self.cuda])
     monkeypatch.setattr(
         "sagann.train.tiers._beside_budget", lambda devices, config: simulated_devices(len(devices))
     )
@@ -82,10 +83,22 @@ def opened(source: HybridEpochs) -> HybridEpochs:
     return source
 
 
-def epoch_of(source: Any, parameters: list[nn.Parameter]) -> tuple[list[float], list[Tensor]]:
+def prepared_of(
+    graph: Graph, name: str = "sage", *, hidden: int = 8, dropout: float = 0.0, dtype: torch.dtype = torch.float32
+) -> tuple[Predictor, PreparedGraph]:
+    """The predictor of a model of the zoo, and the graph that it has prepared."""
+    torch.manual_seed(0)
+    model = build_model(ModelConfig(model=name, hidden=hidden, dropout=dropout), graph).to(dtype)
+    predictor = predictor_of(model, graph)
+    return predictor, predictor.prepare(graph)
+
+
+def epoch_of(
+    source: Any, parameters: Sequence[nn.Parameter], epoch: int = 2, first: int = 0
+) -> tuple[list[float], list[Tensor]]:
     """The losses of the steps of an epoch, and the sum of their gradients."""
     losses, total = [], [torch.zeros_like(parameter) for parameter in parameters]
-    for step in source.steps(2):
+    for step in source.steps(epoch, first=first):
         for parameter in parameters:
             parameter.grad = None
         loss = step.loss()
@@ -99,12 +112,14 @@ def epoch_of(source: Any, parameters: list[nn.Parameter]) -> tuple[list[float], 
 
 def losses_of(source: Any, epoch: int, first: int = 0) -> list[float]:
     """The losses of the steps of an epoch, whose gradients are dropped."""
-    losses = []
-    for step in source.steps(epoch, first=first):
-        loss = step.loss()
-        loss.backward()
-        losses.append(step.complete(loss.detach(), step.num_edges)[0].item())
-    return losses
+    return epoch_of(source, (), epoch, first)[0]
+
+
+def assert_same_epoch(found: tuple[list[float], list[Tensor]], expected: tuple[list[float], list[Tensor]]) -> None:
+    """Losses and gradients, in float64, differ by no more than another order of sums gives."""
+    assert found[0] == pytest.approx(expected[0], rel=1e-11)
+    for ours, theirs in zip(found[1], expected[1], strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-11)
 
 
 @here
@@ -121,29 +136,20 @@ def losses_of(source: Any, epoch: int, first: int = 0) -> list[float]:
 )
 def test_losses_and_gradients_are_the_whole_batchs(name: str, devices: str, batch_size: int) -> None:
     graph = labelled_graph(types=2 if name == "rgcn" else 0)
-    torch.manual_seed(0)
-    model = build_model(ModelConfig(model=name, hidden=16, dropout=0.0), graph).double()
-    predictor = predictor_of(model, graph)
-    prepared = predictor.prepare(graph)
-    parameters = list(model.parameters())
-    options: dict[str, Any] = {"sample": (3,) * count_hops(model), "batch_size": batch_size}
-    expected_losses, expected = epoch_of(SampledEpochs(predictor, prepared, TrainConfig(**options)), parameters)
+    predictor, prepared = prepared_of(graph, name, hidden=16, dtype=torch.float64)
+    parameters = list(predictor.model.parameters())
+    options: dict[str, Any] = {"sample": (3,) * count_hops(predictor.model), "batch_size": batch_size}
+    expected = epoch_of(SampledEpochs(predictor, prepared, TrainConfig(**options)), parameters)
     source = HybridEpochs(predictor, prepared, TrainConfig(devices=devices, **options))
-    losses, found = epoch_of(opened(source), parameters)
-    assert losses == pytest.approx(expected_losses, rel=1e-11)
-    for ours, theirs in zip(found, expected, strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-11)
+    assert_same_epoch(epoch_of(opened(source), parameters), expected)
 
 
 @here
 @pytest.mark.parametrize("name", ["sage", "appnp"])
 def test_dropout_drops_the_same_whatever_the_shares(name: str) -> None:
-    graph = community_graph()
-    torch.manual_seed(0)
-    model = build_model(ModelConfig(model=name, hidden=16, dropout=0.5), graph).double()
-    predictor = predictor_of(model, graph)
-    model.train()
-    prepared, parameters = predictor.prepare(graph), list(model.parameters())
+    predictor, prepared = prepared_of(community_graph(), name, hidden=16, dropout=0.5, dtype=torch.float64)
+    model = predictor.model.train()
+    parameters = list(model.parameters())
     options: dict[str, Any] = {"sample": (3,) * count_hops(model), "batch_size": 9}
     found = []
     for devices in ("accelerator", "host,accelerator", "host:1,accelerator:3,accelerator:1", "host,cuda"):
@@ -153,10 +159,8 @@ def test_dropout_drops_the_same_whatever_the_shares(name: str) -> None:
         found.append(epoch_of(opened(source), parameters))
         # The run's generator is not drawn from.
         assert torch.equal(torch.get_rng_state(), before)
-    for losses, gradients in found[1:]:
-        assert losses == pytest.approx(found[0][0], rel=1e-11)
-        for ours, theirs in zip(gradients, found[0][1], strict=True):
-            torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-11)
+    for other in found[1:]:
+        assert_same_epoch(other, found[0])
 
 
 @here
@@ -170,25 +174,17 @@ def test_dropout_drops_the_same_whatever_the_shares(name: str) -> None:
     ],
 )
 def test_every_task_and_sparse_features(graph: Graph, devices: str) -> None:
-    torch.manual_seed(0)
-    model = build_model(ModelConfig(model="sage", hidden=8, dropout=0.0), graph)
-    predictor = predictor_of(model, graph)
-    prepared, parameters = predictor.prepare(graph), list(model.parameters())
-    expected, _ = epoch_of(
-        SampledEpochs(predictor, prepared, TrainConfig(sample=(4, 3), batch_size=12)), parameters
-    )
+    predictor, prepared = prepared_of(graph)
+    expected = losses_of(SampledEpochs(predictor, prepared, TrainConfig(sample=(4, 3), batch_size=12)), 2)
     source = HybridEpochs(predictor, prepared, TrainConfig(sample=(4, 3), batch_size=12, devices=devices))
-    losses, _ = epoch_of(opened(source), parameters)
-    assert losses == pytest.approx(expected, rel=1e-5)
+    assert losses_of(opened(source), 2) == pytest.approx(expected, rel=1e-5)
 
 
 @here
 @pytest.mark.parametrize("cache", ["static", "look-ahead"])
 def test_features_come_from_tiers(cache: str, tmp_path: Path) -> None:
     save_graph(community_graph(), tmp_path / "graph")
-    graph = load_graph(tmp_path / "graph")
-    predictor = predictor_of(build_model(ModelConfig(model="sage", hidden=8, dropout=0.0), graph), graph)
-    prepared = predictor.prepare(graph)
+    predictor, prepared = prepared_of(load_graph(tmp_path / "graph"))
     config = TrainConfig(sample=(4, 3), batch_size=12, devices="host,accelerator,cuda", hot="40%", cache=cache)
     expected = losses_of(SampledEpochs(predictor, prepared, TrainConfig(sample=(4, 3), batch_size=12)), 2)
     source = opened(HybridEpochs(predictor, prepared, config))
@@ -196,19 +192,10 @@ def test_features_come_from_tiers(cache: str, tmp_path: Path) -> None:
     assert min(source.traffic.hot.rows, source.traffic.cold.rows) > 0
 
 
-def tiered_source(devices: str, hot: str, **options: Any) -> HybridEpochs:
+def tiered_source(devices: str, hot: str) -> HybridEpochs:
     """Trainers whose features come from the hot tiers of devices, and from the host's memory in place."""
-    graph = community_graph(3000)
-    torch.manual_seed(0)
-    predictor = predictor_of(build_model(ModelConfig(model="sage", hidden=8, dropout=0.0), graph), graph)
-    given: dict[str, Any] = {
-        "sample": (4, 3),
-        "batch_size": 100,
-        "devices": devices,
-        "sharing": "static",
-        "hot": hot,
-    }
-    return opened(HybridEpochs(predictor, predictor.prepare(graph), TrainConfig(**given, **options)))
+    config = TrainConfig(sample=(4, 3), batch_size=100, devices=devices, sharing="static", hot=hot)
+    return opened(HybridEpochs(*prepared_of(community_graph(3000)), config))
 
 
 @here
@@ -264,10 +251,8 @@ def test_devices_sample_their_shares_themselves() -> None:
 
 @here
 def test_one_device_takes_the_sampled_path_itself() -> None:
-    graph = community_graph()
-    predictor = predictor_of(build_model(ModelConfig(model="sage", hidden=8), graph), graph)
     config = TrainConfig(sample=(4, 3), devices="cuda:0")
-    source = source_of(predictor, predictor.prepare(graph), config, model_config=None, say=print)
+    source = source_of(*prepared_of(community_graph()), config, model_config=None, say=print)
     assert type(source) is SampledEpochs
     assert (config.computes_on, config.trains_together) == ("cuda:0", False)
     names = {"host,cuda:1,cuda:0": "cuda:1", "accelerator,host:1": "cpu", "cuda": "cuda:0"}
@@ -299,10 +284,8 @@ def calls_of(source: Any, optimizer: torch.optim.Optimizer) -> int:
 
 
 def test_a_device_with_all_seeds_is_called_as_often_as_alone_and_never_waited_for(simulated: LateStreams) -> None:
-    graph = community_graph()
-    config = TrainConfig(sample=(4, 3), batch_size=6, batches_ahead=0)
-    predictor = predictor_of(build_model(ModelConfig(model="sage", hidden=8, dropout=0.0), graph), graph)
-    prepared, waits = predictor.prepare(graph), list[object]()
+    config, waits = TrainConfig(sample=(4, 3), batch_size=6, batches_ahead=0), list[object]()
+    predictor, prepared = prepared_of(community_graph())
     optimizer = torch.optim.Adam(predictor.model.parameters(), foreach=True)
     one = SampledEpochs(predictor, prepared, config)
     # The first epoch compiles.
@@ -332,37 +315,13 @@ def test_a_device_with_all_seeds_is_called_as_often_as_alone_and_never_waited_fo
 @here
 @pytest.mark.parametrize("devices", ["host:1,accelerator:1", "host:1,cuda:0,accelerator"])
 def test_links_are_shared_as_vertices_are(devices: str) -> None:
-    graph = hold_out_links(community_graph(), train=0.8, val=0.1, seed=0)
+    graph = for_task(hold_out_links(community_graph(), train=0.8, val=0.1, seed=0), "link-prediction")
     options: dict[str, Any] = {"sample": (-1, -1), "batch_size": 40, "task": "link-prediction", "negatives": 2}
-    torch.manual_seed(0)
-    model = build_model(ModelConfig(model="sage", hidden=8, dropout=0.0), for_task(graph, "link-prediction"))
-    predictor = predictor_of(model.double(), for_task(graph, "link-prediction"))
-    prepared, parameters = predictor.prepare(for_task(graph, "link-prediction")), list(model.parameters())
-    expected_losses, expected = epoch_of(SampledEpochs(predictor, prepared, TrainConfig(**options)), parameters)
+    predictor, prepared = prepared_of(graph, dtype=torch.float64)
+    parameters = list(predictor.model.parameters())
+    expected = epoch_of(SampledEpochs(predictor, prepared, TrainConfig(**options)), parameters)
     source = opened(HybridEpochs(predictor, prepared, TrainConfig(devices=devices, **options)))
-    losses, found = epoch_of(source, parameters)
-    assert losses == pytest.approx(expected_losses, rel=1e-11)
-    for ours, theirs in zip(found, expected, strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-11)
-
-
-@here
-@pytest.mark.parametrize("devices", ["host:1,cuda:0", "host:1,accelerator:1"])
-def test_a_trainer_whose_numbers_are_not_finite_is_named(devices: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def loss_of(self: Predictor, batch: Any) -> Tensor:
-        return self.head.loss(self.forward_batch(batch), batch) * (
-            math.nan if self is not trainer.predictor else 1.0
-        )
-
-    trainer = trainer_of(ModelConfig(model="sage", hidden=8, dropout=0.0), **HYBRID)
-    config = TrainConfig(devices=devices, **HYBRID)
-    monkeypatch.setattr(Predictor, "loss_of_batch", loss_of)
-    session = trainer.session_of(
-        trainer.predictor, opened(HybridEpochs(trainer.predictor, trainer.prepared, config))
-    )
-    name = "host" if "cuda" in devices else "accelerator0"
-    with pytest.raises(TrainerError, match=rf"trainer '{name}' gave numbers that are not finite.*epoch 1, batch 0"):
-        session.run_epoch()
+    assert_same_epoch(epoch_of(source, parameters), expected)
 
 
 class Full(torch.autograd.Function):
@@ -381,13 +340,22 @@ def session_with(
     change: Callable[[Predictor, Tensor], Tensor], devices: str, monkeypatch: pytest.MonkeyPatch
 ) -> tuple[TrainSession, Predictor]:
     """A session of several trainers, whose losses are changed; and its predictor, which the own trainer has."""
-    trainer, loss_of_batch = (
-        trainer_of(ModelConfig(model="sage", hidden=8, dropout=0.0), **HYBRID),
-        Predictor.loss_of_batch,
-    )
+    trainer = trainer_of(ModelConfig(model="sage", hidden=8, dropout=0.0), **HYBRID)
+    loss_of_batch = Predictor.loss_of_batch
     monkeypatch.setattr(Predictor, "loss_of_batch", lambda self, batch: change(self, loss_of_batch(self, batch)))
     source = HybridEpochs(trainer.predictor, trainer.prepared, TrainConfig(devices=devices, **HYBRID))
     return trainer.session_of(trainer.predictor, opened(source)), trainer.predictor
+
+
+@here
+@pytest.mark.parametrize("devices", ["host:1,cuda:0", "host:1,accelerator:1"])
+def test_a_trainer_whose_numbers_are_not_finite_is_named(devices: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    session, own = session_with(
+        lambda predictor, loss: loss * (1.0 if predictor is own else math.nan), devices, monkeypatch
+    )
+    name = "host" if "cuda" in devices else "accelerator0"
+    with pytest.raises(TrainerError, match=rf"trainer '{name}' gave numbers that are not finite.*epoch 1, batch 0"):
+        session.run_epoch()
 
 
 @here
@@ -420,9 +388,8 @@ def test_no_checkpoint_has_weights_of_a_gradient_that_is_not_finite(monkeypatch:
 
 @here
 def test_weights_that_change_between_epochs_reach_every_trainer() -> None:
-    graph = community_graph()
-    predictor = predictor_of(build_model(ModelConfig(model="sage", hidden=8, dropout=0.0), graph), graph)
-    prepared, config = predictor.prepare(graph), TrainConfig(sample=(4, 3), batch_size=7)
+    predictor, prepared = prepared_of(community_graph())
+    config = TrainConfig(sample=(4, 3), batch_size=7)
     source = opened(HybridEpochs(predictor, prepared, replace(config, devices="host:1,cuda:0,accelerator")))
     losses_of(source, 1)
     with torch.no_grad():
@@ -435,10 +402,8 @@ def test_weights_that_change_between_epochs_reach_every_trainer() -> None:
 
 @here
 def test_an_epoch_goes_on_in_the_middle() -> None:
-    graph = community_graph()
-    predictor = predictor_of(build_model(ModelConfig(model="sage", hidden=8, dropout=0.0), graph), graph)
     config = TrainConfig(sample=(4, 3), batch_size=7, devices=DEVICES)
-    source = opened(HybridEpochs(predictor, predictor.prepare(graph), config))
+    source = opened(HybridEpochs(*prepared_of(community_graph()), config))
     whole = losses_of(source, 1)
     steps = source.steps(1, first=2)
     step = next(steps)
@@ -461,7 +426,7 @@ def test_a_run_with_a_process_is_the_run_without_and_its_profile_has_every_stage
     for ours, theirs in zip(result.history, alone.history, strict=True):
         assert ours.loss == pytest.approx(theirs.loss, rel=1e-4)
         assert ours.metrics["val"]["loss"] == pytest.approx(theirs.metrics["val"]["loss"], rel=1e-4)
-    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    lines = written_lines(tmp_path)
     for line in lines:
         assert line["trainers"] == ["host", "accelerator0"]
         assert sum(line["trainer_seeds"]) == 30
@@ -561,24 +526,3 @@ def test_a_cuda_device_that_is_not_there_is_refused_before_anything_starts() -> 
     with pytest.raises(InputError, match=r"no such device.*'cuda:63'.*PyTorch sees"):
         trainer_of(ModelConfig(model="sage", hidden=8), devices="host,cuda:63,accelerator", **HYBRID).fit()
     assert not spawned_by(os.getpid())
-
-
-def test_batch_norm_is_refused() -> None:
-    with pytest.raises(LayerError, match="mini-batches are divided among devices"):
-        trainer_of(TwoLayers(), devices=DEVICES, **HYBRID).fit()
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"sample": (4, 3), "devices": "host"}, "no list of trainers"),
-        ({"sample": (4, 3), "sharing": "static"}, "sharing.*joint where devices is not set"),
-        ({"sample": (4, 3), "mapping": "model"}, "mapping.*cores where devices is not set"),
-        ({"sample": (4, 3), "link_rate": 1e9}, "link_rate.*None where devices is not set"),
-        ({"sample": (4, 3), "devices": DEVICES, "device": "cuda"}, "'auto' or 'cpu' where devices is set"),
-        ({"sample": (4, 3), "devices": "cuda:1", "profile": True}, "profile.*or one of several trainers"),
-    ],
-)
-def test_options_that_do_not_go_together_are_refused(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        TrainConfig(**options)

@@ -24,13 +24,13 @@ from sagann.sampling import LinkSampler, hold_out_links
 from sagann.tiering import hottest, score_vertices
 from sagann.train import TrainConfig, Trainer, link_metrics, load_run
 from sagann.train.batch_epochs import LinkEpochs, SampledEpochs
-from sagann.train.contract import Contract
 from sagann.train.predictor import Predictor
 from sagann.train.streamed import Streaming
 from tests.graphs import labelled_graph
 from tests.runtime.workers.threads import in_threads
 from tests.tolerances import assert_close
-from tests.train.runs import CPU, dense_means, numbers_of
+from tests.train import runs
+from tests.train.runs import dense_means, numbers_of
 
 pytestmark = pytest.mark.usefixtures("naive")
 
@@ -59,16 +59,12 @@ def alone(graph: Graph) -> Graph:
     return replace(graph, labels=None, num_classes=0)
 
 
-def trainer_of(
-    model: Any, graph: Graph, *, run_dir: Path | None = None, reporter: Any = None, **options: Any
-) -> Trainer:
-    return Trainer(
-        model, graph, TrainConfig(**{**LINKS, **options}), run_dir=run_dir, reporter=reporter, progress=False
-    )
+def trainer_of(model: Any, graph: Graph, **options: Any) -> Trainer:
+    return runs.trainer_of(model, graph, **{**LINKS, **options})
 
 
-def predictor_of(model: nn.Module, graph: Graph) -> Predictor:
-    return Predictor(model, Contract.of(alone(graph)), device=CPU)
+def predictor_of(model: nn.Module, graph: Graph, **options: Any) -> Predictor:
+    return runs.predictor_of(model, alone(graph), **options)
 
 
 def plain_rows(model: LinkModel, graph: Graph) -> Tensor:
@@ -179,8 +175,7 @@ def test_workers_and_budgets_have_the_numbers_of_one_process_in_memory(
 
     def work(workers: Workers) -> list[Tensor]:
         streaming = Streaming(memory_bytes=60_000, spill=tmp_path / str(workers.rank)) if streams else None
-        model, contract = models[workers.rank], Contract.of(alone(graph))
-        return epoch_of(Predictor(model, contract, device=CPU, workers=workers, streaming=streaming), graph)
+        return epoch_of(predictor_of(models[workers.rank], graph, workers=workers, streaming=streaming), graph)
 
     expected = epoch_of(predictor_of(models[-1], graph), graph)
     for found in in_threads(work, num_workers):
@@ -450,14 +445,9 @@ def test_an_own_loss_and_own_metrics_get_a_row_for_each_true_link() -> None:
         shapes.add((scores.shape[1], int(places.abs().sum())))
         return (1 - scores[:, :1] + scores[:, 1:]).clamp(min=0)
 
-    trainer = Trainer(
-        ModelConfig(model="sage", hidden=8),
-        communities(),
-        TrainConfig(**LINKS, negatives=4),
-        loss=margin,
-        metrics={"first": lambda scores, places: float((scores.argmax(1) == places).float().mean())},
-        progress=False,
-    )
+    metrics = {"first": lambda scores, places: float((scores.argmax(1) == places).float().mean())}
+    config = ModelConfig(model="sage", hidden=8)
+    trainer = trainer_of(config, communities(), negatives=4, loss=margin, metrics=metrics)
     found = trainer.fit().metrics["test"]
     # Tried and trained with four negative links, measured with nine.
     assert shapes == {(5, 0), (10, 0)}

@@ -13,13 +13,12 @@ from sagann.errors import InputError, LayerError
 from sagann.graph import add_self_loops
 from sagann.nn import SAGE, ModelConfig, build_model
 from sagann.plan.residency import BudgetError
-from sagann.train import Contract, Predictor, TrainConfig, Trainer
+from sagann.train import TrainConfig, Trainer
 from sagann.train.runner import features_as
 from sagann.train.streamed import Streaming
 from tests.runtime.workers.threads import in_threads
 from tests.tolerances import assert_close
 from tests.train.runs import (
-    CPU,
     Mean,
     Mixing,
     Plain,
@@ -62,9 +61,7 @@ def test_an_evaluation_puts_every_module_back_into_its_mode():
 def test_embeddings_and_predictions_may_be_asked_for_at_once(tmp_path):
     graph, both = community_graph(), threading.Barrier(2)
     model = build_model(ModelConfig(hidden=8), graph)
-    predictor = Predictor(
-        model, Contract.of(graph), device=CPU, streaming=Streaming(memory_bytes=60_000, spill=tmp_path)
-    )
+    predictor = predictor_of(model, graph, streaming=Streaming(memory_bytes=60_000, spill=tmp_path))
     expected = [predictor.embed(graph), predictor.predict(graph, probabilities=True)]
 
     def embed():
@@ -180,9 +177,7 @@ def test_a_budget_that_trains_a_model_also_gives_its_embedding(tmp_path):
     model = build_model(ModelConfig(model="gcn", hidden=16), graph)
 
     def within(num_bytes):
-        return Predictor(
-            model, Contract.of(graph), device=CPU, streaming=Streaming(memory_bytes=num_bytes, spill=tmp_path)
-        )
+        return predictor_of(model, graph, streaming=Streaming(memory_bytes=num_bytes, spill=tmp_path))
 
     with pytest.raises(BudgetError) as refused:
         within(10).try_out(within(10).prepare(graph))
@@ -197,8 +192,7 @@ def test_the_first_worker_alone_may_get_the_results():
     alone = predictor_of(seeded_model(), graph)
 
     def work(workers):
-        model = copy.deepcopy(alone.model)
-        predictor = Predictor(model, alone.contract, device=CPU, workers=workers, for_first=True)
+        predictor = predictor_of(copy.deepcopy(alone.model), graph, workers=workers, for_first=True)
         return predictor.predict(graph), predictor.embed(graph), predictor.evaluate(graph)
 
     (classes, embeddings, metrics), *others = in_threads(work, 3)
@@ -213,7 +207,7 @@ def test_workers_refuse_a_model_that_mixes_vertices_between_its_layers():
     graph = community_graph()
 
     def work(workers):
-        predictor = Predictor(seeded_model(Mixing), Contract.of(graph), device=CPU, workers=workers)
+        predictor = predictor_of(seeded_model(Mixing), graph, workers=workers)
         with pytest.raises(LayerError, match="must treat vertices independently between its layers: operator mean"):
             predictor.try_out(predictor.prepare(graph))
         # A model that is opened, and not trained, is not tried out.
@@ -228,8 +222,7 @@ def test_workers_need_features():
     graph = replace(community_graph(), features=None)
 
     def work(workers):
-        model = build_model(ModelConfig(hidden=8), graph)
-        predictor = Predictor(model, Contract.of(graph), device=CPU, workers=workers)
+        predictor = predictor_of(build_model(ModelConfig(hidden=8), graph), graph, workers=workers)
         with pytest.raises(InputError, match="workers need features: vertices have none"):
             predictor.prepare(graph)
 

@@ -28,7 +28,7 @@ from sagann.runtime.loading import MiniBatches
 from sagann.runtime.tiered import TieredFeatures
 from sagann.runtime.workers import Workers
 from sagann.storage import load_graph, save_graph
-from sagann.train import TrainConfig, Trainer, rehearsals
+from sagann.train import TrainConfig, rehearsals
 from sagann.train.hybrid_epochs import HybridEpochs
 from sagann.train.rehearsals import with_one_more
 from tests.hybrid.message_trainer import MessageTrainer
@@ -170,11 +170,10 @@ def test_tiers_give_what_they_give_in_an_epoch(cache: str) -> None:
     def tiered() -> Graph:
         return replace(graph, features=TieredFeatures(graph.features, hot="30%", cache=cache))
 
-    config = TrainConfig(**{**SAMPLED, "memory": "1GiB"}, device="cpu")
-    found = Trainer(seeded_model(), tiered(), config).foretell()
+    found = trainer_of(graph=tiered(), **SAMPLED, memory="1GiB").foretell()
     assert list(found.tiers) == ["hot", "cold"]
     other = tiered()
-    minibatches = MiniBatches(other, fanouts=config.sample, batch_size=8, ahead=4)
+    minibatches = MiniBatches(other, fanouts=SAMPLED["sample"], batch_size=8, ahead=4)
     traffics = [other.features.traffic()]
     for epoch in range(1, 9):
         with minibatches.batches(epoch) as batches:
@@ -199,7 +198,7 @@ def test_bytes_are_those_of_the_tier_where_all_rows_lie(tmp_path: Path) -> None:
         (computed, {"memory": "1GiB"}, "hot"),
         (mapped, {"hot": "0%"}, "cold"),
     ):
-        found = Trainer(seeded_model(), kind, TrainConfig(**SAMPLED, **given, device="cpu")).foretell()
+        found = trainer_of(graph=kind, **SAMPLED, **given).foretell()
         assert [name for name, counts in found.tiers.items() if counts.rows] == [tier]
         assert found.num_bytes == pytest.approx(4 * 8 * found.tiers[tier].rows, abs=32)
 
@@ -255,10 +254,12 @@ def test_what_cannot_be_foretold_is_refused() -> None:
 
 
 def test_workers_foretell_nothing() -> None:
+    # Threads that seed at the same time draw each other's numbers.
+    models = [seeded_model() for _ in range(2)]
+
     def refused(workers: Workers) -> str:
-        trainer = Trainer(seeded_model(), community_graph(), TrainConfig(**SAMPLED, device="cpu"), workers=workers)
         with pytest.raises(InputError) as caught:
-            trainer.foretell()
+            trainer_of(models[workers.rank], **SAMPLED, workers=workers).foretell()
         return str(caught.value)
 
     for text in in_threads(refused, 2):

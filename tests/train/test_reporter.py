@@ -17,7 +17,7 @@ from sagann.hybrid.manager import TrainerWork
 from sagann.runtime.tiered import TierCounts, Traffic
 from sagann.train import EpochRecord, History
 from sagann.train.reporter import TensorBoardReporter
-from tests.train.runs import Heard, trainer_of
+from tests.train.runs import Heard, trainer_of, written_lines
 
 pytestmark = pytest.mark.usefixtures("naive")
 
@@ -120,7 +120,7 @@ def test_rows_are_the_lines_of_the_run_folder(tmp_path: Path) -> None:
     assert list(trainer.history) == []
     assert repr(trainer.history) == "History(0 epochs)"
     trainer.fit()
-    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    lines = written_lines(tmp_path / "run")
     assert trainer.history.rows() == lines
     assert trainer.history[-1]["val/accuracy"] == lines[2]["val/accuracy"]
     assert trainer.history[1:].rows() == lines[1:]

@@ -31,10 +31,10 @@ class Mine(SagaLayer):
 """
 
 
-def train(run_dir, model=None, graph=None, *, source=None, **options):
-    config = TrainConfig(**{"epochs": 8, "device": "cpu", **options})
-    model = model or ModelConfig(model="gcn", hidden=8)
-    trainer = Trainer(model, graph or community_graph(), config, run_dir=run_dir, source=source)
+def train(run_dir, model=None, graph=None, **options):
+    trainer = trainer_of(
+        model or ModelConfig(model="gcn", hidden=8), graph, run_dir=run_dir, **{"epochs": 8, **options}
+    )
     return trainer, trainer.fit()
 
 
@@ -195,10 +195,7 @@ def test_weights_that_changed_on_the_disk_are_refused(tmp_path):
     path.write_bytes(content)
     with pytest.raises(CheckpointError, match=r"model.safetensors is damaged: checksum .*Resume the run"):
         load_run(tmp_path)
-    train_again = Trainer(
-        ModelConfig(model="gcn", hidden=8), community_graph(), TrainConfig(epochs=2, device="cpu"), run_dir=tmp_path
-    )
-    train_again.fit(resume=True)
+    trainer_of(ModelConfig(model="gcn", hidden=8), epochs=2, run_dir=tmp_path).fit(resume=True)
     load_run(tmp_path)
 
 

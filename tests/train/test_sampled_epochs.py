@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from contextlib import nullcontext
@@ -49,6 +48,7 @@ from tests.train.runs import (
     sparse_graph,
     trainer_of,
     weights_of,
+    written_lines,
 )
 
 SAMPLED: dict[str, Any] = {"sample": (4, 3), "batch_size": 8, "epochs": 4, "batches_ahead": 4}
@@ -116,15 +116,18 @@ def test_a_model_whose_weights_are_not_finite_is_said_to_diverge() -> None:
         trainer_of(model, epochs=1, sample=(3, 3)).fit()
 
 
+def hardly_joined(train: Tensor) -> Graph:
+    """A graph of two edges, with these vertices to train on."""
+    topology = Topology.from_coo(src=torch.arange(2), dst=torch.arange(2), num_src=90)
+    return community_graph().with_topology(topology).with_splits({"train": train})
+
+
 @pytest.mark.parametrize(
     ("num_seeds", "batch_size", "sizes"), [(21, 10, [11, 10]), (31, 5, [7, 7, 7, 7, 3]), (3, 2, [3])]
 )
 def test_a_batch_norm_gets_no_batch_of_one_vertex(num_seeds: int, batch_size: int, sizes: list[int]) -> None:
-    graph = community_graph()
-    graph = graph.with_topology(Topology.from_coo(src=torch.arange(2), dst=torch.arange(2), num_src=90))
-    graph = graph.with_splits({"train": torch.arange(90) < num_seeds})
-    model = TwoLayers()
-    predictor = predictor_of(model, graph)
+    graph = hardly_joined(torch.arange(90) < num_seeds)
+    predictor = predictor_of(TwoLayers(), graph)
     config = TrainConfig(sample=(3, 3), batch_size=batch_size)
     source = SampledEpochs(predictor, predictor.prepare(graph), config)
     steps = [(step.num_labelled, float(step.loss().detach())) for step in source.steps(1)]
@@ -133,9 +136,7 @@ def test_a_batch_norm_gets_no_batch_of_one_vertex(num_seeds: int, batch_size: in
 
 
 def test_a_batch_norm_cannot_be_trained_on_one_vertex() -> None:
-    graph = community_graph()
-    graph = graph.with_topology(Topology.from_coo(src=torch.arange(2), dst=torch.arange(2), num_src=90))
-    graph = graph.with_splits({"train": torch.arange(90) == 5})
+    graph = hardly_joined(torch.arange(90) == 5)
     with pytest.raises(LayerError, match=r"BatchNorm that is trained needs two rows at least.*model TwoLayers"):
         trainer_of(TwoLayers(), graph, epochs=1, sample=(3, 3), batch_size=8).fit()
 
@@ -311,7 +312,7 @@ def test_tiers_change_no_bit_and_count_every_row(cache: str, options: dict[str, 
     found = hot.fit()
     assert numbers_of(found) == numbers_of(expected)
     assert_same_bits(weights_of(hot.model), weights_of(plain.model))
-    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    lines = written_lines(tmp_path / "run")
     for record, line in zip(found.history, lines, strict=True):
         assert record.extra.items() <= line.items()
         assert line["hot_rows"] > 0
@@ -396,13 +397,11 @@ def test_a_store_with_tiers_of_its_own_is_counted(tmp_path: Path) -> None:
 
 
 def test_sparse_features_get_no_hot_tier() -> None:
-    with pytest.raises(InputError, match="sparse features have no tiers: hot is '10%'"):
-        trainer_of(
-            ModelConfig(model="sage", hidden=8, encoder="linear"), sparse_graph(), **SAMPLED, hot="10%"
-        ).fit()
-    within = trainer_of(
-        ModelConfig(model="sage", hidden=8, encoder="linear"), sparse_graph(), **SAMPLED, memory="1MiB"
-    )
+    model = ModelConfig(model="sage", hidden=8, encoder="linear")
+    for memory in (None, "1MiB"):
+        with pytest.raises(InputError, match=r"sparse features have no tiers: hot is '10%'.*Leave hot out"):
+            trainer_of(model, sparse_graph(), **SAMPLED, hot="10%", memory=memory).fit()
+    within = trainer_of(model, sparse_graph(), **SAMPLED, memory="1MiB")
     assert "hot_rows" not in within.fit().history[0].extra
 
 

@@ -13,11 +13,11 @@ import pytest
 import torch
 
 from sagann.errors import CheckpointError, InputError
-from sagann.train import TrainConfig, Trainer, saver
+from sagann.train import saver
 from sagann.train.checkpoint import CheckpointFolder, Position
 from sagann.train.run_folder import RunFolder
 from sagann.train.session import TrainSession
-from tests.train.runs import community_graph, fit_until, seeded_model, trainer_of
+from tests.train.runs import fit_until, trainer_of
 
 pytestmark = pytest.mark.usefixtures("naive")
 
@@ -101,8 +101,7 @@ def test_resuming_with_other_rates_of_an_own_optimizer_is_refused(tmp_path):
         def optimizer(groups):
             return torch.optim.SGD(groups, lr=lr)
 
-        config = TrainConfig(epochs=2, device="cpu")
-        return Trainer(seeded_model(), community_graph(), config, run_dir=tmp_path, optimizer=optimizer)
+        return trainer_of(epochs=2, run_dir=tmp_path, optimizer=optimizer)
 
     trainer(0.5).fit()
     with pytest.raises(CheckpointError, match=r"started differently: param_groups\.0\.lr was 0\.5, is 0\.25"):

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from sagann.errors import CheckpointError, InputError
 from sagann.nn import ModelConfig, build_model
-from sagann.train import TrainConfig, Trainer, load_run, read_run
+from sagann.train import load_run, read_run
 from sagann.train.session import BestTracker
 from tests.train import runs
 from tests.train.runs import (
@@ -46,15 +46,9 @@ SCHEDULERS = {
 }
 
 
-def trainer_of(run_dir, *, stop_after=None, model=None, graph=None, **options):
-    options = {"epochs": 12, "checkpoint_every": 3, "device": "cpu", "lr": 0.05, **options}
-    return Trainer(
-        model if model is not None else seeded_model(),
-        graph if graph is not None else community_graph(),
-        TrainConfig(**options),
-        run_dir=run_dir,
-        reporter=Heard(stop_after),
-    )
+def trainer_of(run_dir, *, stop_after=None, **options):
+    options = {"epochs": 12, "checkpoint_every": 3, "lr": 0.05, **options}
+    return runs.trainer_of(run_dir=run_dir, reporter=Heard(stop_after), **options)
 
 
 @pytest.mark.parametrize("optimizer", ["Adam", "RMSprop"])
@@ -142,15 +136,14 @@ def test_a_run_that_stopped_early_says_what_has_it_go_on_and_does_with_more_pati
 
 def test_parameters_that_the_optimizer_leaves_alone_do_not_count(tmp_path):
     def make(run_dir, stop_after=None):
-        return Trainer(
-            seeded_model(),
-            community_graph(),
-            TrainConfig(
-                epochs=12, checkpoint_every=3, device="cpu", optimizer="SGD", lr=0.1, clip_norm=0.05, weights="last"
-            ),
-            run_dir=run_dir,
+        return trainer_of(
+            run_dir,
+            stop_after=stop_after,
             param_groups=lambda model, decay: [{"params": list(model.second.parameters())}],
-            reporter=Heard(stop_after),
+            optimizer="SGD",
+            lr=0.1,
+            clip_norm=0.05,
+            weights="last",
         )
 
     whole = make(tmp_path / "whole")

@@ -24,7 +24,7 @@ from sagann.train import Contract, Predictor, TrainConfig, Trainer, TrainResult,
 from sagann.train.streamed import Streaming
 from tests.plan.machines import ROUND
 from tests.stores import ComputedRows
-from tests.train.runs import CPU, Mixing, community_graph, seeded_model
+from tests.train.runs import CPU, Mixing, community_graph, seeded_model, trainer_of
 
 TIGHT = "40kB"
 MODEL = ModelConfig(model="gcn", layers=2, hidden=16, dropout=0.0)
@@ -37,19 +37,17 @@ def trained(run_dir: Path | None = None, *, multi_label: bool = False, **options
 
 def test_features_are_needed_and_embeddings_come_from_memory(tmp_path: Path) -> None:
     bare = ModelConfig(model="gcn", hidden=8, encoder="embedding")
-    trainer = Trainer(
-        bare, replace(community_graph(600), features=None), TrainConfig(epochs=1, device="cpu", memory=TIGHT)
-    )
+    trainer = trainer_of(bare, replace(community_graph(600), features=None), epochs=1, memory=TIGHT)
     with pytest.raises(InputError, match="needs features"):
         trainer.fit()
-    trainer = Trainer(MODEL, community_graph(600), TrainConfig(epochs=1, device="cpu", memory=TIGHT))
+    trainer = trainer_of(MODEL, community_graph(600), epochs=1, memory=TIGHT)
     trainer.fit()
     assert trainer.embed().shape == (600, 16)
 
 
 def test_a_model_with_a_batch_norm_can_be_evaluated_within_a_budget(tmp_path: Path) -> None:
     graph = community_graph(600)
-    trainer = Trainer(seeded_model(), graph, TrainConfig(epochs=3, device="cpu"), run_dir=tmp_path / "run")
+    trainer = trainer_of(graph=graph, epochs=3, run_dir=tmp_path / "run")
     expected = trainer.fit().metrics["test"]
     predictor = load_run(tmp_path / "run", model=seeded_model(), memory=TIGHT)
     prepared = predictor.prepare(graph)
@@ -67,7 +65,7 @@ def test_what_cannot_be_streamed_says_so(tmp_path: Path) -> None:
     with pytest.raises(BudgetError, match=r"at least .* bytes.* are needed"):
         trained(memory="100B")
     with pytest.raises(LayerError, match=r"operator mean mixes them.*use a torch\.nn\.BatchNorm1d"):
-        Trainer(seeded_model(Mixing), graph, TrainConfig(epochs=1, device="cpu", memory=TIGHT)).fit()
+        trainer_of(seeded_model(Mixing), graph, epochs=1, memory=TIGHT).fit()
     (tmp_path / "file").touch()
     with pytest.raises(OSError, match="spill folder cannot be used: Not a directory"):
         trained(memory=TIGHT, spill=str(tmp_path / "file"))
@@ -78,7 +76,7 @@ def test_what_cannot_be_streamed_says_so(tmp_path: Path) -> None:
 def test_a_disk_without_room_for_an_evaluation_is_refused_before_training(monkeypatch: pytest.MonkeyPatch) -> None:
     free_bytes = [0]
     monkeypatch.setattr("sagann.train.streamed.free_disk_bytes", lambda folder: free_bytes[0])
-    trainer = Trainer(MODEL, community_graph(600), TrainConfig(epochs=1, device="cpu", memory=TIGHT))
+    trainer = trainer_of(MODEL, community_graph(600), epochs=1, memory=TIGHT)
     # The result is 600 rows of three numbers.
     with pytest.raises(
         SpillError, match=r"0 bytes are free, .* are needed; the results of an evaluation are 7\.0 KiB"
@@ -160,7 +158,7 @@ def test_a_dataset_is_trained_on_without_being_loaded(tmp_path: Path, monkeypatc
     config = TrainConfig(epochs=2, device="cpu", memory=TIGHT, spill=str(tmp_path / "spill"))
     trainer = Trainer(MODEL, open_graph(tmp_path / "graph"), config)
     found = trainer.fit()
-    expected = Trainer(MODEL, graph, TrainConfig(epochs=2, device="cpu")).fit()
+    expected = trainer_of(MODEL, graph, epochs=2).fit()
     assert [record.loss for record in found.history] == pytest.approx(
         [record.loss for record in expected.history], rel=1e-4
     )
@@ -181,7 +179,7 @@ def test_a_feature_store_trains_as_the_tensor_of_its_rows(tmp_path: Path) -> Non
         (graph, {"memory": TIGHT}),
         (graph.in_memory(), {"memory": TIGHT}),
     ):
-        trainer = Trainer(MODEL, each, TrainConfig(epochs=3, device="cpu", **options))
+        trainer = trainer_of(MODEL, each, epochs=3, **options)
         results.append([record.loss for record in trainer.fit().history])
         if each is graph and options:
             assert trainer.prepared.graph.features is store
@@ -191,7 +189,7 @@ def test_a_feature_store_trains_as_the_tensor_of_its_rows(tmp_path: Path) -> Non
     assert results[0] == pytest.approx(results[2], rel=1e-4)
     # Of another type, rows are converted before.
     double = replace(graph, features=ComputedRows(600, 8, torch.float64))
-    converted = Trainer(MODEL, double, TrainConfig(epochs=3, device="cpu", memory=TIGHT)).fit()
+    converted = trainer_of(MODEL, double, epochs=3, memory=TIGHT).fit()
     assert [record.loss for record in converted.history] == pytest.approx(results[2], rel=1e-5)
     save_graph(graph, tmp_path / "graph")
     assert torch.equal(open_graph(tmp_path / "graph").features, tensor_of(store))

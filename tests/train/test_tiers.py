@@ -86,18 +86,6 @@ def test_a_stated_hot_tier_shortens_the_queue() -> None:
     assert planned(STORE, 96, hot="20%") == TierPlan(hot="20%", ahead=1)
 
 
-@pytest.mark.parametrize("budget_bytes", [None, 1 << 20])
-def test_a_hot_tier_of_sparse_features_is_refused(budget_bytes: int | None) -> None:
-    with pytest.raises(InputError, match=r"sparse features have no tiers: hot is '20%'.*Leave hot out"):
-        plan_tiers(
-            torch.eye(4).to_sparse_csr(),
-            config_of(hot="20%"),
-            ahead=4,
-            budget_bytes=budget_bytes,
-            measure=lambda: BATCHES,
-        )
-
-
 def test_a_hot_tier_beyond_its_half_is_refused() -> None:
     hot_bytes = hot_tier_bytes(STORE, "80%", cache="static")
     with pytest.raises(InputError) as caught:

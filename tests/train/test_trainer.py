@@ -29,6 +29,7 @@ from tests.train.runs import (
     trainer_of,
     values_graph,
     weights_of,
+    written_lines,
 )
 
 pytestmark = pytest.mark.usefixtures("naive")
@@ -94,10 +95,9 @@ def absolute(outputs, targets):
 
 
 def test_a_loss_of_ones_own(tmp_path):
-    model, graph, config = ModelConfig(hidden=8), values_graph(), TrainConfig(epochs=3, device="cpu")
-    named = Trainer(model, graph, replace(config, loss="mae")).fit()
-    trainer = Trainer(model, graph, config, loss=absolute, run_dir=tmp_path)
-    own = trainer.fit()
+    model, graph = ModelConfig(hidden=8), values_graph()
+    named = trainer_of(model, graph, epochs=3, loss="mae").fit()
+    own = trainer_of(model, graph, epochs=3, loss=absolute, run_dir=tmp_path).fit()
     assert [record.loss for record in own.history] == [record.loss for record in named.history]
     # A run folder has the name of the function only.
     assert read_run(tmp_path).loss.name == "(absolute)"
@@ -119,7 +119,7 @@ def test_a_run_is_resumed_with_its_loss_only(tmp_path):
     assert run.evaluate(graph) == whole.metrics
     with pytest.raises(CheckpointError, match=r"loss\.class_weights was \[.*\], is \[\]"):
         trainer_of(epochs=6, graph=graph, run_dir=tmp_path).resume()
-    own = Trainer(seeded_model(), graph, TrainConfig(epochs=6, device="cpu"), run_dir=tmp_path, loss=margins)
+    own = trainer_of(epochs=6, graph=graph, run_dir=tmp_path, loss=margins)
     with pytest.raises(CheckpointError, match=r"loss\.name was cross_entropy, is \(margins\)"):
         own.resume()
 
@@ -214,10 +214,9 @@ def test_callables_take_the_place_of_names():
         decays.append(weight_decay)
         return [{"params": list(model.parameters())}]
 
-    result = Trainer(
-        seeded_model(),
-        community_graph(),
-        TrainConfig(epochs=3, weight_decay=0.125),
+    result = trainer_of(
+        epochs=3,
+        weight_decay=0.125,
         optimizer=lambda groups: torch.optim.SGD(groups, lr=0.3),
         scheduler=lambda optimizer: torch.optim.lr_scheduler.LambdaLR(optimizer, lambda epoch: 0.5**epoch),
         param_groups=groups,
@@ -285,15 +284,14 @@ def test_what_the_trainer_makes_itself_is_not_taken_ready_made(what, argument):
 
 
 def test_the_run_folder(tmp_path):
-    graph = community_graph()
-    trainer = Trainer(
-        ModelConfig(model="gcn", hidden=8),
-        graph,
-        TrainConfig(epochs=12, checkpoint_every=5, seed=9, device="cpu"),
-        run_dir=tmp_path / "run",
-        source="data/communities",
-    )
-    result = trainer.fit()
+    given = {
+        "epochs": 12,
+        "checkpoint_every": 5,
+        "seed": 9,
+        "run_dir": tmp_path / "run",
+        "source": "data/communities",
+    }
+    result = trainer_of(ModelConfig(model="gcn", hidden=8), **given).fit()
     found = json.loads((tmp_path / "run" / "metrics.json").read_text())
     # Whom the umask lets may read the weights too.
     assert len({(tmp_path / "run" / name).stat().st_mode for name in ("run.json", "model.safetensors")}) == 1
@@ -303,7 +301,7 @@ def test_the_run_folder(tmp_path):
     assert (found["epoch_s"], found["peak_rss_bytes"]) == (result.epoch_s, result.peak_rss_bytes)
     assert {split: found[split] for split in ("train", "val", "test")} == result.metrics
 
-    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    lines = written_lines(tmp_path / "run")
     assert [line["epoch"] for line in lines] == list(range(1, 13))
     assert set(lines[0]) == {
         "epoch", "loss", "epoch_s", "lr", "num_edges", "train/loss", "train/accuracy", "val/loss", "val/accuracy",
