@@ -19,6 +19,7 @@ from sagann.graph import random_split
 from sagann.storage import save_graph
 from tests.cli.conftest import Invoke
 from tests.runtime.memory_driver import generated
+from tests.train.runs import written_lines
 
 MIB = 1 << 20
 NUM_VERTICES = 125_000
@@ -65,10 +66,6 @@ LIMIT_BYTES = (BUDGET_MIB + 600) * MIB
 NUM_WIDE, WIDTH = 105_000, 2048
 
 
-def epochs_of(run: Path) -> list[dict[str, float]]:
-    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-
-
 @pytest.mark.thorough
 def test_a_tiered_run_survives_a_hard_limit_smaller_than_its_features(
     limited: Callable[[int], Sequence[str]], tmp_path: Path, invoke: Invoke
@@ -96,7 +93,7 @@ def test_a_tiered_run_survives_a_hard_limit_smaller_than_its_features(
     )
     assert done.returncode == 0, done.stderr
     assert (cold / "model.safetensors").read_bytes() == (hot / "model.safetensors").read_bytes()
-    for line, without in zip(epochs_of(hot), epochs_of(cold), strict=True):
+    for line, without in zip(written_lines(hot), written_lines(cold), strict=True):
         assert line["loss"] == without["loss"]
         assert line["hot_rows"] + line["cold_rows"] == without["cold_rows"]
         assert line["cold_bytes"] == WIDTH * 4 * line["cold_rows"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,6 +17,7 @@ from tests.cli.conftest import Invoke
 from tests.cli.test_launch import ENVIRONMENT, by_hand, ended
 from tests.cli.test_plan_run import learned_state
 from tests.cli.warm import Warm
+from tests.train.runs import written_lines
 
 pytestmark = [pytest.mark.distributed, pytest.mark.slow]
 BUDGET = ("--memory", "3MiB")
@@ -109,24 +109,28 @@ def test_the_launcher_starts_workers(
     assert rows_of(tmp_path / "launched.csv")[0] == rows_of(tmp_path / "alone.csv")[0]
 
 
-def test_what_devices_cannot_do_is_refused_before_workers_start(
-    trained: Path, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def two_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyTorch says that there are two CUDA devices."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.distributed, "is_nccl_available", lambda: True)
+
+
+@pytest.mark.usefixtures("two_devices")
+def test_what_devices_cannot_do_is_refused_before_workers_start(
+    trained: Path, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("sagann.cli.launch.launch_workers", lambda *_, **__: pytest.fail("workers were started"))
     ended = invoke("evaluate", "--run", trained, "--device", "cuda", "--workers", 3)
     assert ended.code == 2
     assert "PyTorch sees 2, and the machine has 3 workers" in ended.err
 
 
+@pytest.mark.usefixtures("two_devices")
 def test_workers_that_can_have_no_devices_start_on_processors(
     trained: Path, blocks: Path, tmp_path: Path, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    monkeypatch.setattr(torch.distributed, "is_nccl_available", lambda: True)
     monkeypatch.setattr("sagann.cli.launch.launch_workers", lambda *_, **__: 0)
     options = ("--workers", 3)
     ended = invoke("evaluate", "--run", trained, *options)
@@ -141,10 +145,7 @@ def test_links_are_learned_and_scored_together(invoke: Invoke, tmp_path: Path, b
     alone, files = tmp_path / "alone", tmp_path / "files"
     assert invoke(*train, "--device", "cpu", "--out", alone).code == 0
     together(warm, 2, *train, "--device", "cpu", "--out", files)
-    losses = [
-        [json.loads(line)["loss"] for line in (run / "metrics.jsonl").read_text().splitlines()]
-        for run in (alone, files)
-    ]
+    losses = [[line["loss"] for line in written_lines(run)] for run in (alone, files)]
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
     pairs = tmp_path / "pairs.csv"
     pairs.write_text("src,dst\n0,1\n5,3\n")

@@ -12,8 +12,9 @@ import pytest
 import torch
 
 from bench.workers import free_port
-from tests.cli.test_launch import history, wait_for_epochs, workers_of
+from tests.cli.test_launch import wait_for_epochs, workers_of
 from tests.cli.test_process import DEADLINE_S, run, start
+from tests.train.runs import lines_of
 
 NUM_DEVICES = torch.cuda.device_count() if torch.cuda.is_available() else 0
 pytestmark = [
@@ -31,7 +32,7 @@ OPTIONS = ("--hidden", 16, "--checkpoint-every", 2, "--epochs", EPOCHS, "--devic
 
 
 def losses(folder: Path) -> list[float]:
-    return [line["loss"] for line in history(folder)]
+    return [line["loss"] for line in lines_of(folder)]
 
 
 @two_devices
@@ -67,7 +68,7 @@ def test_torchrun_and_a_resume_with_one_worker(blocks: Path, tmp_path: Path) -> 
         "train", "--resume", "--out", tmp_path / "run", "--workers", 1, "--balance", "edges", "--epochs", EPOCHS + 1
     )
     assert code == 0, err
-    assert len(history(tmp_path / "run")) == EPOCHS + 1
+    assert len(lines_of(tmp_path / "run")) == EPOCHS + 1
 
 
 @two_devices

@@ -22,10 +22,11 @@ from sagann import save_graph
 from sagann.graph import Graph, Topology
 from sagann.graph.rmat import rmat_edges
 from tests.cli.conftest import Invoke
-from tests.cli.test_launch import OPTIONS, ended, history, start_by_hand, wait_for_epochs
+from tests.cli.test_launch import OPTIONS, ended, start_by_hand, wait_for_epochs
 from tests.cli.test_process import DEADLINE_S, WITHIN_S
 from tests.cli.warm import Warm
 from tests.hosts import Host, hosts
+from tests.train.runs import lines_of
 
 pytestmark = [
     pytest.mark.distributed,
@@ -79,7 +80,7 @@ def test_the_printed_command_trains_on_two_hosts_what_one_process_trains(
     assert sum(out.count("Run saved in") for out, _ in said) == 1
     alone = invoke("train", *words[words.index("train") + 1 : -1], tmp_path / "alone", "--device", "cpu")
     assert alone.code == 0, alone.err
-    together, expected = history(tmp_path / "run"), history(tmp_path / "alone")
+    together, expected = lines_of(tmp_path / "run"), lines_of(tmp_path / "alone")
     assert len(together) == len(expected)
     for mine, theirs in zip(together, expected, strict=True):
         assert mine == pytest.approx(theirs, rel=1e-5)
@@ -146,7 +147,7 @@ def test_hosts_with_memory_for_half_of_the_graph_train_it(pair: list[Host], tmp_
             assert found.kills == 0
     alone = invoke(*words, "--out", tmp_path / "alone")
     assert alone.code == 0, alone.err
-    losses = [[line["loss"] for line in history(tmp_path / run)] for run in ("run", "alone")]
+    losses = [[line["loss"] for line in lines_of(tmp_path / run)] for run in ("run", "alone")]
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
 
 

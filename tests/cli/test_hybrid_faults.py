@@ -18,10 +18,11 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Invoke
-from tests.cli.test_launch import history, wait_for_epochs
+from tests.cli.test_launch import wait_for_epochs
 from tests.cli.test_process import DEADLINE_S, PROGRAM
 from tests.hybrid import faulty_layer
 from tests.hybrid.processes import is_running, may_mount, memory_group, memory_of, spawned_by, with_own_memory
+from tests.train.runs import lines_of
 
 pytestmark = [
     pytest.mark.slow,
@@ -101,14 +102,14 @@ def test_an_accelerator_that_runs_out_of_memory_is_named_and_the_others_go_on(
     assert "SIGKILL often means that memory ran out" in err
     assert "Traceback" not in err
     assert "leaked" not in err
-    done = len(history(folder))
+    done = len(lines_of(folder))
     assert done == int(found[1]) - 1
     for devices, trainers in (("host:1,accelerator:1", 2), ("none", 0)):
         done += 1
         left = ("--model", FAULTY, "--devices", devices, "--epochs", done)
         resumed = invoke("train", "--resume", "--out", folder, *left)
         assert resumed.code == 0, resumed.err
-        lines = history(folder)
+        lines = lines_of(folder)
         assert len(lines) == done
         assert len(lines[-1].get("trainers", [])) == trainers
 

@@ -15,7 +15,6 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext, suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
@@ -28,22 +27,17 @@ from sagann.errors import WorkerError
 from sagann.free_space import Memory
 from sagann.runtime.workers import Workers
 from tests.cli.conftest import Invoke
-from tests.cli.test_process import DEADLINE_S, run
+from tests.cli.test_process import DEADLINE_S, run, wait_until
 from tests.cli.warm import Warm, WarmProcess
 from tests.hosts import Host, listening
 from tests.hybrid.processes import is_running
 from tests.shared import SharedFolder
+from tests.train.runs import lines_of
 
 pytestmark = [pytest.mark.distributed, pytest.mark.slow]
 EPOCHS = 12
 OPTIONS = ("--model", "gcn", "--hidden", 8, "--checkpoint-every", 3, "--device", "cpu")
 ENVIRONMENT = {"OMP_NUM_THREADS": "1"}
-
-
-def history(folder: Path) -> list[dict[str, Any]]:
-    """The lines of metrics.jsonl without what a clock says."""
-    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    return [{name: value for name, value in line.items() if name not in ("epoch_s", "mteps")} for line in lines]
 
 
 def workers_of(launcher: subprocess.Popen[str] | WarmProcess) -> list[int]:
@@ -60,12 +54,8 @@ def workers_of(launcher: subprocess.Popen[str] | WarmProcess) -> list[int]:
 
 
 def wait_for_epochs(folder: Path, num_epochs: int, process: subprocess.Popen[str] | WarmProcess) -> None:
-    limit_s = time.monotonic() + DEADLINE_S
     path = folder / "metrics.jsonl"
-    while not (path.exists() and path.read_bytes().count(b"\n") >= num_epochs):
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < limit_s
-        time.sleep(0.005)
+    wait_until(lambda: path.exists() and path.read_bytes().count(b"\n") >= num_epochs, process)
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +77,7 @@ def test_two_workers_train_what_one_trains(together: Path, blocks: Path, tmp_pat
     alone = tmp_path / "alone"
     ended = invoke("train", "--data", blocks, *OPTIONS, "--epochs", EPOCHS, "--out", alone)
     assert ended.code == 0, ended.err
-    found, expected = history(together), history(alone)
+    found, expected = lines_of(together), lines_of(alone)
     assert len(found) == EPOCHS
     for mine, theirs in zip(found, expected, strict=True):
         assert mine == pytest.approx(theirs, rel=1e-5)
@@ -118,12 +108,12 @@ def test_a_killed_worker_ends_the_run_which_resumes(
     assert "Traceback" not in err
     assert out == ""
     assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
-    done = len(history(folder))
+    done = len(lines_of(folder))
     resume = ("train", "--resume", "--out", folder, "--epochs", max(EPOCHS, done))
     for code, _, err in by_hand(warm, commands=[resume, resume]):
         assert code == 0, err
     # Bit for bit: the same number of workers gives the same run.
-    assert history(folder)[:EPOCHS] == history(together)
+    assert lines_of(folder)[:EPOCHS] == lines_of(together)
 
 
 SAMPLED = ("--model", "sage", "--hidden", 8, "--sample", "5,3", "--batch-size", 16, "--device", "cpu")
@@ -168,7 +158,7 @@ def test_a_sampled_run_goes_on_with_any_number_of_workers(
         else:
             assert [code for code, *_ in by_hand(warm, commands=[words] * size)] == [0] * size
         command = ("train", "--resume", "--out", folder)
-    found, expected = history(folder), history(alone)
+    found, expected = lines_of(folder), lines_of(alone)
     assert len(found) == EPOCHS
     for mine, theirs in zip(found, expected, strict=True):
         # A vertex that the shares of two workers reach has its edges at both.
@@ -193,7 +183,7 @@ def test_torchrun_starts_the_same_run(together: Path, blocks: Path, tmp_path: Pa
     )
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout.count("Run saved in") == 1
-    assert history(tmp_path / "run") == history(together)
+    assert lines_of(tmp_path / "run") == lines_of(together)
 
 
 def start_by_hand(
@@ -324,8 +314,8 @@ def test_workers_that_torchrun_restarts_resume_by_themselves(
     command = ("train", "--data", blocks, *OPTIONS, "--epochs", EPOCHS + 2, "--out", folder)
     for code, _, err in by_hand(warm, commands=[command, command], restarts=1):
         assert code == 0, err
-    assert history(folder)[:EPOCHS] == history(together)
-    assert len(history(folder)) == EPOCHS + 2
+    assert lines_of(folder)[:EPOCHS] == lines_of(together)
+    assert len(lines_of(folder)) == EPOCHS + 2
 
 
 def test_workers_that_do_not_fit_memory_are_not_started(

@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +23,7 @@ import pytest
 
 from tests.cli.conftest import Invoke
 from tests.cli.warm import Warm, WarmProcess
+from tests.train.runs import written_lines
 
 PROGRAM = (sys.executable, "-m", "sagann")
 DEADLINE_S = 240
@@ -51,13 +52,18 @@ def run(*arguments: object, cwd: Path | None = None, env: Mapping[str, str] | No
     return process.returncode, out, err
 
 
-def wait_for(path: Path, process: subprocess.Popen[str] | WarmProcess) -> None:
-    """Wait until there is something in a folder."""
+def wait_until(is_so: Callable[[], bool], process: subprocess.Popen[str] | WarmProcess) -> None:
+    """Wait for something that a process does before it ends."""
     limit_s = time.monotonic() + DEADLINE_S
-    while not (path.is_dir() and any(not entry.name.startswith(".") for entry in path.iterdir())):
+    while not is_so():
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < limit_s
-        time.sleep(0.01)
+        time.sleep(0.005)
+
+
+def has_files(path: Path) -> bool:
+    """Whether there is something in a folder."""
+    return path.is_dir() and any(not entry.name.startswith(".") for entry in path.iterdir())
 
 
 def test_help_does_not_wait_for_torch() -> None:
@@ -167,25 +173,25 @@ def endless(blocks: Path, folder: Path) -> tuple[object, ...]:
 def test_ctrl_c_saves_and_exits_130(blocks: Path, tmp_path: Path, invoke: Invoke) -> None:
     folder = tmp_path / "run"
     with start(*endless(blocks, folder)) as process:
-        wait_for(folder / "checkpoints", process)
+        wait_until(lambda: has_files(folder / "checkpoints"), process)
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=DEADLINE_S)
     assert process.returncode == 130, err
     assert out == ""
     assert f"sagann train --resume --out {folder}" in err
     assert "Traceback" not in err
-    epochs = [json.loads(line)["epoch"] for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    last = written_lines(folder)[-1]["epoch"]
     # The epoch at which it stopped was saved, not only the last that was due.
-    assert (folder / "checkpoints" / f"epoch-{epochs[-1]:06d}.pt").is_file()
-    resumed = invoke("train", "--resume", "--out", folder, "--epochs", epochs[-1] + 2)
+    assert (folder / "checkpoints" / f"epoch-{last:06d}.pt").is_file()
+    resumed = invoke("train", "--resume", "--out", folder, "--epochs", last + 2)
     assert resumed.code == 0, resumed.err
-    assert json.loads((folder / "metrics.json").read_text())["epochs"] == epochs[-1] + 2
+    assert json.loads((folder / "metrics.json").read_text())["epochs"] == last + 2
 
 
 def test_sigterm_before_the_first_epoch(blocks: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     with start(*endless(blocks, folder)) as process:
-        wait_for(folder, process)
+        wait_until(lambda: has_files(folder), process)
         process.send_signal(signal.SIGTERM)
         out, err = process.communicate(timeout=DEADLINE_S)
     assert (process.returncode, out) == (143, ""), err
@@ -199,11 +205,7 @@ def test_sigterm_leaves_no_part_of_an_import(tmp_path: Path, warm: Warm) -> None
     pyarrow.parquet.write_table(table, tmp_path / "edges" / "all.parquet")
     (tmp_path / "out").mkdir()
     with warm.start("data", "import", tmp_path / "edges", tmp_path / "out" / "graph") as process:
-        limit_s = time.monotonic() + DEADLINE_S
-        while not any(list(path.iterdir()) for path in (tmp_path / "out").iterdir()):
-            assert process.poll() is None, process.communicate()
-            assert time.monotonic() < limit_s
-            time.sleep(0.005)
+        wait_until(lambda: any(list(path.iterdir()) for path in (tmp_path / "out").iterdir()), process)
         process.send_signal(signal.SIGTERM)
         began_s = time.monotonic()
         out, err = process.communicate(timeout=DEADLINE_S)
@@ -216,11 +218,8 @@ def test_sigterm_leaves_no_part_of_an_import(tmp_path: Path, warm: Warm) -> None
 @pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="needs Linux's list of what a process has loaded")
 def test_ctrl_c_while_starting_exits_130(blocks: Path, tmp_path: Path) -> None:
     with start(*endless(blocks, tmp_path / "run")) as process:
-        maps, deadline = Path(f"/proc/{process.pid}/maps"), time.monotonic() + DEADLINE_S
         # From here on PyTorch is being imported.
-        while "libtorch" not in maps.read_text():
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        wait_until(lambda: "libtorch" in Path(f"/proc/{process.pid}/maps").read_text(), process)
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=DEADLINE_S)
     assert process.returncode == 130, err

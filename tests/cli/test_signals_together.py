@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Invoke
-from tests.cli.test_launch import ENVIRONMENT, OPTIONS, history, wait_for_epochs, workers_of
+from tests.cli.test_launch import ENVIRONMENT, OPTIONS, wait_for_epochs, workers_of
 from tests.cli.test_process import DEADLINE_S, WITHIN_S
 from tests.cli.warm import Warm, WarmProcess
+from tests.train.runs import lines_of
 
 pytestmark = [pytest.mark.distributed, pytest.mark.slow, pytest.mark.timeout(600)]
 TOGETHER = {
@@ -68,9 +69,9 @@ def test_sigterm_ends_a_run_of_several_processes_which_resumes(
         time.sleep(0.05)
     # Blocks of shared memory of other tests may come and go; those of this run have gone.
     assert not [name for name in set(os.listdir("/dev/shm")) - memory if str(process.pid) in name]
-    done = len(history(folder))
+    done = len(lines_of(folder))
     # Of mini-batches, a checkpoint may be within an epoch.
     assert max(os.listdir(folder / "checkpoints")).startswith(f"epoch-{done:06d}")
     resumed = invoke("train", "--resume", "--out", folder, "--epochs", done + 1, "--workers", 1)
     assert resumed.code == 0, resumed.err
-    assert len(history(folder)) == done + 1
+    assert len(lines_of(folder)) == done + 1

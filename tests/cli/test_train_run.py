@@ -13,6 +13,7 @@ from sagann.graph import rmat_graph
 from sagann.storage import save_graph
 from tests.cli.conftest import Invoke, Outcome
 from tests.plan.machines import ROUND
+from tests.train.runs import written_lines
 
 QUICK = ("--hidden", "8", "--epochs", "3")
 
@@ -347,5 +348,5 @@ def test_an_accelerator_that_simulates_hardware_kernels(invoke: Invoke, blocks: 
     assert not (tmp_path / "refused").exists()
     trained = train("trained", "--model", "sage", "--dropout", "0")
     assert trained.code == 0, trained.err
-    lines = [json.loads(line) for line in (tmp_path / "trained/metrics.jsonl").read_text().splitlines()]
+    lines = written_lines(tmp_path / "trained")
     assert all(line["trainer_s"][1] < line["trainer_simulation_s"][1] for line in lines)
