@@ -100,7 +100,7 @@ class Shared:
         """Load libraries in the block without looking for garbage, and look for none later among all objects that exist then.
 
         PyTorch and Numba make half a million objects, which stay until the end: looking at them takes a third of the time of a short command.
-        Who asks for a ``hidden`` module, and does without where there is none, finds none.
+        Code that can do without a ``hidden`` module does not find it.
         """
         if not self.is_program:
             yield
@@ -119,13 +119,13 @@ class Shared:
 
     def load_kernels(self) -> None:
         """Load what Numba loads for its first function, without SciPy's linear algebra: Numba asks for it, and imports it again where it is used."""
-        # A release that does not go without is loaded whole by who needs it first.
+        # A release that cannot do without it is loaded whole by whoever needs it first.
         with self.loading("scipy.linalg"), suppress(ImportError):
             importlib.import_module("numba.np.arraymath")
 
     def load_compiler(self) -> None:
         """Load PyTorch's compiler, which its optimizers and its traces would load; without tensors that are sharded among devices, which take a third
-        of its modules and no command has, and without Triton, where no device runs its kernels."""
+        of its modules and no command uses, and without Triton, where no device runs its kernels."""
         with self.loading():
             import torch
 

@@ -71,7 +71,7 @@ _READ_BY = {
 "Plans that read an option of the command."
 # Programs do not depend on the number of rows; a few rows show everything that a training step compiles.
 _FEW_VERTICES = 16
-_WAY_IN, _MOST_DIGITS = re.compile(r"device(\d{1,4})\.copy_in"), 5
+_WAY_IN = re.compile(r"device(\d{1,4})\.copy_in")
 
 
 def plan_run(
@@ -89,10 +89,10 @@ def plan_run(
     of_run = is_of_run(file)
     # Without mini-batches, the number of devices of a described machine.
     devices = str(given.get("devices") or "")
-    count = int(devices) if devices.isdecimal() and len(devices) < _MOST_DIGITS else 0
-    settings = chosen_settings(
-        {name: value for name, value in given.items() if not (count and name == "devices")}, file, of_run=of_run
-    )
+    count = int(devices) if re.fullmatch(r"\d{1,4}", devices) else 0
+    if count:
+        given = {name: value for name, value in given.items() if name != "devices"}
+    settings = chosen_settings(given, file, of_run=of_run)
     shared.add_user_file(settings.model.model)
     train, plan = settings.train, _PARTS
     if settings.workers == 1 and train.sample is not None:

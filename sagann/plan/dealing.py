@@ -40,7 +40,7 @@ class Before(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Route:
-    """The way on which blocks reach several devices."""
+    """The way by which blocks reach several devices."""
 
     name: str
     "Name of the route."
@@ -138,24 +138,24 @@ def place_dealt(
     ``budget_bytes`` is of each device.
     """
     initial = frozenset(initial)
-    own: defaultdict[str, list[tuple[int, Step]]] = defaultdict(list)
+    own: defaultdict[str, list[int]] = defaultdict(list)
     names = list(dict.fromkeys(step.resource for step in steps))
     for number, step in enumerate(steps):
         # The caller brings blocks at a return, which no device loads before.
         for name in names if step.kind == "return" else [step.resource]:
-            own[name].append((number, step))
+            own[name].append(number)
     exported = _exported(steps)
     outside = set(initial)
     operations: list[Step | Move] = []
     devices = {
         name: _Device(
-            [step for _, step in own[name]],
+            [steps[number] for number in own[name]],
             bytes_of,
             initial,
             bounds,
             budget_bytes,
             lookahead,
-            numbers=[number for number, _ in own[name]],
+            numbers=own[name],
             exported=exported,
             outside=outside,
             operations=operations,
@@ -167,8 +167,9 @@ def place_dealt(
             devices[name].before = devices[other], link
     for step in steps:
         if step.kind == "return":
-            for name in names:
-                devices[name].pass_by(step, emits=name == step.resource)
+            operations.append(step)
+            for each in devices.values():
+                each.pass_by()
         else:
             devices[step.resource].next()
     return Plan(
@@ -223,11 +224,9 @@ class _Device(Placement):
         self.advance(self._at)
         self._at += 1
 
-    def pass_by(self, step: Step, *, emits: bool) -> None:
-        """Come to a step that no device computes."""
+    def pass_by(self) -> None:
+        """Pass a step that no device computes."""
         self._at += 1
-        if emits:
-            self.operations.append(step)
 
     def next_use(self, block: Block) -> int | None:
         """Number among all steps of the next step that uses a block."""

@@ -105,7 +105,7 @@ def plan_epoch(
         traversal: order of sweeps and strips; by default zigzag, in strips as wide as moves the fewest bytes.
         beside: memory where blocks lie that the device does not hold.
         has_mapped_x: whether features lie in a mapped file and are read by position.
-        route: way on which blocks reach the part's devices, where it has several. Blocks are placed by Belady's rule there.
+        route: way by which blocks reach the part's devices, where it has several. Blocks are placed by Belady's rule there.
     Raises:
         BudgetError: a step needs more than the budget.
     """

@@ -132,7 +132,7 @@ class HopSize:
     def chunk_bytes(self, rows: Mapping[int, int], src: int, dst: int, form: str) -> int:
         """Bytes of a chunk in one of the forms above; ``rows`` has the number of vertices of each interval, and of all."""
         edges = self.edges[src, dst]
-        near, far = (rows[dst], rows[src]) if is_by_destination(form) else (rows[src], rows[dst])
+        near, far = (rows[dst], rows[src]) if end_of(form) == "dst" else (rows[src], rows[dst])
         position_bytes = id_dtype(edges).itemsize
         offset_bytes = _OFFSET_BYTES if self.are_topologies else position_bytes
         id_bytes = self.id_bytes if self.are_topologies else local_id_dtype(far).itemsize
@@ -213,14 +213,9 @@ def kept_forms(part: PartIntervals, *, of_constants: bool = False) -> KeptForms:
     return SQUARE
 
 
-def is_by_destination(form: str) -> bool:
-    """Whether a chunk's edges are grouped by destination, not by source."""
-    return form in (CSC, PICKED_CSC)
-
-
 def end_of(form: str) -> End:
     """The end by which a chunk's edges are grouped."""
-    return "dst" if is_by_destination(form) else "src"
+    return "dst" if form in (CSC, PICKED_CSC) else "src"
 
 
 def most_merged(slots: int) -> int:
@@ -229,4 +224,4 @@ def most_merged(slots: int) -> int:
 
 
 def _needed_key(chunk: Block) -> tuple[str, int, int]:
-    return PICKED_CSC if is_by_destination(chunk.name) else PICKED_CSR, chunk.interval, chunk.dst_interval
+    return PICKED_CSC if end_of(chunk.name) == "dst" else PICKED_CSR, chunk.interval, chunk.dst_interval

@@ -390,7 +390,7 @@ class Schedule:
             late=frozenset(self.part.halo if exchanges.before(number) else ()),
         )
 
-    def _prepare_grad(self, number: int, interval: int, reached: set[str] | Sequence[str]) -> Iterator[Step]:
+    def _prepare_grad(self, number: int, interval: int, reached: Collection[str]) -> Iterator[Step]:
         """Compute the tensors that a gather's backward reads of a destination interval, whose gradient is complete."""
         if number < 0:
             return

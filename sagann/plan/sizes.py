@@ -390,7 +390,7 @@ def _staying(steps: Sequence[Step]) -> list[tuple[Block, ...]]:
     until = -1
     for number, (step, key) in enumerate(zip(steps, passes, strict=True)):
         if key is not None:
-            staying = tuple(block for block in step.reads if block.interval == ALL and block.kind != "edges")
+            staying = tuple(block for block in step.reads if block.is_assembled)
             until = last[key]
         found.append(staying if number <= until else ())
     return found

@@ -32,7 +32,7 @@ class Backend:
     devices: Sequence[torch.device] = (torch.device("cpu"),)
     "Devices that compute, each of which owns a part of the steps and blocks (:mod:`sagann.plan.steps`)."
     route: Route = EACH
-    "Way on which blocks reach several devices."
+    "Way by which blocks reach several devices."
     pinned: PinnedPool | None = None
     "Memory of blocks that are not in use and lie in no file; None for ordinary memory."
     cutting: Any = None

@@ -23,7 +23,7 @@ from sagann.runtime.device.streams import Mark
 from sagann.train.epoch_source import WholeGraph
 from sagann.train.metrics import Metrics
 from sagann.train.policies import check_rates, reads_rates, step_scheduler, steps_on_device
-from sagann.train.reporter import Reporter
+from sagann.train.reporter import EpochProgress, Reporter
 
 if TYPE_CHECKING:
     from sagann.train.session import TrainSession
@@ -37,46 +37,12 @@ class _Queued(NamedTuple):
 
     epoch: int
     lr: float
-    is_due: bool
-    "Whether its metrics count for patience and for the best weights."
     names: tuple[tuple[str, str], ...]
     "Split and name of each number after the loss."
     numbers: Tensor
     "Float64, pinned; written when the mark is passed."
     mark: Mark
     since_s: float
-
-
-class _Snapshot:
-    """The weights that an epoch began with, where best ones are kept: the last epoch may turn out to be the best while they change."""
-
-    def __init__(self, is_kept: bool) -> None:
-        self._is_kept = is_kept
-        self._state: dict[str, Any] = {}
-
-    def take(self, model: nn.Module) -> None:
-        """Queue the copy."""
-        if not self._is_kept:
-            return
-        before, self._state = self._state, model.state_dict()
-        places, values = list[Tensor](), list[Tensor]()
-        for name, value in self._state.items():
-            if not isinstance(value, Tensor):
-                continue
-            place = before.get(name)
-            # A model may gain buffers, or change their shapes.
-            if place is None or place.shape != value.shape:
-                self._state[name] = value.clone()
-            else:
-                self._state[name] = place
-                places.append(place)
-                values.append(value)
-        if places:
-            torch._foreach_copy_(places, values)
-
-    def state_dict(self) -> dict[str, Any]:
-        """The weights by name."""
-        return self._state
 
 
 class DeviceEpochs:
@@ -90,7 +56,8 @@ class DeviceEpochs:
         "By whether metrics are measured as well."
         self._said: set[str] = set()
         self._names: tuple[tuple[str, str], ...] = ()
-        self._before = _Snapshot(session.tracker.keep_weights)
+        self._before: dict[str, Any] = {}
+        "The weights that an epoch began with, where best ones are kept: the last epoch may turn out to be the best while they change."
         self._read_s, self._num_edges = 0.0, 0
         self._is_quick = source.is_quick(session.tracker.metric)
 
@@ -118,7 +85,7 @@ class DeviceEpochs:
         may_end = tracker.patience is not None and queued.epoch - tracker.improved >= tracker.patience
         reads_metric = may_end or isinstance(session.scheduler, ReduceLROnPlateau) or not self._is_quick
         # A reporter of the user's need not inherit from Reporter.
-        return (queued.is_due and reads_metric) or any(
+        return (session.is_due(queued.epoch) and reads_metric) or any(
             not hasattr(each, "needs_weights") or each.needs_weights(queued.epoch) for each in reporters
         )
 
@@ -126,8 +93,7 @@ class DeviceEpochs:
         session, since_s = self._session, time.perf_counter()
         check_rates(session.scheduler, session.optimizer)
         rates = [float(group["lr"]) for group in session.optimizer.param_groups]
-        is_due = epoch % session.config.eval_every == 0
-        measures = self._is_quick and (is_due or epoch == session.config.epochs)
+        measures = self._is_quick and session.is_measured(epoch)
         if measures not in self._recordings:
             self._recordings[measures] = self._recording(measures)
         recording = self._recordings[measures]
@@ -136,16 +102,15 @@ class DeviceEpochs:
             self._said.add(recording.cause)
             ms = f"{1e3 * recording.queued_s:.1f} ms of the host each"
             self._say(f"Epochs are queued one by one ({ms}), because {recording.cause}.")
-        if not isinstance(session.scheduler, ReduceLROnPlateau):
-            step_scheduler(session.scheduler, None)
+        step_scheduler(session.scheduler)
         read = self._ring[epoch % 2, : len(numbers)]
         self._streams.copy(read, numbers)
         names = self._names if measures else ()
-        return _Queued(epoch, rates[0], is_due, names, read, self._streams.mark("compute"), since_s)
+        return _Queued(epoch, rates[0], names, read, self._streams.mark("compute"), since_s)
 
     def _end(self, queued: _Queued, reporters: Sequence[Reporter], *, is_last: bool) -> None:
         """Read an epoch, and report it; ``is_last`` says whether no later one is queued."""
-        session, tracker, epoch = self._session, self._session.tracker, queued.epoch
+        session, epoch = self._session, queued.epoch
         self._streams.finish(queued.mark)
         now_s = time.perf_counter()
         epoch_s, self._read_s = now_s - max(queued.since_s, self._read_s), now_s
@@ -153,15 +118,12 @@ class DeviceEpochs:
         session.require_finite(loss, f"training loss of epoch {epoch}")
         metrics: dict[str, Metrics] = {}
         for (split, name), value in zip(queued.names, measured, strict=True):
-            session.require_finite(value, f"{split}/{name} of epoch {epoch}")
             metrics.setdefault(split, {})[name] = value
-        if not self._is_quick and (queued.is_due or epoch == session.config.epochs):
-            metrics = session._evaluate(epoch)
-        if queued.is_due:
-            tracker.update(epoch, metrics, session.model if is_last else self._before)
-        if isinstance(session.scheduler, ReduceLROnPlateau):
-            step_scheduler(session.scheduler, tracker.monitored(metrics) if queued.is_due else None)
-        record = session.end_epoch(epoch, loss, epoch_s, queued.lr, self._num_edges, metrics)
+        if not self._is_quick:
+            metrics = session.evaluate(epoch)
+        trained = EpochProgress(epoch=epoch, num_batches=1, loss=loss, num_edges=self._num_edges, train_s=epoch_s)
+        weights = session.model.state_dict if is_last else lambda: self._before
+        record = session.end_epoch(trained, queued.lr, metrics, weights)
         session.is_ahead = not is_last
         for reporter in reporters:
             reporter.on_epoch(record)
@@ -170,7 +132,8 @@ class DeviceEpochs:
         """Queue an epoch; its numbers, float64 on the device."""
         session, source = self._session, self._source
         session.model.train()
-        self._before.take(session.model)
+        if session.tracker.keep_weights:
+            self._before = _copied(session.model.state_dict(), self._before)
         (step,) = source.steps(session.epoch)
         loss, self._num_edges = session.queue_step(step, rates if reads_rates(session.optimizer) else ())
         numbers = [loss.double()]
@@ -260,13 +223,22 @@ class DeviceEpochs:
 
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-
-
 _OF_MODULES = frozenset(vars(nn.Module()))
 "Attributes that every module has."
 _PLAIN = (int, float, str, type(None))
 _MOST_COMPARED = 1000
 "Longer lists, mappings and sets are compared by their lengths alone."
+
+
+def _copied(state: dict[str, Any], before: dict[str, Any]) -> dict[str, Any]:
+    """Queue a copy of a state, to where that of an earlier one lies. A model may gain buffers, or change their shapes."""
+    values = {name: value for name, value in state.items() if isinstance(value, Tensor)}
+    kept = {
+        name: before[name] for name, value in values.items() if name in before and before[name].shape == value.shape
+    }
+    if kept:
+        torch._foreach_copy_(list(kept.values()), [values[name] for name in kept])
+    return {**state, **{name: value.clone() for name, value in values.items() if name not in kept}, **kept}
 
 
 def _place(tensor: Tensor) -> tuple[int, ...]:

@@ -252,7 +252,7 @@ class HybridEpochs(SampledEpochs):
             copied = HostTrainer(on_host.model, on_host.loss_of_batch, weights, memory) if devices else self._own
             trainers[HOST] = copied
         if self._hot is not None:
-            self._stores = [self._hot.seen_from(at) for at in range(len(devices))]
+            self._stores = [self._hot, *(self._hot.seen_from(at) for at in range(1, len(devices)))]
         try:
             for number, (name, device) in enumerate(zip(self.devices.cuda, devices, strict=True)):
                 queues, given = streams[number], self._of_device(number)
@@ -284,13 +284,12 @@ class HybridEpochs(SampledEpochs):
 
     def _of_device(self, number: int) -> dict[str, Any]:
         """The hot rows as a device sees them, and its sampler."""
-        sampler = self.minibatches.neighbor_sampler
-        return {
-            "features": None if self._hot is None else self._stores[number],
-            "sampler": None
-            if self._edges is None
-            else DeviceSampler(self._edges.seen_from(number), sampler.fanouts, seed=sampler.seed),
-        }
+        like, found = self.minibatches.neighbor_sampler, dict[str, Any]()
+        if self._hot is not None:
+            found["features"] = self._stores[number]
+        if self._edges is not None:
+            found["sampler"] = DeviceSampler(self._edges.seen_from(number), like.fanouts, seed=like.seed)
+        return found
 
 
 class HybridLinkEpochs(SampledLinkEpochs, HybridEpochs):

@@ -16,8 +16,10 @@ file: they are read slab by slab, and for ROC-AUC a few classes at a time.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
+from operator import add
 from types import MappingProxyType
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
@@ -148,10 +150,7 @@ def compute_metrics(
     chosen, loss = Rows(outputs, rows, len(answers)), loss or default_loss(task)
     found: Metrics = {}
     if "loss" in names and loss.is_known:
-        parts = [(float(loss(slab, answers[part])), part.stop - part.start) for part, slab in chosen.slabs()]
-        # The mean of one slab is exact to the last bit.
-        is_one = len(parts) == 1
-        found["loss"] = parts[0][0] if is_one else sum(mean * count for mean, count in parts) / len(answers)
+        found["loss"] = float(_mean([(loss(slab, answers[part]), len(slab)) for part, slab in chosen.slabs()]))
     measured = [name for name in names if name != "loss"]
     if not measured:
         return found
@@ -164,11 +163,10 @@ def compute_metrics(
 
 def quick_metrics(outputs: Tensor, answers: Tensor, *, task: str, loss: Loss, rows: Tensor) -> dict[str, Tensor]:
     """The loss and the quick metric of a task on vertices, as :func:`compute_metrics` gives them: float64 scalars, for which the host does not wait."""
-    losses, found, counts = [], [], []
+    losses, found = [], []
     for part, slab in Rows(outputs, rows, len(answers)).slabs():
         true = answers[part]
-        counts.append(part.stop - part.start)
-        losses.append(loss(slab, true).double())
+        losses.append((loss(slab, true), len(slab)))
         if task == "regression":
             found.append((slab.double() - true.double()).abs().sum(dim=0))
             continue
@@ -177,14 +175,17 @@ def quick_metrics(outputs: Tensor, answers: Tensor, *, task: str, loss: Loss, ro
             found.append(torch.stack([(predicted & true).sum(), predicted.sum() + true.sum()]))
         else:
             found.append((predicted == true).sum())
-    # The mean of one slab is exact to the last bit.
-    mean, total = losses[0], found[0]
-    if len(losses) > 1:
-        mean = torch.stack([each * count for each, count in zip(losses, counts, strict=True)]).sum() / len(answers)
-        total = torch.stack(found).sum(dim=0)
-    kind = KINDS[task].quick
-    value = total.double().mean() / len(answers)
-    return {"loss": mean, kind: _f1(total[0], total[1]) if task == "multi-label" else value}
+    total: Tensor = reduce(add, found)
+    value = _f1(*total) if task == "multi-label" else total.double().mean() / len(answers)
+    return {"loss": _mean(losses), KINDS[task].quick: value}
+
+
+def _mean(losses: Sequence[tuple[Tensor, int]]) -> Tensor:
+    """The mean loss of slabs, of which each has a mean and a number of rows, in float64. That of one slab is exact to the last bit."""
+    if len(losses) == 1:
+        return losses[0][0].double()
+    total: Tensor = reduce(add, (mean.double() * count for mean, count in losses))
+    return total / sum(count for _, count in losses)
 
 
 class Rows:

@@ -165,19 +165,22 @@ class Policies:
             check_rates(scheduler, optimizer)
             with explained("optimizer", config.optimizer):
                 optimizer.step(lambda: 0.0)
-            step_scheduler(scheduler, 0.0)
+            step_scheduler(scheduler)
+            step_by_metric(scheduler, 0.0)
 
 
 _FUSED = (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD)
 "Optimizers that have one kernel for all parameters on a CUDA device."
 
 
-def _on_device(kind: object, groups: list[ParamGroup], given: Mapping[str, Any]) -> dict[str, Any]:
+def _on_device(
+    kind: Callable[..., torch.optim.Optimizer], groups: list[ParamGroup], given: Mapping[str, Any]
+) -> dict[str, Any]:
     """The options, with those by which an optimizer whose parameters lie on a device keeps all its numbers there, recorded or not: both have the same bits."""
     if groups[0]["params"][0].device.type == "cpu":
         return dict(given)
     can_fuse = kind in _FUSED and not {"foreach", "differentiable"} & given.keys()
-    options = {"capturable": "capturable" in inspect.signature(kind).parameters, "fused": can_fuse}  # type: ignore[arg-type]
+    options = {"capturable": "capturable" in inspect.signature(kind).parameters, "fused": can_fuse}
     return {name: value for name, value in options.items() if value} | dict(given)
 
 
@@ -235,14 +238,18 @@ def _require_maker(given: object, what: str, argument: str) -> None:
     )
 
 
-def step_scheduler(scheduler: LRScheduler | None, monitored: float | None) -> None:
-    """Step the scheduler, if there is one, at the end of an epoch; ReduceLROnPlateau where the monitored metric was measured in it."""
-    with explained("scheduler", type(scheduler).__name__):
-        if isinstance(scheduler, ReduceLROnPlateau):
-            if monitored is not None:
-                scheduler.step(monitored)
-        elif scheduler is not None:
+def step_scheduler(scheduler: LRScheduler | None) -> None:
+    """Step the scheduler, if there is one, at the end of an epoch, unless it goes by a metric."""
+    if scheduler is not None and not isinstance(scheduler, ReduceLROnPlateau):
+        with explained("scheduler", type(scheduler).__name__):
             scheduler.step()
+
+
+def step_by_metric(scheduler: LRScheduler | None, monitored: float) -> None:
+    """Step ReduceLROnPlateau after an epoch in which the monitored metric was measured."""
+    if isinstance(scheduler, ReduceLROnPlateau):
+        with explained("scheduler", type(scheduler).__name__):
+            scheduler.step(monitored)
 
 
 def check_rates(scheduler: LRScheduler | None, optimizer: torch.optim.Optimizer) -> None:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -28,6 +28,7 @@ from sagann.train.policies import (
     continued,
     explained,
     rates_on,
+    step_by_metric,
     step_scheduler,
     with_rates,
 )
@@ -68,9 +69,6 @@ class TrainSession:
         """Train one epoch, evaluate it where it is due, step the scheduler, and add it to the history.
 
         Between two batches ``leave`` is called: where it returns True, the epoch is left there for the next call, and the result is None.
-
-        Where ``eval_every`` does not divide the number of epochs, the last epoch is evaluated for the history only: a longer run does not
-        evaluate it, and continuing this run must give the same.
         """
         epoch = self.epoch + 1
         check_rates(self.scheduler, self.optimizer)
@@ -78,17 +76,39 @@ class TrainSession:
         trained = self._train(epoch, leave)
         if trained is None:
             return None
-        is_due = epoch % self.config.eval_every == 0
-        metrics = self._evaluate(epoch) if is_due or epoch == self.config.epochs else {}
-        if is_due:
-            self.tracker.update(epoch, metrics, self.model)
-        step_scheduler(self.scheduler, self.tracker.monitored(metrics) if is_due else None)
-        return self.end_epoch(epoch, trained.loss, trained.train_s, lr, trained.num_edges, metrics)
+        metrics = self.evaluate(epoch)
+        step_scheduler(self.scheduler)
+        return self.end_epoch(trained, lr, metrics, self.model.state_dict)
+
+    def is_due(self, epoch: int) -> bool:
+        """Whether the metrics of an epoch count for patience, for the best weights, and for a scheduler that goes by them."""
+        return epoch % self.config.eval_every == 0
+
+    def is_measured(self, epoch: int) -> bool:
+        """Whether an epoch is evaluated. Where ``eval_every`` does not divide the number of epochs, the last one is for the history only: a
+        longer run does not evaluate it, and continuing this run must give the same.
+        """
+        return self.is_due(epoch) or epoch == self.config.epochs
+
+    def evaluate(self, epoch: int) -> dict[str, Metrics]:
+        """The metrics of an epoch by split; none where it is not evaluated."""
+        return self._of_first(self.source.measure({self.tracker.metric})) if self.is_measured(epoch) else {}
 
     def end_epoch(
-        self, epoch: int, loss: float, epoch_s: float, lr: float, num_edges: int, metrics: Mapping[str, Metrics]
+        self,
+        trained: EpochProgress,
+        lr: float,
+        metrics: Mapping[str, Metrics],
+        weights: Callable[[], Mapping[str, Any]],
     ) -> EpochRecord:
-        """Add an epoch to the history, once the tracker knows its metrics."""
+        """Add a trained epoch to the history. Where it is due, its metrics are compared with the best ones; ``weights`` gives those that it ended with."""
+        epoch, loss, epoch_s, num_edges = trained.epoch, trained.loss, trained.train_s, trained.num_edges
+        for split, found in metrics.items():
+            for name, value in found.items():
+                self.require_finite(value, f"{split}/{name} of epoch {epoch}")
+        if self.is_due(epoch):
+            self.tracker.update(epoch, metrics, weights)
+            step_by_metric(self.scheduler, self.tracker.monitored(metrics))
         epochs_left = 0 if self.tracker.exhausted else self.config.epochs - epoch
         extra = self.source.end_epoch(epochs_left)
         if self.config.sample is not None:
@@ -241,13 +261,6 @@ class TrainSession:
         content = json.dumps(numbers).encode() if self.team.is_first else None
         return json.loads(self.team.from_first(content, "sharing the first worker's numbers", timeout_s=None))
 
-    def _evaluate(self, epoch: int) -> dict[str, Metrics]:
-        metrics: dict[str, Metrics] = self._of_first(self.source.measure({self.tracker.metric}))
-        for split, found in metrics.items():
-            for name, value in found.items():
-                self.require_finite(value, f"{split}/{name} of epoch {epoch}")
-        return metrics
-
     def require_finite(self, value: float, what: str) -> None:
         """Refuse a loss or a metric of a run that has diverged."""
         if math.isfinite(value):
@@ -323,14 +336,6 @@ def resolve_monitor(config: TrainConfig, contract: Contract, splits: Mapping[str
     return config.monitor
 
 
-class Stateful(Protocol):
-    """A model, or what has kept its weights."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """The weights by name."""
-        ...
-
-
 class BestTracker:
     """Keeps the weights of the best evaluated epoch, if asked; of equally good epochs, of the last one, which is trained most.
 
@@ -367,8 +372,8 @@ class BestTracker:
             )
         return value
 
-    def update(self, epoch: int, metrics: Mapping[str, Metrics], model: Stateful) -> None:
-        """Compare an evaluated epoch with the best one so far."""
+    def update(self, epoch: int, metrics: Mapping[str, Metrics], weights: Callable[[], Mapping[str, Any]]) -> None:
+        """Compare an evaluated epoch with the best one so far; ``weights`` gives those that it ended with."""
         value = self.monitored(metrics)
         self.evaluated = epoch
         is_better = self.value is None or (value > self.value if self.maximise else value < self.value)
@@ -380,7 +385,7 @@ class BestTracker:
                 # Training does not change copies.
                 self.weights = {
                     name: value.detach().clone() if isinstance(value, Tensor) else value
-                    for name, value in model.state_dict().items()
+                    for name, value in weights().items()
                 }
 
     def first_is_best(self, history: Sequence[EpochRecord]) -> str | None:

@@ -101,7 +101,7 @@ def session_at(workers: Workers, *, clip_norm: float | None = None) -> TrainSess
 
 
 def test_metrics_are_those_of_the_first_worker() -> None:
-    first, second = in_threads(lambda workers: session_at(workers)._evaluate(1), 2)
+    first, second = in_threads(lambda workers: session_at(workers).evaluate(1), 2)
     assert first == second
     assert first["val"]["loss"] > 0
 

@@ -440,10 +440,10 @@ def test_of_equal_epochs_the_last_one_is_kept_and_patience_still_ends():
     tracker, model = BestTracker("val/accuracy", keep_weights=True, patience=3), nn.Linear(1, 1)
     for epoch, value in enumerate((0.5, 0.6, 0.6, 0.4), start=1):
         torch.nn.init.constant_(model.weight, epoch)
-        tracker.update(epoch, {"val": {"accuracy": value}}, model)
+        tracker.update(epoch, {"val": {"accuracy": value}}, model.state_dict)
         assert not tracker.exhausted
     assert (tracker.epoch, float(tracker.weights["weight"])) == (3, 3.0)
-    tracker.update(5, {"val": {"accuracy": 0.6}}, model)
+    tracker.update(5, {"val": {"accuracy": 0.6}}, model.state_dict)
     assert (tracker.epoch, tracker.exhausted) == (5, True)
 
 

@@ -34,7 +34,6 @@ from sagann.plan.hops import (
     end_of,
     gathered_hops,
     hop_size,
-    is_by_destination,
     kept_forms,
     read_data,
     topology_of,
@@ -129,7 +128,7 @@ class Chunks:
     def _sides(self, form: str, src: int, dst: int) -> tuple[int, int]:
         """Number of rows at the end that groups the edges, and at the other end."""
         ends = self._rows[src], self._rows[dst]
-        return ends[::-1] if is_by_destination(form) else ends
+        return ends[::-1] if end_of(form) == "dst" else ends
 
     def _block(self, name: str, src: int, dst: int) -> Block:
         return Block("edges", name, src, dst, self._number)
@@ -203,7 +202,7 @@ class Chunks:
 
 def _form_of(name: str) -> str:
     """The form in which the edges of a chunk are kept, from that in which they are read."""
-    return CSC if is_by_destination(name) else CSR
+    return CSC if end_of(name) == "dst" else CSR
 
 
 def _named(arrays: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:

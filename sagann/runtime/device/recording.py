@@ -191,8 +191,7 @@ class Recording:
         gc.disable()
         try:
             self._launch = self._streams.capture(work)
-        except Exception as error:  # noqa: BLE001
-            # If the work itself is wrong, it fails again where it is queued.
+        except Exception as error:  # noqa: BLE001 - work that is wrong itself fails again where it is queued.
             cause: str | None = _cause_of(error)
         else:
             cause = _why_not(self._streams.device, states, seeds, table)

@@ -85,8 +85,6 @@ class Lanes(NamedTuple):
 class DeviceResidents(Residents):
     """Blocks on one device or several: ``devices`` are those that plans name device0, device1, ..."""
 
-    _devices: Mapping[str, _Device]
-
     def __init__(
         self,
         plan: Plan,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace as with_changes
+from functools import partial
 from typing import Any, TypeAlias
 
 import torch
@@ -220,10 +221,7 @@ class MiniBatches(Batches[MiniBatch]):
             return (*stages, loading), lambda batch: batch
         streams, pool = self._queue()
         copies = DeviceCopies(streams, features if isinstance(features, DeviceFeatures) else None, pool=pool)
-
-        def load(batch: Any) -> Packed:
-            return self.packed(batch, copies, read)
-
+        load = partial(self.packed, copies=copies, read=read)
         loading = Stage(
             name="load", work=load, threads=threads, size_of=lambda packed: size_of(packed.batch), ahead=self.ahead
         )

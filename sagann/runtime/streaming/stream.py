@@ -105,7 +105,7 @@ def stream(
     require_type(spill, (str, os.PathLike), where="stream.spill", hint="Pass a path.", optional=True)
     require_type(num_intervals, int, where="stream.num_intervals", hint="Pass an integer.", optional=True)
     backend = backend_of(*devices_named(device))
-    if len(backend.devices) > 1 and isinstance(getattr(graph, "blocks", None), Exchange):
+    if len(backend.devices) > 1 and not isinstance(graph, Graph):
         raise InputError(
             f"a worker streams its part to one device: '{device}' names {len(backend.devices)} (in stream.device)",
             hint="Name one device for each worker, or stream the whole graph from one process.",

@@ -31,10 +31,7 @@ Operation = tuple[Sequence[int], Callable[[], Sequence[Any]]]
 
 
 class HostCarrier:
-    """Brings tensors from host to host, by a process group of all workers."""
-
-    def __init__(self, group: Any = None) -> None:
-        self._group = group
+    """Brings tensors from host to host, by the process group of all workers."""
 
     def operations(
         self, sends: Mapping[int, Tensor], receives: Mapping[int, Tensor], tag: int
@@ -45,7 +42,7 @@ class HostCarrier:
         """
 
         def operation(start: Callable[..., Any], tensor: Tensor, rank: int) -> Operation:
-            return (rank,), lambda: (start(tensor, rank, group=self._group, tag=tag),)
+            return (rank,), lambda: (start(tensor, rank, tag=tag),)
 
         return [
             *(operation(dist.irecv, tensor, rank) for rank, tensor in receives.items()),
@@ -60,7 +57,6 @@ class DeviceCarrier(HostCarrier):
     """Brings tensors from device to device, by a process group of all workers that carries tensors on their devices."""
 
     def __init__(self, group: Any) -> None:
-        super().__init__()
         self._devices = group
 
     def operations(

@@ -23,6 +23,7 @@ from torch.nn import Parameter
 
 from sagann.errors import InputError, SagannError, WorkerError, first_line
 from sagann.graph.large_arrays import empty_array
+from sagann.kernels.seeds import generators_of
 from sagann.partition import vertex_ranges
 from sagann.runtime.team import START_TIMEOUT_S, Team
 from sagann.runtime.workers.carriers import HostCarrier, Operation, connected_devices
@@ -387,10 +388,9 @@ def _sum(arrays: Sequence[Tensor]) -> Tensor:
 
 def _random_states(device: torch.device) -> list[Tensor]:
     """The states of PyTorch's generators that a device draws from."""
-    return [torch.get_rng_state(), *([torch.cuda.get_rng_state(device)] if device.type == "cuda" else [])]
+    return [generator.get_state() for generator in generators_of(device)]
 
 
 def _set_random_states(states: Sequence[Tensor], device: torch.device) -> None:
-    torch.set_rng_state(states[0])
-    if device.type == "cuda":
-        torch.cuda.set_rng_state(states[1], device)
+    for generator, state in zip(generators_of(device), states, strict=True):
+        generator.set_state(state)
