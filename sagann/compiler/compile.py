@@ -32,7 +32,6 @@ from sagann.compiler.program import EdgeWork, LayerGather, LayerProgram, Note, T
 from sagann.compiler.stages import cut
 from sagann.compiler.trace import TraceError, trace_layer
 from sagann.compiler.typed import map_first, map_last, map_single_types, with_bytes
-from sagann.compiler.vjp import Backward
 from sagann.kernels.accumulators import Gathering
 from sagann.kernels.edge.builder import Builder
 from sagann.kernels.edge.function import EdgeFunction, Input, Side
@@ -191,7 +190,6 @@ def _edge_work(
         function=function,
         of_messages=_gather_of(form, [node.meta["val"] for node in gathered(gather)]) if is_tiled else None,
         why_not=reason,
-        backward=None if function is None else Backward(function),
         tensor_bytes=sum(map(row_bytes, of_edges)),
         random=any(map(is_random, leading_to(gathered(gather), frontier))),
     )
