@@ -24,14 +24,7 @@ from sagann.compiler.model_program import EdgeType
 from sagann.compiler.operators import WholeOperators, traced_batch_norms
 from sagann.compiler.program import LayerGather
 from sagann.compiler.row_check import CHANGES, OTHER_ROWS, check_sizes
-from sagann.compiler.trace import (
-    ROWS,
-    TraceError,
-    check_trace,
-    said_in_rows,
-    tensors_of,
-    traced,
-)
+from sagann.compiler.trace import ROWS, TraceError, check_trace, said_in_rows, tensors_of, traced
 from sagann.errors import InputError, LayerError, in_one_line, line_of_error
 from sagann.graph.topology import Topology
 from sagann.saga.batch_norms import batch_norms_over_rows
