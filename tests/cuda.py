@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import pytest
 import torch
+
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+NO_TRITON = "triton is not installed: pip install sagann[cuda]"
+interpreted = pytest.mark.skipif(not INTERPRETED, reason="needs Triton's interpreter")
+on_device = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
 
 @contextmanager

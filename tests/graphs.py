@@ -49,9 +49,9 @@ def _odd_topologies(types: int) -> dict[str, Topology]:
     return topologies
 
 
-def skewed() -> Topology:
+def skewed(*, types: int = 0) -> Topology:
     """The odd topology that has a bit of everything."""
-    return odd_topologies()["skewed"]
+    return odd_topologies(types=types)["skewed"]
 
 
 def rows(topology: Topology, dim: int = 4, dtype: torch.dtype = torch.float64) -> torch.Tensor:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -16,6 +18,17 @@ def assert_close(actual: Tensor, expected: Tensor, *, scale: float | None = None
     scale = largest(expected) if scale is None else scale
     tolerance = RELATIVE[expected.dtype]
     torch.testing.assert_close(actual, expected, rtol=tolerance, atol=tolerance * scale, equal_nan=True)
+
+
+def assert_same_gradients(actual: Tensor, expected: Tensor, leaves: Sequence[Tensor]) -> None:
+    """Values are close, and so are their gradients of every leaf."""
+    assert_close(actual, expected)
+    # What is expected of no rows at all may know nothing of the leaves.
+    expected = expected + sum(0 * leaf.sum() for leaf in leaves)
+    upstream = torch.randn_like(expected)
+    ours, theirs = (torch.autograd.grad(each, leaves, upstream) for each in (actual, expected))
+    for mine, other in zip(ours, theirs, strict=True):
+        assert_close(mine, other)
 
 
 def largest(*tensors: Tensor) -> float:

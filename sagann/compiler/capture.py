@@ -26,7 +26,7 @@ from sagann.compiler.compile import CompilerOptions
 from sagann.compiler.hoist import min_cut
 from sagann.compiler.lower import fuse_rows
 from sagann.compiler.model_program import BatchMeans, Form, Gather, ModelProgram
-from sagann.compiler.nodes import gathered, has_rows, is_random, name_of, row_bytes
+from sagann.compiler.nodes import gathered, has_rows, is_random, name_of, reached, row_bytes
 from sagann.compiler.operators import (
     BATCH_MEANS,
     BATCH_SCALES,
@@ -105,27 +105,20 @@ class ModelCut:
             ):
                 late.add(node)
         readers = [node for node in self.nodes if self._is_carried_into(node, stage)]
-        operands: dict[fx.Node, list[fx.Node]] = {}
-        pending = list(readers)
-        while pending:
-            node = pending.pop()
-            if node not in operands:
-                operands[node] = (
-                    [each for each in node.all_input_nodes if self._is_carried(each)] if node in late else []
-                )
-                pending += operands[node]
+
+        def read(node: fx.Node) -> list[fx.Node]:
+            return [each for each in node.all_input_nodes if self._is_carried(each)] if node in late else []
+
+        operands = {node: read(node) for node in reached(readers, read)}
         # What must be carried anyway costs nothing. What is stored anyway is loaded once more, and other values are stored as well.
         anyway = set(readers) - late
         costs = {
             node: 0 if node in anyway else row_bytes(node) * (1 if self._is_stored_anyway(node, stage) else 2)
             for node in operands
         }
-        cheapest, pending = min_cut(costs, operands, readers), readers
-        while pending:
-            node = pending.pop()
-            if node not in cheapest:
-                self.stage_of[node] = stage
-                pending += operands[node]
+        cheapest = min_cut(costs, operands, readers)
+        computed = reached(readers, lambda node: () if node in cheapest else operands[node]).keys() - cheapest
+        self.stage_of |= dict.fromkeys(computed, stage)
 
     def _may_sink(self, node: fx.Node, stage: int) -> bool:
         """Whether a node could be computed in a later stage as well, from tensors."""

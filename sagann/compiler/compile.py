@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from typing import TYPE_CHECKING, Any
@@ -25,6 +25,7 @@ from sagann.compiler.nodes import (
     is_random,
     leading_to,
     name_of,
+    reached,
     row_bytes,
 )
 from sagann.compiler.operators import GATHER, MEANS, TYPED_LINEAR
@@ -32,7 +33,6 @@ from sagann.compiler.program import EdgeWork, LayerGather, LayerProgram, Note, T
 from sagann.compiler.stages import cut
 from sagann.compiler.trace import TraceError, trace_layer
 from sagann.compiler.typed import map_first, map_last, map_single_types, with_bytes
-from sagann.compiler.vjp import Backward
 from sagann.kernels.accumulators import Gathering
 from sagann.kernels.edge.builder import Builder
 from sagann.kernels.edge.function import EdgeFunction, Input, Side
@@ -191,7 +191,6 @@ def _edge_work(
         function=function,
         of_messages=_gather_of(form, [node.meta["val"] for node in gathered(gather)]) if is_tiled else None,
         why_not=reason,
-        backward=None if function is None else Backward(function),
         tensor_bytes=sum(map(row_bytes, of_edges)),
         random=any(map(is_random, leading_to(gathered(gather), frontier))),
     )
@@ -314,7 +313,7 @@ def _hoisting_notes(module: fx.GraphModule, frontier: list[fx.Node]) -> list[Not
 
 
 def _shared_rows(
-    module: fx.GraphModule, computed: Iterable[fx.Node], wanted: Iterable[fx.Node], given: Iterable[fx.Node]
+    module: fx.GraphModule, computed: Iterable[fx.Node], wanted: Iterable[fx.Node], given: Collection[fx.Node]
 ) -> dict[fx.Node, fx.Node]:
     """By node of the destinations that ``wanted`` depends on, the node with the same rows among those ``computed`` for the sources.
 
@@ -327,20 +326,13 @@ def _shared_rows(
         form = _form(node, forms)
         forms[node] = numbers.setdefault(form, len(numbers))
     partners = {forms[node]: node for node in computed if node.op == "call_function"}
-    shared: dict[fx.Node, fx.Node] = {}
-    seen, pending = set(given), list(wanted)
-    while pending:
-        node = pending.pop()
-        if node in seen:
-            continue
-        seen.add(node)
+
+    def partner(node: fx.Node) -> fx.Node | None:
         may_share = node.meta["place"] == "dst" and isinstance(node.meta["val"], Tensor) and has_row_each(node)
-        partner = partners.get(forms[node]) if may_share else None
-        if partner is not None:
-            shared[node] = partner
-        else:
-            pending += node.all_input_nodes
-    return shared
+        return partners.get(forms[node]) if may_share and node not in given else None
+
+    needed = reached(wanted, lambda node: () if node in given or partner(node) else node.all_input_nodes)
+    return {node: other for node in needed if (other := partner(node))}
 
 
 def _form(node: fx.Node, forms: dict[fx.Node, int]) -> Hashable:

@@ -19,7 +19,7 @@ import torch
 from torch import fx
 
 from sagann.compiler.composites import most_entries
-from sagann.compiler.nodes import gathered, has_row_each, has_tensor, insert, linear_parts, row_bytes
+from sagann.compiler.nodes import gathered, has_row_each, has_tensor, insert, linear_parts, reached, row_bytes
 from sagann.compiler.operators import BATCH_SCALES, EDGE_MEANS
 
 _aten = torch.ops.aten
@@ -43,24 +43,14 @@ def hoist(gather: fx.Node, *, enabled: bool = True) -> list[fx.Node]:
     A node that both edges and vertices need is computed twice. Unless ``enabled``, all of ApplyEdge stays on the edges, which read raw
     rows then. Of what depends on means over all edges, the edges read the means alone.
     """
-    frontier: dict[fx.Node, None] = {}
-    seen: set[fx.Node] = set()
-    pending = gathered(gather)
-    while pending:
-        node = pending.pop()
-        if node in seen:
-            continue
-        seen.add(node)
-        if on_edges(node, enabled):
-            pending += _operands(node)
-        else:
-            frontier[node] = None
+    seen = reached(gathered(gather), lambda node: _operands(node) if on_edges(node, enabled) else ())
+    frontier = {node for node in seen if not on_edges(node, enabled)}
     if enabled:
-        frontier = dict.fromkeys(_cheapest(frontier))
+        frontier = _cheapest(frontier)
     order = {node: index for index, node in enumerate(gather.graph.nodes)}
     if all(node.meta["place"] == "param" for node in frontier):
         # Edges that read nothing of their own count the rows of their sources.
-        frontier |= {node: None for node in order if "input" in node.meta and node.meta["place"] == "src"}
+        frontier |= {node for node in order if "input" in node.meta and node.meta["place"] == "src"}
     return sorted(_without_made_of_means(frontier, gather.graph), key=order.__getitem__)
 
 
@@ -72,15 +62,7 @@ def _without_made_of_means(frontier: Iterable[fx.Node], graph: fx.Graph) -> set[
         if node.meta["place"] == "param" and not (given | made).isdisjoint(node.all_input_nodes):
             made.add(node)
     made -= given
-    found: set[fx.Node] = set()
-    pending = list(frontier)
-    while pending:
-        node = pending.pop()
-        if node in made:
-            pending += _operands(node)
-        else:
-            found.add(node)
-    return found
+    return reached(frontier, lambda node: _operands(node) if node in made else ()).keys() - made
 
 
 def on_edges(node: fx.Node, enabled: bool) -> bool:
@@ -95,13 +77,11 @@ def on_edges(node: fx.Node, enabled: bool) -> bool:
 
 def _cheapest(frontier: Iterable[fx.Node]) -> set[fx.Node]:
     """The frontier with which an edge reads the fewest bytes."""
-    operands: dict[fx.Node, list[fx.Node]] = {}
-    pending = list(frontier)
-    while pending:
-        node = pending.pop()
-        if node not in operands:
-            operands[node] = _operands(node) if _may_sink(node) else []
-            pending += operands[node]
+
+    def read(node: fx.Node) -> list[fx.Node]:
+        return _operands(node) if _may_sink(node) else []
+
+    operands = {node: read(node) for node in reached(frontier, read)}
     # Parameters stay in the cache.
     costs = {node: 0 if node.meta["place"] == "param" else row_bytes(node) for node in operands}
     return min_cut(costs, operands, set(frontier))

@@ -31,7 +31,6 @@ from sagann.compiler.operators import DROPOUT
 from sagann.compiler.program import EdgeWork, Note, Stage
 from sagann.compiler.stages import OVERWRITING, fused_rows
 from sagann.compiler.trace import PLAINER, is_of_rows, without_log
-from sagann.compiler.vjp import Backward
 from sagann.errors import in_one_line
 from sagann.kernels import dense
 from sagann.kernels.accumulators import SUM, Gathering
@@ -261,7 +260,6 @@ def _work(module: fx.GraphModule, region: Sequence[fx.Node], inputs: Sequence[fx
         gathering=work,
         dtype=region[-1].meta["val"].dtype,
         function=function,
-        backward=Backward(function),
     )
 
 

@@ -14,7 +14,7 @@ References:
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any, Literal
 
 import torch
@@ -153,13 +153,18 @@ def linear_parts(node: object) -> tuple[fx.Node, fx.Node] | None:
 
 def leading_to(wanted: Iterable[fx.Node], given: Collection[fx.Node] = ()) -> dict[fx.Node, None]:
     """``wanted`` and all nodes that they depend on; the search stops at ``given``."""
+    return reached(wanted, lambda node: () if node in given else node.all_input_nodes)
+
+
+def reached(wanted: Iterable[fx.Node], read: Callable[[fx.Node], Iterable[fx.Node]]) -> dict[fx.Node, None]:
+    """``wanted`` and all nodes that they lead to, if each leads to those that ``read`` gives of it."""
     found: dict[fx.Node, None] = {}
     pending = list(wanted)
     while pending:
         node = pending.pop()
         if node not in found:
             found[node] = None
-            pending += [] if node in given else node.all_input_nodes
+            pending += read(node)
     return found
 
 

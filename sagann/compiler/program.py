@@ -15,7 +15,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, fx
 
-from sagann.compiler.vjp import Backward
+from sagann.compiler.vjp import BackwardPass, backward_passes
 from sagann.kernels.accumulators import Gathering
 from sagann.kernels.dense import linear
 from sagann.kernels.edge.function import EdgeFunction, End, Side
@@ -127,7 +127,6 @@ class EdgeWork:
     dtype: torch.dtype
     function: EdgeFunction | None
     "The fused pass, which sums for a mean; None where the computation could not be fused."
-    backward: Backward | None
     why_not: str = ""
     "Reason why the computation could not be fused; empty where it was."
     tensor_bytes: int = 0
@@ -136,6 +135,14 @@ class EdgeWork:
     "Whether an edge draws random numbers."
     of_messages: EdgeFunction | None = None
     "For tiles, the pass that gathers messages that were computed before; None where the computation is fused."
+    derived: dict[object, tuple[BackwardPass, ...]] = field(default_factory=dict, compare=False, repr=False)
+    "The passes of the backwards that were asked for so far."
+
+    def backward(self, wanted: tuple[str, ...], *, hands_on: bool = True) -> tuple[BackwardPass, ...]:
+        """The passes that compute the gradients of these inputs, derived at the first call; none where the computation is not fused."""
+        if (key := (wanted, hands_on)) not in self.derived and self.function is not None:
+            self.derived[key] = backward_passes(self.function, wanted, hands_on=hands_on)
+        return self.derived.get(key, ())
 
     @property
     def extremum_of_source(self) -> bool:

@@ -16,8 +16,6 @@ from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, fx, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.nn.utils.stateless import _reparametrize_module
 from torch.utils import _pytree as pytree
 
 from sagann.compiler.compile import CallForm, CompilerOptions
@@ -26,18 +24,7 @@ from sagann.compiler.model_program import EdgeType
 from sagann.compiler.operators import WholeOperators, traced_batch_norms
 from sagann.compiler.program import LayerGather
 from sagann.compiler.row_check import CHANGES, OTHER_ROWS, check_sizes
-from sagann.compiler.trace import (
-    ROWS,
-    TraceError,
-    check_not_set,
-    check_trace,
-    fake_rows,
-    make_graph,
-    name_placeholders,
-    said_in_rows,
-    tensors_of,
-    without_side_effects,
-)
+from sagann.compiler.trace import ROWS, TraceError, check_trace, said_in_rows, tensors_of, traced
 from sagann.errors import InputError, LayerError, in_one_line, line_of_error
 from sagann.graph.topology import Topology
 from sagann.saga.batch_norms import batch_norms_over_rows
@@ -302,31 +289,24 @@ def _uncopyable(layer: nn.Module) -> Iterator[str]:
 def traced_model(model: nn.Module, recorder: Recorder, x: Tensor) -> fx.GraphModule:
     """The model's forward as a graph, in which every call of a layer is a node. The recorder gets the calls; of ``x``, widths, type
     and device are read. A model that does what a trace does not show raises :class:`LayerError`."""
-    tensors = tensors_of(model)
-    fake = FakeTensorMode(allow_non_fake_inputs=True)
-    parameters = [fake.from_tensor(tensor.detach()) for tensor in tensors.values()]
     # Hops over the same edges have one number.
     known = {id(topology): number for number, topology in reversed(list(enumerate(recorder.hops)))}
 
-    def traced(engine: Recorder | _Again, num_rows: int) -> fx.GraphModule:
+    def graph(engine: Recorder | _Again, num_rows: int) -> fx.GraphModule:
         hops = [_Hop(known[id(topology)], topology, x.device, num_rows) for topology in recorder.hops]
 
-        def whole(*args: Tensor) -> Tensor:
-            given = dict(zip(tensors, args, strict=False))
-            with _reparametrize_module(model, given), WholeOperators():
-                if engine is recorder:
-                    recorder.x = args[-1]
-                result: Tensor = model(hops, args[-1])
-                check_not_set(model, given)
+        def run(rows: Tensor) -> Tensor:
+            recorder.x = rows
+            with WholeOperators():
+                result: Tensor = model(hops, rows)
             return result
 
-        with using_engine(engine), traced_batch_norms(model), without_side_effects(model):
-            return make_graph(fake, whole, *parameters, fake_rows(fake, x, num_rows))
+        with using_engine(engine), traced_batch_norms(model):
+            return traced(model, {"x": x}, run, num_rows=num_rows)[0]
 
     try:
-        module = traced(recorder, ROWS)
-        check_sizes(module, traced(_Again(recorder), OTHER_ROWS))
-        name_placeholders(module, tensors, ["x"])
+        module = graph(recorder, ROWS)
+        check_sizes(module, graph(_Again(recorder), OTHER_ROWS))
         check_trace(module)
     except TraceError as error:
         raise cannot_be_captured(model, str(error), error) from error

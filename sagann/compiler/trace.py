@@ -58,28 +58,42 @@ def trace_layer(
     Placeholders of the layer's inputs have a :class:`LayerInput` as ``meta["input"]``; those of parameters and buffers have their
     name in the layer as ``meta["parameter"]``. A function that a trace does not show raises :class:`TraceError`.
     """
-    tensors = tensors_of(layer)
-    fake = FakeTensorMode(allow_non_fake_inputs=True)
     vertices, edges = named(x), named(data)
     inputs = _layer_inputs(list(vertices), list(edges))
-    rows = [fake_rows(fake, (edges if each.end == "edge" else vertices)[each.key]) for each in inputs]
-    parameters = [fake.from_tensor(tensor.detach()) for tensor in tensors.values()]
 
-    def whole(*args: Tensor) -> Tensor:
-        given = dict(zip(tensors, args, strict=False))
-        with _reparametrize_module(layer, given), without_hooks(layer, _refused):
-            result = _run(layer, dict(zip(inputs, args[len(tensors) :], strict=True)))
-            check_not_set(layer, given)
-        return result
+    def run(*rows: Tensor) -> Tensor:
+        with without_hooks(layer, _refused):
+            return _run(layer, dict(zip(inputs, rows, strict=True)))
 
-    with without_side_effects(layer):
-        module = make_graph(fake, whole, *parameters, *rows)
-    others = name_placeholders(module, tensors, [each.name for each in inputs])
+    like = {each.name: (edges if each.end == "edge" else vertices)[each.key] for each in inputs}
+    module, others = traced(layer, like, run)
     for node, given in zip(others, inputs, strict=True):
         node.meta["input"] = given
     check_trace(module)
     _finish(module, layer)
     return module
+
+
+def traced(
+    root: nn.Module, like: Mapping[str, Tensor], run: Callable[..., Tensor], *, num_rows: int = ROWS
+) -> tuple[fx.GraphModule, list[fx.Node]]:
+    """The graph of ``run`` on rows like these, and their placeholders, which have their names.
+
+    Parameters and buffers of ``root``, which must not have side effects, are inputs before them.
+    """
+    fake, tensors = FakeTensorMode(allow_non_fake_inputs=True), tensors_of(root)
+    parameters = [fake.from_tensor(tensor.detach()) for tensor in tensors.values()]
+
+    def whole(*args: Tensor) -> Tensor:
+        given = dict(zip(tensors, args, strict=False))
+        with _reparametrize_module(root, given):
+            result = run(*args[len(tensors) :])
+            _check_not_set(root, given)
+        return result
+
+    with _without_side_effects(root):
+        module = make_graph(fake, whole, *parameters, *(fake_rows(fake, each, num_rows) for each in like.values()))
+    return module, _name_placeholders(module, tensors, list(like))
 
 
 def _refused(*_: object, **__: object) -> NoReturn:
@@ -113,7 +127,7 @@ def distinct_names(prefix: str, names_given: Iterable[str]) -> list[str]:
     return names
 
 
-def name_placeholders(module: fx.GraphModule, parameters: Iterable[str], others: list[str]) -> list[fx.Node]:
+def _name_placeholders(module: fx.GraphModule, parameters: Iterable[str], others: list[str]) -> list[fx.Node]:
     """Name what a trace is given, parameters and buffers first. Gives the placeholders of the others."""
     placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
     known = [
@@ -139,7 +153,7 @@ def tensors_of(module: nn.Module) -> dict[str, Tensor]:
     }
 
 
-def check_not_set(module: nn.Module, given: Mapping[str, Tensor]) -> None:
+def _check_not_set(module: nn.Module, given: Mapping[str, Tensor]) -> None:
     """Refuse a function that puts other tensors in the place of parameters or buffers: ``given`` is what the module had before."""
     for name, tensor in tensors_of(module).items():
         if given.get(name) is not tensor:
@@ -147,7 +161,7 @@ def check_not_set(module: nn.Module, given: Mapping[str, Tensor]) -> None:
 
 
 @contextmanager
-def without_side_effects(root: nn.Module) -> Iterator[None]:
+def _without_side_effects(root: nn.Module) -> Iterator[None]:
     """Refuse functions with side effects: the trace would leave fake tensors behind, and the program nothing."""
     with taken_back(root) as changed:
         yield

@@ -205,25 +205,6 @@ class BackwardPass:
         return [name for name, output in outputs if (output.reduction.rows == "edge") == of_edges]
 
 
-class Backward:
-    """The backward of a pass, derived once for each set of wanted gradients, on first use."""
-
-    def __init__(self, forward: EdgeFunction) -> None:
-        self.forward = forward
-        self._passes: dict[tuple[tuple[str, ...], bool], tuple[BackwardPass, ...]] = {}
-
-    @property
-    def derived(self) -> list[BackwardPass]:
-        """All passes that were asked for so far."""
-        return [step for steps in self._passes.values() for step in steps]
-
-    def passes(self, wanted: tuple[str, ...], *, hands_on: bool = True) -> tuple[BackwardPass, ...]:
-        """The passes that compute the gradients of these inputs; arguments of :func:`backward_passes`."""
-        if (key := (wanted, hands_on)) not in self._passes:
-            self._passes[key] = backward_passes(self.forward, wanted, hands_on=hands_on)
-        return self._passes[key]
-
-
 def backward_passes(
     forward: EdgeFunction, wanted: Iterable[str], *, hands_on: bool = True
 ) -> tuple[BackwardPass, ...]:

@@ -56,14 +56,7 @@ from sagann.interop.pyg_walk import (
     preparation_of,
     shadowed,
 )
-from sagann.nn.model_call import (
-    EDGE_ARGUMENTS,
-    called,
-    convs_of,
-    is_written_for_pyg,
-    may_take_batch,
-    parameters_of,
-)
+from sagann.nn.model_call import EDGE_ARGUMENTS, called, convs_of, is_written_for_pyg, may_take_batch, parameters_of
 from sagann.saga.engine import NaiveEngine, using_engine
 
 

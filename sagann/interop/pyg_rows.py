@@ -11,6 +11,7 @@ import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import torch
@@ -190,15 +191,12 @@ class EdgeRows:
         return cls(ComputedRow(func, *given), rows, name_of)
 
     def __getattr__(self, name: str) -> Any:
-        function = getattr(Tensor, name, None)
-        if name.startswith("_") or not callable(function) or name in _LEAVING or name.endswith("_"):
-            if name.startswith("__"):
-                raise AttributeError(name)
+        if name.startswith("__"):
+            raise AttributeError(name)
+        is_method = callable(getattr(Tensor, name, None)) and name not in _LEAVING
+        if not is_method or name.startswith("_") or name.endswith("_"):
             raise computes_with("a row per edge", name)
-        return self._method(function)
-
-    def _method(self, function: Any) -> Callable[..., EdgeRows]:
-        return lambda *args, **kwargs: EdgeRows.__torch_function__(function, (), (self, *args), kwargs)
+        return partial(_method(name), self)
 
     def __len__(self) -> int:
         raise computes_with("a row per edge", "their number")
@@ -217,15 +215,15 @@ def _reads_ids(how: str) -> LayerError:
     )
 
 
-def _operator(name: str) -> Callable[..., EdgeRows]:
+def _method(name: str) -> Callable[..., EdgeRows]:
     function = getattr(Tensor, name)
-    return lambda self, *args: EdgeRows.__torch_function__(function, (), (self, *args))
+    return lambda *args, **kwargs: EdgeRows.__torch_function__(function, (), args, kwargs)
 
 
 _ARITHMETIC = ("add", "radd", "sub", "rsub", "mul", "rmul", "truediv", "rtruediv", "pow", "neg")
 for _name in (*_ARITHMETIC, "getitem", "eq", "ne", "lt", "le", "gt", "ge"):
     # Python looks operators up in the class.
-    setattr(EdgeRows, f"__{_name}__", _operator(f"__{_name}__"))
+    setattr(EdgeRows, f"__{_name}__", _method(f"__{_name}__"))
 
 
 _COMPUTE_ELSEWHERE = "Compute it in the layer's message, or once for the graph, before it is trained; or write the layer as sagann.SagaLayer."

@@ -32,14 +32,6 @@ Counts = Callable[[Tensor], Tensor]
 broadcast against the tensor."""
 
 
-def _first(state: Sequence[Tensor], counts: Counts) -> Tensor:
-    return state[0]
-
-
-def _gradient(grad: Tensor, kept: Sequence[Tensor], result: Tensor, counts: Counts) -> tuple[Tensor, ...]:
-    return (grad.to(arithmetic_dtype(grad.dtype)),)
-
-
 def _computed(rows: Tensor) -> Tensor:
     """A copy in the type of arithmetic."""
     return empty(rows.shape, arithmetic_dtype(rows.dtype), rows.device).copy_(rows)
@@ -56,7 +48,7 @@ class Accumulator:
     gather: Callable[..., Tensor]
     """Differentiable twin in PyTorch. Arguments: topology, values of the messages [num_edges, ...], and ``max_degree`` where
     the accumulator is sized."""
-    finish: Callable[[Sequence[Tensor], Counts], Tensor] = _first
+    finish: Callable[[Sequence[Tensor], Counts], Tensor] = lambda state, counts: state[0]
     "From a state to the result; may overwrite the state. Default: the first tensor of the state."
     keeps: tuple[int, ...] = ()
     "Positions of the state's tensors that the backward pass reads."
@@ -64,7 +56,9 @@ class Accumulator:
     "Whether the reduction's backward reads the kept tensors as they are, after those that ``arrive`` gives."
     reads_result: bool = False
     "Whether the backward pass reads the gathered rows."
-    arrive: Callable[[Tensor, Sequence[Tensor], Tensor, Counts], tuple[Tensor, ...]] = _gradient
+    arrive: Callable[[Tensor, Sequence[Tensor], Tensor, Counts], tuple[Tensor, ...]] = (
+        lambda grad, kept, result, counts: (grad.to(arithmetic_dtype(grad.dtype)),)
+    )
     """From the result's gradient, the kept tensors, the result and the counts to the tensors that the reduction's backward
     reads, in order. With ``passes_kept``, it must not read the kept tensors. Default: the gradient in the type of arithmetic."""
     is_linear: bool = False

@@ -40,36 +40,16 @@ class FeatureRows:
     non-zero.
     """
 
-    __slots__ = ("first", "mask", "rows")
+    requires_grad = False
 
     def __init__(self, rows: Tensor, *, mask: Mask | None = None, first: int = 0) -> None:
         self.rows, self.mask, self.first = rows, mask, first
+        self.shape, self.dtype, self.device, self.ndim = rows.shape, rows.dtype, rows.device, rows.ndim
 
     @property
     def is_sparse(self) -> bool:
         """Whether the rows are ``torch.sparse_csr``."""
         return self.rows.layout == torch.sparse_csr
-
-    @property
-    def shape(self) -> torch.Size:
-        return self.rows.shape
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.rows.dtype
-
-    @property
-    def device(self) -> torch.device:
-        return self.rows.device
-
-    @property
-    def ndim(self) -> int:
-        return self.rows.ndim
-
-    @property
-    def requires_grad(self) -> bool:
-        """False: feature rows get no gradient."""
-        return False
 
     @property
     def form(self) -> Tensor:

@@ -28,7 +28,13 @@ class _Attention(SagaLayer):
     accumulator = "softmax"
 
     def __init__(
-        self, in_dim: int, head_dim: int, *, num_heads: int, concat: bool, attention_dropout: float
+        self,
+        in_dim: int,
+        head_dim: int,
+        *,
+        num_heads: int = 1,
+        concat: bool = True,
+        attention_dropout: float = 0.0,
     ) -> None:
         super().__init__()
         require_arguments(
@@ -36,6 +42,10 @@ class _Attention(SagaLayer):
         )
         self.num_heads, self.head_dim, self.concat = num_heads, head_dim, concat
         self.attention_dropout = attention_dropout
+        self._make_maps(in_dim)
+
+    def _make_maps(self, in_dim: int) -> None:
+        raise NotImplementedError
 
     @property
     def out_dim(self) -> int:
@@ -91,7 +101,6 @@ class GAT(_Attention):
     ) -> None:
         super().__init__(in_dim, head_dim, num_heads=num_heads, concat=concat, attention_dropout=attention_dropout)
         self.negative_slope = negative_slope
-        self._make_maps(in_dim)
         self.bias = nn.Parameter(torch.zeros(self.out_dim))
 
     def _make_maps(self, in_dim: int) -> None:
@@ -167,17 +176,8 @@ class TransformerConv(_Attention):
         Without edge features and gated residuals.
     """
 
-    def __init__(
-        self,
-        in_dim: int,
-        head_dim: int,
-        *,
-        num_heads: int = 1,
-        concat: bool = True,
-        attention_dropout: float = 0.0,
-    ) -> None:
-        super().__init__(in_dim, head_dim, num_heads=num_heads, concat=concat, attention_dropout=attention_dropout)
-        self.query, self.key, self.value = (glorot_linear(in_dim, num_heads * head_dim) for _ in range(3))
+    def _make_maps(self, in_dim: int) -> None:
+        self.query, self.key, self.value = (glorot_linear(in_dim, self.num_heads * self.head_dim) for _ in range(3))
         self.own = glorot_linear(in_dim, self.out_dim)
 
     def apply_edge(self, edge: Edge) -> tuple[Tensor, Tensor]:

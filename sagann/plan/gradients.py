@@ -86,14 +86,12 @@ class Gradients:
 
     def passes(self, gather: Gather) -> tuple[BackwardPass, ...]:
         """The passes of a gather's backward."""
-        if gather.edges.backward is None:
-            return ()
         wanted = tuple(
             name
             for name, side, value in zip(gather.edges.stage.inputs, gather.edges.sides, gather.inputs, strict=True)
             if (side == "param" and value in self._leading) or (side in ("src", "dst") and self.has(value))
         )
-        return gather.edges.backward.passes(wanted, hands_on=self._hands_on) if wanted else ()
+        return gather.edges.backward(wanted, hands_on=self._hands_on) if wanted else ()
 
 
 def _read_by(link: Gather | BatchMeans) -> set[str]:

@@ -227,8 +227,7 @@ class _Gathered(torch.autograd.Function):
         wanted = tuple(name for name, needed in zip(named, ctx.needs_input_grad[1:], strict=True) if needed)
         ctx.call, ctx.wanted, ctx.scatters = call, wanted, call.scatters()
         # Passes over sources come first: their results may travel, and none of these passes reads a result of the others.
-        assert call.work.backward is not None
-        passes = () if ctx.scatters else call.work.backward.passes(wanted)
+        passes = () if ctx.scatters else call.work.backward(wanted)
         ctx.steps = sorted(passes, key=lambda step: step.function.at == "dst")
         # Nothing is kept that the backward does not read: the sum of a source's rows needs none of them.
         read_again = {each.name for step in ctx.steps for each in step.function.inputs}

@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from typing import Literal
 
@@ -43,11 +43,9 @@ class SharedLock:
         self._num_waiting = 0
         self._is_changing = False
 
-    @contextmanager
-    def reading(self) -> Iterator[None]:
-        """Hold the lock beside other readers."""
-        with self._holding("reading") if self._held.get() == "no" else nullcontext():
-            yield
+    def reading(self) -> AbstractContextManager[None]:
+        """Hold the lock beside other readers, from now on and until the ``with`` block ends."""
+        return self._holding("reading") if self._held.get() == "no" else nullcontext()
 
     @contextmanager
     def changing(self) -> Iterator[None]:

@@ -15,6 +15,7 @@ from sagann.compiler.trace import trace_layer
 from sagann.graph import Topology
 from sagann.runtime.in_memory.engine import CompiledEngine
 from sagann.saga import Edge, Engine, NaiveEngine, SagaLayer, using_engine
+from tests.graphs import rows, skewed
 from tests.tolerances import assert_close, largest
 
 
@@ -53,10 +54,10 @@ def results(
     """The layer's output, all gradients by name (features and edge data as well), and the upstream gradient."""
     leaves = {"x": x.detach().clone().requires_grad_(), **dict(layer.named_parameters())}
     data = {}
-    for name, rows in topology.edge_data.items():
-        floating = rows.is_floating_point()
+    for name, given in topology.edge_data.items():
+        floating = given.is_floating_point()
         # A copy: the topology may be one that other tests read as well.
-        data[name] = rows.to(x.dtype, copy=True).requires_grad_() if floating else rows
+        data[name] = given.to(x.dtype, copy=True).requires_grad_() if floating else given
         if floating:
             leaves[name] = data[name]
     with using_engine(engine):
@@ -83,6 +84,20 @@ def assert_compiles_right(
     for name, gradient in mine.items():
         assert_close(gradient, other[name], scale=scale)
     return engine
+
+
+def compiled_right(
+    layer: SagaLayer, topology: Topology | None = None, x: Tensor | None = None, **options: Any
+) -> Any:
+    """The program of a layer, by an engine with ``options``, which gives what the naive engine gives.
+
+    Where neither is given: drawn rows of a skewed topology.
+    """
+    topology = skewed() if topology is None else topology
+    x = rows(topology) if x is None else x
+    return program_of(
+        layer, topology, x, assert_compiles_right(layer, topology, x, engine=CompiledEngine(**options))
+    )
 
 
 class Ordered(CompiledEngine):

@@ -35,9 +35,12 @@ class Model(nn.Module):
         return self.function(self, hops, x)
 
 
-def captured(forward: Callable[..., Any], options: CompilerOptions | None = None) -> ModelProgram:
-    topology = random_topology(30, 90)
-    return capture(Model(forward), [topology, topology], torch.randn(30, 4), options=options)
+def captured(
+    model: nn.Module | Callable[..., Any], x: Tensor | None = None, options: CompilerOptions | None = None
+) -> ModelProgram:
+    """The program of a model, or of :class:`Model` with a function, on two hops of 30 vertices."""
+    model = model if isinstance(model, nn.Module) else Model(model)
+    return capture(model, [random_topology(30, 90)] * 2, torch.randn(30, 4) if x is None else x, options=options)
 
 
 def plain(m: Any, hops: Any, x: Tensor) -> Tensor:
@@ -65,7 +68,7 @@ def test_what_a_later_stage_alone_reads_is_computed_there_where_fewer_bytes_are_
             gathered, gates = self.layer(hops[0], h), self.wide(h)
             return gathered * gates[:, :4] + gates[:, 4:8] * gates[:, 8:] + self.narrow(x)
 
-    program = capture(Gated(), [random_topology(30, 90)], torch.randn(30, 4))
+    program = captured(Gated())
     first, last = program.stages
     # Three parts of the wide map are made of h, which the edges read; a row of x is wider than what the narrow map makes of it.
     assert sorted(program.forms[name].shape for name in first.outputs) == [(1,), (4,)]
@@ -90,7 +93,7 @@ def test_a_layer_used_twice_and_layers_of_layers() -> None:
             once = self.inner(hops[0], x)
             return torch.cat([self.inner(hops[0], once), once], -1)
 
-    program = capture(Outer(), [random_topology(30, 90)], torch.randn(30, 4))
+    program = captured(Outer())
     assert len(program.gathers) == 2
     names = [name for _, name in program.parameters]
     assert "inner.layer.eps" in names
@@ -132,7 +135,7 @@ def test_what_cannot_be_streamed_is_named(name: str, optimised: bool) -> None:
     forward, said = REFUSED[name]
     options = dict.fromkeys(("hoist", "split_concat", "commute", "invariant", "fuse"), optimised)
     with pytest.raises(LayerError) as caught:
-        captured(forward, CompilerOptions(**options))
+        captured(forward, options=CompilerOptions(**options))
     # Not in the whole message: the line that it names has this text in it.
     assert caught.value.message.startswith(said)
 
@@ -149,9 +152,8 @@ def test_what_is_wrong_with_a_layer_is_said_as_where_it_runs_in_memory() -> None
 
     model = Model(lambda m, h, x: m.mixing(h[0], x))
     model.mixing = Mixing()
-    topology = random_topology(30, 90)
     said = []
-    for run in (lambda x: model([topology], x), lambda x: capture(model, [topology], x)):
+    for run in (lambda x: model([random_topology(30, 90)], x), lambda x: captured(model, x)):
         with pytest.raises(LayerError) as caught:
             run(torch.randn(30, 4))
         said.append(str(caught.value))
@@ -170,8 +172,7 @@ def test_modules_with_two_names_are_left_as_they_were() -> None:
     model = Model(lambda m, h, x: m.other(h[0], m.one(h[0], x).relu()))
     model.one = model.other = layer
     model.outside = layer.own
-    program = capture(model, [random_topology(30, 90)], torch.randn(30, 4))
-    assert len(program.gathers) == 2
+    assert len(captured(model).gathers) == 2
     assert all(type(parameter) is nn.Parameter for parameter in model.parameters())
     assert type(layer.own.weight) is nn.Parameter
 
@@ -199,7 +200,7 @@ def test_a_layer_that_cannot_be_copied_is_named() -> None:
             raise RuntimeError
 
     with pytest.raises(LayerError, match=r"must be copyable: RuntimeError \(in Bare\)"):
-        capture(Bare(), [random_topology(30, 90)], torch.randn(30, 4))
+        captured(Bare())
 
 
 MIXING: dict[str, Callable[[Tensor], Tensor]] = {
@@ -227,13 +228,13 @@ class Embedded(nn.Module):
 
 
 def test_rows_of_a_table_are_looked_up() -> None:
-    program = capture(Embedded(1), [random_topology(30, 90)], torch.ones(30, 1))
+    program = captured(Embedded(1), torch.ones(30, 1))
     assert program.forms[program.output].shape == (2,)
 
 
 def test_ids_that_few_rows_can_be_are_refused_by_name() -> None:
     with pytest.raises(LayerError, match=r"on made-up ones: IndexError: .* \(in Embedded.forward\). Clamp"):
-        capture(Embedded(100), [random_topology(30, 90)], torch.zeros(30, 1))
+        captured(Embedded(100), torch.zeros(30, 1))
 
 
 PICKED: dict[str, Callable[[Any, Tensor], Tensor]] = {
@@ -247,7 +248,7 @@ PICKED: dict[str, Callable[[Any, Tensor], Tensor]] = {
 def test_integers_of_the_models_own_are_not_made_up(name: str) -> None:
     model = Model(lambda m, h, x: m.first(h[0], PICKED[name](m, x)))
     model.register_buffer("order", torch.arange(40) % 4)
-    program = capture(model, [random_topology(30, 90)], torch.randn(30, 4))
+    program = captured(model)
     assert program.forms[program.output].shape == (6,)
 
 

@@ -11,8 +11,8 @@ import torch.nn.functional as F
 
 from sagann.runtime.in_memory.engine import CompiledEngine
 from sagann.saga import NaiveEngine, using_engine
-from tests.compiler.layers import Layer, assert_compiles_right, program_of, results
-from tests.graphs import odd_topologies, topology_of
+from tests.compiler.layers import Layer, compiled_right, results
+from tests.graphs import skewed, topology_of
 
 ENDS: dict[str, Callable[[Layer, Any], Any]] = {
     "relu": lambda _, e: F.relu(e.src * e.dst),
@@ -80,7 +80,7 @@ KINKS: dict[str, Callable[[Layer, Any], Any]] = {
 
 @pytest.mark.parametrize("name", KINKS)
 def test_slopes_at_kinks_are_those_of_pytorch(name: str) -> None:
-    topology = odd_topologies()["skewed"]
+    topology = skewed()
     x = torch.tensor([-3.0, -1, 0, 1, 3, 6], dtype=torch.float64)
     x = x[torch.randint(0, 6, (topology.num_src, 4), generator=torch.Generator().manual_seed(0))]
     # Rows of zeros, and rows of one number.
@@ -88,10 +88,9 @@ def test_slopes_at_kinks_are_those_of_pytorch(name: str) -> None:
     # PyTorch's own hardsigmoid multiplies by a sixth in single precision.
     x = x.float() if name == "hardsigmoid" else x
     layer = Layer(KINKS[name]).to(x.dtype)
-    engine = assert_compiles_right(layer, topology, x, engine=CompiledEngine(dialect="naive"))
-    program = program_of(layer, topology, x, engine)
+    program = compiled_right(layer, topology, x, dialect="naive")
     assert program.edges.function is not None, program.notes
-    expected, gradients, _ = results(engine, layer, topology, x)
+    expected, gradients, _ = results(CompiledEngine(dialect="naive"), layer, topology, x)
     assert expected.isfinite().all()
     assert gradients["x"].isfinite().all()
 
@@ -99,9 +98,7 @@ def test_slopes_at_kinks_are_those_of_pytorch(name: str) -> None:
 @pytest.mark.parametrize("function", [torch.log2, torch.log10, torch.exp2])
 def test_powers_of_two_and_ten_are_exact(function: Any) -> None:
     """A quotient of logarithms would fall short of whole numbers."""
-    topology = odd_topologies()["skewed"]
-    weights = torch.tensor([1000.0, 32768, 3, 1e-3, 8])[torch.arange(topology.num_edges) % 5]
-    topology = topology.with_edge_data(weight=weights if function is not torch.exp2 else weights.log())
-    x = torch.randn(topology.num_src, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    weights = torch.tensor([1000.0, 32768, 3, 1e-3, 8])[torch.arange(skewed().num_edges) % 5]
+    topology = skewed().with_edge_data(weight=weights if function is not torch.exp2 else weights.log())
     layer = Layer(lambda m, e: e.src * e.dst * torch.floor(function(e.data))[:, None]).double()
-    assert_compiles_right(layer, topology, x)
+    compiled_right(layer, topology)

@@ -11,8 +11,8 @@ import torch.nn.functional as F
 from sagann.compiler import CompilerOptions
 from sagann.nn import GIN
 from sagann.runtime.in_memory.engine import CompiledEngine
-from tests.compiler.layers import Layer, assert_compiles_right, program_of
-from tests.graphs import random_topology
+from tests.compiler.layers import Layer, compiled_right, program_of
+from tests.graphs import rows, skewed
 
 
 def gate(m: Any, v: Any, a: Any) -> Any:
@@ -35,10 +35,7 @@ VERTEX: dict[str, Any] = {
 
 
 def regions(layer: Layer, **options: Any) -> list[str]:
-    topology = random_topology(53, 401)
-    x = torch.randn(topology.num_src, 4, dtype=torch.float64)
-    engine = CompiledEngine(options=CompilerOptions(**options))
-    program = program_of(layer, topology, x, engine)
+    program = program_of(layer, skewed(), rows(skewed()), CompiledEngine(options=CompilerOptions(**options)))
     return [note.text for note in program.notes if "over the vertices" in note.text]
 
 
@@ -49,18 +46,15 @@ def regions(layer: Layer, **options: Any) -> list[str]:
 def test_a_region_equals_its_operators(name: str, dialect: str) -> None:
     layer = Layer(vertex=VERTEX[name]).double()
     assert len(regions(layer)) == 1 + (name == "two regions")
-    topology = random_topology(53, 401)
-    x = torch.randn(topology.num_src, 4, dtype=torch.float64)
-    assert_compiles_right(layer, topology, x, engine=CompiledEngine(dialect=dialect))
+    compiled_right(layer, dialect=dialect)
 
 
 def test_ties_share_a_gradient_and_nan_spreads() -> None:
-    topology = random_topology(53, 401)
-    x = torch.randn(topology.num_src, 4, dtype=torch.float64).round()
+    x = rows(skewed()).round()
     x[7, 2] = float("nan")
     layer = Layer(vertex=VERTEX["extrema"]).double()
     assert (x == x.amax(1, True)).sum(1).max() > 1
-    assert_compiles_right(layer, topology, x)
+    compiled_right(layer, x=x)
 
 
 # What rows of other types and reductions of other dimensions read is left to PyTorch, what is around them fused.
@@ -77,9 +71,7 @@ def test_reductions_that_are_not_lowered_stay_outside(name: str) -> None:
     layer = Layer(vertex=OTHER[name]).double()
     (text,) = regions(layer)
     assert not {"sum", "mean", "amax"} & set(text.split(", "))
-    topology = random_topology(53, 401)
-    x = torch.randn(topology.num_src, 4, dtype=torch.float64)
-    assert_compiles_right(layer, topology, x)
+    compiled_right(layer)
 
 
 def test_what_saves_little_is_left_to_pytorch() -> None:
@@ -98,9 +90,7 @@ def test_scores_of_heads_are_one_pass_for_each_end() -> None:
     layer = Layer(edge, lambda m, v, a: a.flatten(1), accumulator="softmax").double()
     texts = regions(layer)
     assert texts == ["mul, sum, in one pass over the vertices"] * 2
-    topology = random_topology(53, 401)
-    x = torch.randn(topology.num_src, 4, dtype=torch.float64)
-    assert_compiles_right(layer, topology, x)
+    compiled_right(layer)
 
 
 def test_random_and_unknown_operators_stay_outside() -> None:
@@ -116,10 +106,7 @@ def test_regions_can_be_switched_off() -> None:
 
 
 def test_what_a_parameter_scales_is_mapped_once_for_both_ends() -> None:
-    topology, layer = random_topology(53, 401), GIN(8, 4).double()
-    x = torch.randn(topology.num_src, 8, dtype=torch.float64, requires_grad=True)
-    engine = assert_compiles_right(layer, topology, x)
-    program = program_of(layer, topology, x, engine)
+    program = compiled_right(GIN(8, 4).double(), x=rows(skewed(), 8))
     stages = (program.src, program.dst, program.vertex)
     names = [getattr(node.target, "__name__", "") for stage in stages for node in stage.module.graph.nodes]
     assert names.count("linear") == 2

@@ -12,8 +12,8 @@ import torch.nn.functional as F
 from sagann.compiler import CompilerOptions, lower
 from sagann.runtime.in_memory.engine import CompiledEngine
 from sagann.saga import NaiveEngine, using_engine
-from tests.compiler.layers import Layer, assert_compiles_right, program_of, results
-from tests.graphs import block_of, odd_topologies, random_topology
+from tests.compiler.layers import Layer, assert_compiles_right, compiled_right, program_of, results
+from tests.graphs import block_of, odd_topologies, random_topology, rows, skewed
 
 FUSED: dict[str, Callable[[Layer, Any], Any]] = {
     "source": lambda _, e: e.src,
@@ -100,11 +100,7 @@ FUSED: dict[str, Callable[[Layer, Any], Any]] = {
 
 @pytest.mark.parametrize("name", FUSED)
 def test_a_fused_layer_equals_the_naive_one(name: str) -> None:
-    topology = odd_topologies()["skewed"]
-    layer = Layer(FUSED[name]).double()
-    x = torch.randn(topology.num_src, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    engine = assert_compiles_right(layer, topology, x, engine=CompiledEngine(dialect="naive"))
-    program = program_of(layer, topology, x, engine)
+    program = compiled_right(Layer(FUSED[name]).double(), dialect="naive")
     assert program.edges.function is not None, program.notes
 
 
@@ -117,20 +113,15 @@ IN_KERNELS = ("parameters", "softmax over features", "heads", "slices", "edge ne
     "name", [name if name in IN_KERNELS else pytest.param(name, marks=pytest.mark.thorough) for name in FUSED]
 )
 def test_generated_kernels_give_the_same(name: str) -> None:
-    topology = odd_topologies()["skewed"]
-    x = torch.randn(topology.num_src, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    assert_compiles_right(Layer(FUSED[name]).double(), topology, x)
+    compiled_right(Layer(FUSED[name]).double())
 
 
 @pytest.mark.parametrize("graph", odd_topologies())
 @pytest.mark.parametrize("name", ["hoisted", "heads", "amax", "parameters"])
 @pytest.mark.parametrize("accumulator", ["sum", "mean", "max", "min"])
 def test_every_accumulator_on_odd_graphs(name: str, graph: str, accumulator: str) -> None:
-    topology = odd_topologies()[graph]
     layer = Layer(FUSED[name], lambda m, v, a: torch.tanh(a * m.a) + v, accumulator=accumulator).double()
-    x = torch.randn(topology.num_src, 4, dtype=torch.float64)
-    engine = assert_compiles_right(layer, topology, x, engine=CompiledEngine(dialect="naive"))
-    assert program_of(layer, topology, x, engine).edges.function is not None
+    assert compiled_right(layer, odd_topologies()[graph], dialect="naive").edges.function is not None
 
 
 SOFTMAX: dict[str, Callable[[Layer, Any], Any]] = {
@@ -147,11 +138,8 @@ SOFTMAX: dict[str, Callable[[Layer, Any], Any]] = {
     [*((name, "skewed") for name in SOFTMAX), *(("two heads", graph) for graph in odd_topologies())],
 )
 def test_softmax(name: str, graph: str) -> None:
-    topology = odd_topologies()[graph]
     layer = Layer(SOFTMAX[name], accumulator="softmax").double()
-    x = torch.randn(topology.num_src, 4, dtype=torch.float64)
-    engine = assert_compiles_right(layer, topology, x, engine=CompiledEngine(dialect="naive"))
-    assert program_of(layer, topology, x, engine).edges.function is not None
+    assert compiled_right(layer, odd_topologies()[graph], dialect="naive").edges.function is not None
 
 
 WITH_INTEGERS: dict[str, Callable[[Layer, Any], Any]] = {
@@ -181,14 +169,9 @@ def why_not_fused(
     layer: Layer, dtype: torch.dtype = torch.float64, dialect: Any = "naive", dim: int = 4
 ) -> str | None:
     """Compile the layer for edge data of a type, compare it with the naive one, and say why it is not fused."""
-    topology = odd_topologies()["skewed"]
-    generator = torch.Generator().manual_seed(0)
-    topology = topology.with_edge_data(
-        weight=torch.randint(0, 4, (topology.num_edges,), generator=generator).to(dtype)
-    )
-    x = torch.randn(topology.num_src, dim, dtype=torch.float64, generator=generator)
-    engine = assert_compiles_right(layer.double(), topology, x, engine=CompiledEngine(dialect=dialect))
-    notes = program_of(layer, topology, x, engine).notes
+    data = torch.randint(0, 4, (skewed().num_edges,), generator=torch.Generator().manual_seed(0))
+    topology = skewed().with_edge_data(weight=data.to(dtype))
+    notes = compiled_right(layer.double(), topology, rows(topology, dim), dialect=dialect).notes
     return next((note.text for note in notes if note.kind == "not fused"), None)
 
 
@@ -225,51 +208,41 @@ CONSTANTS: dict[str, Callable[[Layer, Any], Any]] = {
 @pytest.mark.parametrize("name", CONSTANTS)
 @pytest.mark.parametrize("dialect", ["naive", "cpu"])
 def test_constants_are_what_they_are(name: str, dialect: str) -> None:
-    topology = odd_topologies()["skewed"]
-    times = torch.arange(topology.num_edges) * 1000 + 1_700_000_000 - 3000
+    times = torch.arange(skewed().num_edges) * 1000 + 1_700_000_000 - 3000
     times[::3] = 2**53 + torch.arange(len(times[::3])) % 3
-    topology = topology.with_edge_data(weight=times)
+    topology = skewed().with_edge_data(weight=times)
     layer = Layer(CONSTANTS[name], accumulator="max" if name in ("nan", "signs of zeros") else "sum").double()
-    x = torch.randn(topology.num_src, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    with using_engine(NaiveEngine()):
-        expected = layer(topology, x)
-    with using_engine(CompiledEngine(dialect=dialect)) as engine:
-        actual = layer(topology, x)
+    engine = CompiledEngine(dialect=dialect)
+    expected, actual = (results(each, layer, topology, rows(topology))[0] for each in (NaiveEngine(), engine))
     torch.testing.assert_close(actual, expected, rtol=1e-12, atol=1e-12, equal_nan=True)
-    assert program_of(layer, topology, x, engine).edges.function is not None
+    assert program_of(layer, topology, rows(topology), engine).edges.function is not None
 
 
 @pytest.mark.parametrize(("dialect", "dtype"), [("naive", torch.float16), ("cpu", torch.bfloat16)])
 def test_half_precision_is_compared_with_rounded_numbers(dtype: torch.dtype, dialect: str) -> None:
-    topology = odd_topologies()["skewed"]
-    data = torch.full((topology.num_edges,), 0.1, dtype=dtype)
+    data = torch.full((skewed().num_edges,), 0.1, dtype=dtype)
     data[::2] = 0.2
-    topology = topology.with_edge_data(weight=data)
+    topology = skewed().with_edge_data(weight=data)
     layer = Layer(lambda m, e: e.src * (e.data <= 0.1)[:, None] + e.src * (e.data == 0.2)[:, None] * 4).to(dtype)
-    x = torch.randn(topology.num_src, 4, generator=torch.Generator().manual_seed(0)).to(dtype)
-    found = []
-    for engine in (NaiveEngine(), CompiledEngine(dialect=dialect)):
-        with using_engine(engine):
-            found.append(layer(topology, x).float())
-    torch.testing.assert_close(found[1], found[0], rtol=0.02, atol=0.1)
+    x = rows(topology, dtype=torch.float32).to(dtype)
+    engines = NaiveEngine(), CompiledEngine(dialect=dialect)
+    expected, actual = (results(engine, layer, topology, x)[0].float() for engine in engines)
+    torch.testing.assert_close(actual, expected, rtol=0.02, atol=0.1)
 
 
 @pytest.mark.parametrize("dialect", ["naive", "cpu"])
 def test_a_tensor_that_is_one_number_is_compared_in_the_type_of_the_rows(dialect: Any) -> None:
-    topology = odd_topologies()["skewed"]
-    topology = topology.with_edge_data(weight=torch.full((topology.num_edges,), 0.7))
+    topology = skewed().with_edge_data(weight=torch.full((skewed().num_edges,), 0.7))
     layer = Layer(lambda m, e: e.src * (e.data >= m.threshold)[:, None])
     layer.register_buffer("threshold", torch.tensor(0.7, dtype=torch.float64))
-    x = torch.randn(topology.num_src, 4)
-    engine = assert_compiles_right(layer, topology, x, engine=CompiledEngine(dialect=dialect))
-    assert program_of(layer, topology, x, engine).edges.function is not None
+    x = rows(topology, dtype=torch.float32)
+    assert compiled_right(layer, topology, x, dialect=dialect).edges.function is not None
 
 
 def test_what_is_rounded_to_half_precision_to_be_compared_is_not_fused() -> None:
     layer = Layer(lambda m, e: e.src * (e.src * e.dst >= m.threshold)).half()
     layer.register_buffer("threshold", torch.tensor(0.7))
-    topology = odd_topologies()["skewed"]
-    program = program_of(layer, topology, torch.randn(topology.num_src, 4).half(), CompiledEngine())
+    program = program_of(layer, skewed(), rows(skewed()).half(), CompiledEngine())
     assert program.edges.why_not.startswith("operator aten.ge.Tensor rounds what it compares to torch.float16")
 
 
@@ -286,19 +259,14 @@ HEADS_FIRST: dict[str, Callable[[Layer, Any], Any]] = {
 @pytest.mark.parametrize("fuse", [False, True])
 def test_rows_may_be_seen_in_other_ways(name: str, block: bool, fuse: bool) -> None:
     topology = block_of(random_topology(40, 301), 10) if block else random_topology(40, 301)
-    x = torch.randn(topology.num_src, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    engine = CompiledEngine(options=CompilerOptions(fuse=fuse), tile_edges=60)
-    assert_compiles_right(Layer(HEADS_FIRST[name]).double(), topology, x, engine=engine)
+    compiled_right(Layer(HEADS_FIRST[name]).double(), topology, options=CompilerOptions(fuse=fuse), tile_edges=60)
 
 
 @pytest.mark.parametrize("mode", ["floor", "trunc"])
 def test_a_rounded_division_is_pytorchs(mode: Any) -> None:
-    topology = odd_topologies()["skewed"]
-    topology = topology.with_edge_data(weight=torch.arange(topology.num_edges) % 30 / 10)
+    topology = skewed().with_edge_data(weight=torch.arange(skewed().num_edges) % 30 / 10)
     layer = Layer(lambda m, e: e.src * e.dst * torch.div(e.data, 0.1, rounding_mode=mode)[:, None]).double()
-    x = torch.randn(topology.num_src, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    engine = assert_compiles_right(layer, topology, x)
-    notes = program_of(layer, topology, x, engine).notes
+    notes = compiled_right(layer, topology).notes
     assert any(f"rounded by '{mode}' has no fused form" in note.text for note in notes)
 
 
@@ -306,11 +274,10 @@ def test_a_rounded_division_is_pytorchs(mode: Any) -> None:
 @pytest.mark.parametrize("fuse", [True, False])
 def test_scores_are_not_rounded_to_the_type_of_the_values(dialect: str, fuse: bool) -> None:
     """Times as scores: seconds since 1970 differ by less than single precision shows."""
-    topology = odd_topologies()["skewed"]
-    seconds = 1.7e9 + torch.arange(topology.num_edges, dtype=torch.float64) % 7
-    topology = topology.with_edge_data(weight=seconds)
+    seconds = 1.7e9 + torch.arange(skewed().num_edges, dtype=torch.float64) % 7
+    topology = skewed().with_edge_data(weight=seconds)
     layer = Layer(lambda m, e: (e.data, e.src * e.dst), accumulator="softmax")
-    x = torch.randn(topology.num_src, 4, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    x = rows(topology, dtype=torch.float32).requires_grad_()
     found = []
     for engine in (
         NaiveEngine(),
@@ -331,9 +298,7 @@ def test_rows_of_one_lane_more_than_tiles_hold(features: int, accumulator: str, 
         value = torch.sigmoid(e.src) * e.dst
         return (e.data, value) if accumulator == "softmax" else value
 
-    topology = odd_topologies()["skewed"]
-    x = torch.randn(topology.num_src, features, dtype=dtype, generator=torch.Generator().manual_seed(0))
-    assert_compiles_right(Layer(edge, accumulator=accumulator).to(dtype), topology, x)
+    compiled_right(Layer(edge, accumulator=accumulator).to(dtype), x=rows(skewed(), features, dtype))
 
 
 def test_rows_without_features_are_concatenated() -> None:
@@ -353,8 +318,7 @@ def test_no_map_moves_where_types_are_promoted(narrow: bool) -> None:
         )
 
     layer = Layer(edge, (lambda m, _, a: F.linear(a, m.w[:2])) if narrow else None).double()
-    topology = odd_topologies()["skewed"]
-    x = torch.randn(topology.num_src, 4, dtype=torch.float64).float().double()
+    topology, x = skewed(), rows(skewed()).float().double()
     expected = results(NaiveEngine(), layer, topology, x)
     actual = results(CompiledEngine(dialect="naive"), layer, topology, x, expected[2])
     # The rows pass through single precision.
@@ -364,9 +328,8 @@ def test_no_map_moves_where_types_are_promoted(narrow: bool) -> None:
 
 @pytest.mark.parametrize("vertex", [lambda m, v, a: v * m.v, lambda m, v, a: torch.ones(len(v), 2, dtype=v.dtype)])
 def test_what_reads_nothing_gathered_runs_as_written(vertex: Callable[..., Any]) -> None:
-    topology = odd_topologies()["skewed"]
+    topology, x = skewed(), rows(skewed())
     layer = Layer(lambda _, e: e.src * e.dst, vertex).double()
-    x = torch.randn(topology.num_src, 4, dtype=torch.float64)
     for options in (CompilerOptions(), CompilerOptions(hoist=False, commute=False, split_concat=False)):
         engine = assert_compiles_right(layer, topology, x, engine=CompiledEngine(options=options))
         data = topology.edge_data["weight"].double()

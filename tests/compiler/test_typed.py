@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import pytest
@@ -19,14 +18,8 @@ from sagann.kernels.dense import typed_linear
 from sagann.nn import GGNN
 from sagann.runtime.in_memory.engine import CompiledEngine
 from sagann.saga import Edge, SagaLayer, using_engine
-from tests.compiler.layers import Ordered, assert_compiles_right
-from tests.graphs import odd_topologies, rows
-
-
-def program(layer: SagaLayer, engine: CompiledEngine) -> Any:
-    found = engine.program(layer, torch.zeros(3, 4).double().requires_grad_(), torch.zeros(3, dtype=torch.int64))
-    assert found is not None
-    return found
+from tests.compiler.layers import Ordered, assert_compiles_right, compiled_right, program_of
+from tests.graphs import odd_topologies, rows, skewed
 
 
 @pytest.mark.parametrize("num_types", [1, 3])
@@ -35,17 +28,11 @@ def test_a_map_of_what_typed_maps_gave(num_types: int) -> None:
         def apply_vertex(self, vertex: Tensor, accum: Tensor) -> Tensor:
             return accum @ self.gru.weight_ih.T[:, :2]
 
-    topology = odd_topologies(types=num_types)["skewed"]
-    x = torch.randn(topology.num_src, 4, dtype=torch.float64)
-    assert_compiles_right(Narrowed(4, num_types).double(), topology, x)
+    compiled_right(Narrowed(4, num_types).double(), skewed(types=num_types))
 
 
 def test_ggnn_is_fused() -> None:
-    topology = odd_topologies(types=3)["skewed"]
-    layer = GGNN(4, 3).double()
-    x = torch.randn(topology.num_src, 4, dtype=torch.float64)
-    engine = assert_compiles_right(layer, topology, x)
-    assert program(layer, engine).edges.function is not None
+    assert compiled_right(GGNN(4, 3).double(), skewed(types=3)).edges.function is not None
 
 
 @pytest.mark.parametrize("num_types", [1, 2])
@@ -55,7 +42,6 @@ def test_a_type_out_of_range_is_refused(num_types: int) -> None:
         GGNN(4, num_types)(topology, torch.zeros(topology.num_src, 4))
 
 
-PLAIN = partial(CompiledEngine, dialect="naive")
 ORDERS: list[Any] = ["cheaper", "first", "last"]
 Number = Callable[[Any], Tensor]
 NUMBERS: dict[str, Number] = {
@@ -152,8 +138,6 @@ def test_both_orders_equal_the_naive_layer(order: Any, accumulator: str, num_typ
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize(("dim_in", "dim_out"), [(0, 3), (4, 0)])
 def test_rows_without_features(dim_in: int, dim_out: int, order: Any) -> None:
-    topology = odd_topologies(types=2)["skewed"]
-
     class Plain(SagaLayer):
         edge_data = "type"
 
@@ -167,12 +151,14 @@ def test_rows_without_features(dim_in: int, dim_out: int, order: Any) -> None:
         def apply_vertex(self, vertex: Tensor, accum: Tensor) -> Tensor:
             return accum
 
+    topology = skewed(types=2)
     assert_compiles_right(Plain(), topology, rows(topology, dim_in), engine=Ordered(order))
 
 
 def compiled(combined: str, accumulator: str = "sum", number: str = "of both", **options: Any) -> LayerProgram:
     layer = Drawn(3, "source", number, combined, "accum", accumulator).double()
-    made: LayerProgram = program(layer, CompiledEngine(options=CompilerOptions(**options)))
+    topology, engine = skewed(types=3), CompiledEngine(options=CompilerOptions(**options))
+    made: LayerProgram = program_of(layer, topology, rows(topology), engine)
     return made
 
 
@@ -190,9 +176,8 @@ def test_what_is_linear_in_the_mapped_row_may_be_mapped_last(number: str, combin
 @pytest.mark.parametrize("accumulator", ["sum", "mean"])
 @pytest.mark.parametrize("num_types", [1, 3])
 def test_maps_of_destinations_leave_the_edges_of_a_sum(num_types: int, accumulator: str, combined: str) -> None:
-    topology = odd_topologies(types=num_types)["skewed"]
     layer = Drawn(num_types, "tanh of destination", "of both", combined, "map", accumulator).double()
-    made = program(layer, assert_compiles_right(layer, topology, rows(topology), engine=PLAIN()))
+    made = compiled_right(layer, skewed(types=num_types), dialect="naive")
     assert made.edges.function is not None
     assert made.maps_last is None
     assert made.typed.order == ("none" if num_types == 1 else "first")
@@ -201,9 +186,8 @@ def test_maps_of_destinations_leave_the_edges_of_a_sum(num_types: int, accumulat
 
 @pytest.mark.parametrize("accumulator", ["max", "softmax"])
 def test_maps_of_destinations_stay_on_the_edges_of_other_accumulators(accumulator: str) -> None:
-    topology = odd_topologies(types=3)["skewed"]
     layer = Drawn(3, "destination", "of both", "row", "accum", accumulator).double()
-    made = program(layer, assert_compiles_right(layer, topology, rows(topology), engine=PLAIN()))
+    made = compiled_right(layer, skewed(types=3), dialect="naive")
     assert made.typed is None
     assert made.edges.function is None
 
@@ -213,16 +197,14 @@ def test_one_of_two_maps_leaves_the_edges() -> None:
         def apply_edge(self, edge: Edge) -> Tensor:
             return typed_linear(edge.dst, edge.data, self.maps) + typed_linear(edge.src, edge.data, 2 * self.maps)
 
-    topology = odd_topologies(types=3)["skewed"]
     layer = Both(3, "source", "of both", "row", "accum", "mean").double()
-    made = program(layer, assert_compiles_right(layer, topology, rows(topology), engine=PLAIN()))
+    made = compiled_right(layer, skewed(types=3), dialect="naive")
     assert made.typed.end == "src"
 
 
 def test_a_mean_in_half_precision_is_not_taken_of_sums() -> None:
-    layer = Drawn(2, "source", "of both", "row", "accum", "mean").half()
-    x, types = torch.zeros(3, 4).half().requires_grad_(), torch.zeros(3, dtype=torch.int64)
-    made = CompiledEngine().program(layer, x, types)
+    layer, topology = Drawn(2, "source", "of both", "row", "accum", "mean").half(), skewed(types=2)
+    made = program_of(layer, topology, rows(topology).half(), CompiledEngine())
     assert made.maps_last is None
 
 

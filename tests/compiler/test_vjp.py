@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import pytest
-import torch
 
 from sagann.compiler.vjp import backward_passes
 from sagann.kernels.edge.function import EdgeFunction
 from sagann.nn import GAT
-from sagann.runtime.in_memory.engine import CompiledEngine
-from tests.compiler.layers import assert_compiles_right, program_of
-from tests.graphs import odd_topologies
+from tests.compiler.layers import compiled_right
 from tests.kernels.edge.functions import Builder
 
 
@@ -42,11 +39,7 @@ def test_as_few_passes_as_there_are_sides(wanted: tuple[int, ...], passes: list[
 
 
 def test_narrow_gradients_of_wide_rows_are_handed_on() -> None:
-    topology = odd_topologies()["skewed"]
-    layer = GAT(4, 32, num_heads=3).double()
-    x = torch.randn(topology.num_src, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    engine = assert_compiles_right(layer, topology, x, engine=CompiledEngine(dialect="naive"))
-    function = program_of(layer, topology, x, engine).edges.function
+    function = compiled_right(GAT(4, 32, num_heads=3).double(), dialect="naive").edges.function
     made = backward_passes(function, [given.name for given in function.inputs if given.side != "edge"])
     assert [(step.function.at, [output.reduce for output in step.function.outputs]) for step in made] == [
         ("src", ["sum", "sum", "edge"]),

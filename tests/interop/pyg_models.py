@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -181,6 +181,13 @@ def assert_as_in_pyg(
     for slope in slopes:
         assert_close(own_slopes[slope], slopes[slope], scale=scale)
     return ours
+
+
+def prepared(model: nn.Module, graph: Graph) -> tuple[Any, Sequence[Topology], Tensor]:
+    """sagann's model of a model of PyG, and the hops and features of a graph to call it with."""
+    ours = from_pyg_model(model, graph)
+    made = ours.prepare(graph)
+    return ours, made.hops(ours.num_hops), made.features
 
 
 def gcn() -> nn.Module:

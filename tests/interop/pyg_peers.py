@@ -26,15 +26,14 @@ from torch_geometric.nn import MessagePassing
 
 from sagann.errors import SagannError
 from sagann.graph import Graph, Topology
-from sagann.interop.pyg_model import from_pyg_model
 from sagann.runtime.in_memory.engine import CompiledEngine
 from sagann.saga.engine import NaiveEngine, using_engine
+from tests.interop.pyg_models import DATA, prepared
 from tests.tolerances import assert_close, largest
 
 MAX_CALLS = 4
 "Number of calls of a layer that are compared in one test function, with any parameters."
 
-_EDGE_DATA = {"edge_weight": "weight", "edge_attr": "attr", "edge_type": "type"}
 _table: dict[str, Counter[str]] = {}
 _num_calls: Counter[tuple[str, str]] = Counter()
 _is_inside: ContextVar[bool] = ContextVar("is_inside", default=False)
@@ -55,12 +54,7 @@ class OneLayer(nn.Module):
         self.conv, self.readers = conv, readers
 
     def forward(
-        self,
-        x: Tensor,
-        edge_index: Any,
-        edge_weight: Any = None,
-        edge_attr: Any = None,
-        edge_type: Any = None,
+        self, x: Tensor, edge_index: Any, edge_weight: Any = None, edge_attr: Any = None, edge_type: Any = None
     ) -> Tensor:
         stored = {"edge_weight": edge_weight, "edge_attr": edge_attr, "edge_type": edge_type}
         return self.conv(**{name: read(x, edge_index, stored) for name, read in self.readers.items()})
@@ -73,11 +67,8 @@ class Call:
         given = inspect.signature(type(conv).forward).bind(conv, *args, **kwargs).arguments
         given.pop("self", None) or given.pop(next(iter(given)))
         self.edges = given.get("edge_index")
-        if (
-            not isinstance(self.edges, Tensor)
-            or isinstance(self.edges, EdgeIndex)
-            or self.edges.layout != torch.strided
-        ):
+        is_plain = isinstance(self.edges, Tensor) and not isinstance(self.edges, EdgeIndex)
+        if not is_plain or self.edges.layout != torch.strided:
             raise NotComparedError("edges that are no tensor [2, E]")
         first = next(iter(given.values()))
         first = first[0] if isinstance(first, tuple) else first
@@ -102,8 +93,8 @@ class Call:
     def _reader(self, name: str, value: Any) -> Reader:
         if name == "edge_index":
             return lambda x, edges, stored: edges
-        if name in _EDGE_DATA and isinstance(value, Tensor) and len(value) == self.edges.shape[1]:
-            self.edge_data[_EDGE_DATA[name]] = value.detach()
+        if name in DATA and isinstance(value, Tensor) and len(value) == self.edges.shape[1]:
+            self.edge_data[DATA[name]] = value.detach()
             return lambda x, edges, stored: stored[name]
         if name in ("size", "num_nodes"):
             if value not in (None, self.num_rows, (self.num_rows, self.num_rows)):
@@ -138,10 +129,8 @@ def compared(conv: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
             raise NotComparedError("a result that is no tensor")
         for engine in (NaiveEngine(), CompiledEngine()):
             with using_engine(engine):
-                model = from_pyg_model(OneLayer(_twin(conv), call.readers), graph)
-                prepared = model.prepare(graph)
-                hops = prepared.hops(model.num_hops)
-                found = _with_gradients(model, model.model.conv, hops, prepared.features)
+                model, *given = prepared(OneLayer(_twin(conv), call.readers), graph)
+                found = _with_gradients(model, model.model.conv, *given)
             assert_close(found[0], expected[0])
             for actual, wanted in zip(found[1:], expected[1:], strict=True):
                 # Where a gradient is zero, only rounding is left of it.
@@ -165,11 +154,8 @@ def _with_gradients(model: nn.Module, conv: nn.Module, *args: Any, **kwargs: Any
         if not isinstance(out, Tensor) or not parameters or not out.requires_grad:
             return [out]
         weights = torch.linspace(1.0, 2.0, out.numel()).reshape(out.shape)
-        gradients = torch.autograd.grad((out * weights).sum(), parameters, allow_unused=True)
-    return [
-        out.detach(),
-        *(torch.zeros_like(a) if b is None else b for a, b in zip(parameters, gradients, strict=True)),
-    ]
+        gradients = torch.autograd.grad((out * weights).sum(), parameters, materialize_grads=True)
+    return [out.detach(), *gradients]
 
 
 def _twin(conv: nn.Module) -> nn.Module:

@@ -96,14 +96,10 @@ def test_a_set_in_two_parts(tmp_path: Path) -> None:
     [
         ("val_y.npy", [9], r"label out of range: 9, but there are 3 classes.*val_y\.npy, row 0\)"),
         ("train_y.npy", [0.0, 1.5], r"label is not an integer: 1\.5 .*train_y\.npy, row 1\)"),
-        (
-            "val_y.npy",
-            [[0, 1, 1]],
-            r"labels of the sets differ in form: rows have shape \[3\], but those of .*train_y\.npy \[\]",
-        ),
+        ("val_y.npy", [[0, 1, 1]], r"labels of the sets differ in form: rows have shape \[3\], but those of .*train_y\.npy \[\]"),
         ("val.npy", [7], r"split 'val': vertex id out of range: 7.*val\.npy, row 0\)"),
     ],
-)
+)  # fmt: skip
 def test_bad_labels_are_named(tmp_path: Path, file: str, content: list[Any], message: str) -> None:
     folder = folder_with(tmp_path)
     np.save(folder / file, np.array(content))
@@ -124,26 +120,14 @@ def test_edge_types_are_integers(tmp_path: Path, types: list[Any], form: str) ->
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        (
-            "- num: 4",
-            "- {type: user, num: 4}\n    - {type: item, num: 3}",
-            r"a heterogeneous graph, with user, item",
-        ),
-        (
-            "format: csv\n",
-            "format: csv\n      type: 'user:likes:item'\n",
-            r"heterogeneous graph, with user:likes:item",
-        ),
+        ("- num: 4", "- {type: user, num: 4}\n    - {type: item, num: 3}", r"a heterogeneous graph, with user, item"),
+        ("format: csv\n", "format: csv\n      type: 'user:likes:item'\n", r"heterogeneous graph, with user:likes:item"),
         ("name: feat, format: numpy", "name: feat, format: torch", r"format 'torch' of 'x\.npy'.*may run code"),
         ("- num: 4", "- num: 3", r"source id out of range: 3|split 'train': vertex id out of range: 3"),
         ("num_classes: 3", "num_classes: 2", r"label out of range: 2, but there are 2 classes"),
-        (
-            "dataset_name: small",
-            "x: !!python/object/apply:os.system ['true']",
-            r"file cannot be read: .*must be YAML",
-        ),
+        ("dataset_name: small", "x: !!python/object/apply:os.system ['true']", r"file cannot be read: .*must be YAML"),
     ],
-)
+)  # fmt: skip
 def test_bad_metadata_is_refused(tmp_path: Path, old: str, new: str, message: str) -> None:
     assert old in METADATA
     with pytest.raises(DatasetError, match=message):
@@ -167,14 +151,10 @@ def test_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize(
     ("stated", "changed", "message"),
     [
-        (
-            "num: 4",
-            f"num: 0x{'f' * 5000}",
-            "expected an integer .* for num, found a value with an integer of thousands",
-        ),
+        ("num: 4", f"num: 0x{'f' * 5000}", "expected an integer .* for num, found a value with an integer of thousands"),
         ("num: 4", f"num: {2**47}", "the work does not fit memory: .* 2 splits of 140737488355328 vertices"),
     ],
-)
+)  # fmt: skip
 def test_numbers_out_of_range_are_refused(tmp_path: Path, stated: str, changed: str, message: str) -> None:
     with pytest.raises(InputError, match=message):
         imported(folder_with(tmp_path, METADATA.replace(stated, changed)))

@@ -154,12 +154,9 @@ def test_several_of_a_name_are_told_apart(tmp_path: Path) -> None:
         ("pubmed", r"Fetch it once with PyG: torch_geometric\.datasets\.Planetoid\('ROOT', 'PubMed'\)\.$"),
         ("Reddit", r"torch_geometric\.datasets\.Reddit\('ROOT/Reddit'\)\.$"),
         ("ogbn-arxiv", r"ogb\.nodeproppred\.NodePropPredDataset\('ogbn-arxiv', root='ROOT'\)\.$"),
-        (
-            "ogbn_smal",
-            r"Did you mean 'ogbn_small'\? Fetch it with PyG or OGB, or make it with 'sagann data import'",
-        ),
+        ("ogbn_smal", r"Did you mean 'ogbn_small'\? Fetch it with PyG or OGB, or make it with 'sagann data import'"),
     ],
-)
+)  # fmt: skip
 def test_a_dataset_that_is_not_there(
     name: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

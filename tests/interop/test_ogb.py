@@ -108,16 +108,13 @@ def test_archive_layout(tmp_path: Path) -> None:
         ({"raw/edge": None}, r"neither edge\.csv\.gz nor edge\.csv \(in .*raw\)"),
         ({"raw/edge": [(0, 1), (1, 4), (2, 0)]}, r"destination id out of range: 4, but there are 4.*row 2\)"),
         ({"raw/edge-feat": [(1,), (2,)]}, r"data 'feat' ends after 2 rows, and more edges follow .*edge-feat"),
-        (
-            {"raw/num-node-list": [(2**62,)]},
-            r"a stated number is out of range: expected an .* for num_vertices, found 46",
-        ),
+        ({"raw/num-node-list": [(2**62,)]}, r"a stated number is out of range: expected an .* for num_vertices, found 46"),
         ({"raw/triplet-type-list": [("a", "b", "c")]}, r"a heterogeneous graph"),
         ({"split/time/valid": [(7,)]}, r"split 'val': vertex id out of range: 7.*valid\.csv\.gz, row 1\)"),
         ({"split/time/valid": [(0, 1)]}, r"int64 \[-1, 2\], expected a vector of integers .*valid\.csv\.gz"),
         ({"split/random/train": [(0,)]}, r"split scheme is not clear: None; there are random, time"),
     ],
-)
+)  # fmt: skip
 def test_bad_folders_are_named(tmp_path: Path, changed: dict[str, Any], message: str) -> None:
     with pytest.raises(DatasetError, match=message):
         imported(ogb_folder(tmp_path, **changed))

@@ -150,10 +150,7 @@ def test_y_of_a_batch_is_of_its_graphs(ys: Any, task: Any, labels: Any, targets:
         ({"edge_type": torch.tensor([0.5, 1, 0, 1])}, r"wrong form: (torch.)?float32 \[4\], expected integers \[(E|num_edges)\]"),
         ({"edge_weight": torch.ones(3)}, r"edge(s and edge)? data .*(differ in number|3 rows)|wrong number of rows"),
         ({"y": [0, 1, 2, 0]}, r"an attribute is no tensor: a list \(in .*y\)\. Convert it: torch.as_tensor\(y\)"),
-        (
-            {"val_mask": torch.ones(4, 10, dtype=torch.bool)},
-            r"there are several splits: 10 columns, and none is chosen .*val_mask\)\. Choose a column from 0 to 9: split=",
-        ),
+        ({"val_mask": torch.ones(4, 10, dtype=torch.bool)}, r"there are several splits: 10 columns, and none is chosen .*val_mask\)\. Choose a column from 0 to 9: split="),
         ({"train_mask": torch.ones(4)}, r"torch\.float32 \[4\], expected torch\.bool \[num_vertices\].*Convert .* \.bool\(\)\."),
         ({"train_mask": torch.tensor([0, 3])}, r"torch\.int64 \[2\].*mask = torch\.zeros\(4, dtype=torch\.bool\); mask\[ids\] = True\."),
         ({"y": torch.tensor(1)}, r"no label for each vertex, nor for each graph: y \[\], but there are 4 vertices.*--task none"),

@@ -88,12 +88,8 @@ class Backwards(pyg.MessagePassing):
         return x_j * x_i
 
 
-class Stacked(nn.Module):
-    """DNAConv, which takes the rows of several layers."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv = pyg.DNAConv(WIDTH)
+class Stacked(Plain):
+    """A layer that takes the rows of several layers."""
 
     def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
         return self.conv(torch.stack([x, x.relu()], dim=1), edge_index)
@@ -115,7 +111,7 @@ TWICE: dict[str, tuple[type[Plain], Build]] = {
     "point-transformer": (Placed, lambda: pyg.PointTransformerConv(WIDTH, WIDTH)),
     "ppf": (Oriented, lambda: pyg.PPFConv(mlp(WIDTH + 4))),
     "gcn2": (FromFirst, lambda: pyg.GCN2Conv(WIDTH, 0.1)),
-    "dna": (Plain, Stacked),
+    "dna": (Plain, lambda: Stacked(pyg.DNAConv(WIDTH))),
     "own with deeper sources": (FromFirst, lambda: FromInput(reads_deeper="source")),
     "own with deeper destinations": (FromFirst, lambda: FromInput(reads_deeper="destination")),
     "own backwards": (Plain, Backwards),
@@ -184,11 +180,7 @@ class Between(nn.Module):
 
 @pytest.mark.parametrize(
     "build",
-    [
-        Positioned,
-        lambda: Between(pyg.GraphNorm(WIDTH)),
-        lambda: Between(lambda x: x.flip(0)),
-    ],
+    [Positioned, lambda: Between(pyg.GraphNorm(WIDTH)), lambda: Between(lambda x: x.flip(0))],
     ids=["positions", "graph norm", "flip"],
 )
 def test_models_that_mix_vertices_are_refused_before_training(build: Build) -> None:

@@ -15,7 +15,6 @@ from torch_geometric import nn as pyg, utils
 from torch_geometric.nn.aggr import SoftmaxAggregation
 from torch_geometric.utils import softmax
 
-from sagann.interop import from_pyg_model
 from tests.graphs import edge_index as edges_of, labelled_graph
 from tests.interop.pyg_models import (
     EDGE_DIM,
@@ -28,6 +27,7 @@ from tests.interop.pyg_models import (
     Weighted,
     assert_as_in_pyg,
     mlp,
+    prepared,
     pyg_graph,
     seeded,
 )
@@ -56,11 +56,8 @@ class OwnAttention(pyg.MessagePassing):
 
     def __init__(self) -> None:
         super().__init__(aggr="add", node_dim=0)
-        self.score, self.edge, self.after = (
-            nn.Linear(2 * WIDTH, 1),
-            nn.Linear(EDGE_DIM, WIDTH),
-            nn.Linear(WIDTH, WIDTH),
-        )
+        self.score, self.edge = nn.Linear(2 * WIDTH, 1), nn.Linear(EDGE_DIM, WIDTH)
+        self.after = nn.Linear(WIDTH, WIDTH)
 
     def forward(self, x: Tensor, edge_index: Tensor, edge_attr: Tensor) -> Tensor:
         return self.propagate(edge_index, x=x, edge_attr=edge_attr)
@@ -300,9 +297,7 @@ def test_layers_that_read_weights(name: str) -> None:
 
 @pytest.mark.parametrize("name", MODELS)
 def test_models_of_pyg(name: str) -> None:
-    model = seeded(MODELS[name]).double()
-    graph = pyg_graph()
-    assert_as_in_pyg(model, graph)
+    assert_as_in_pyg(seeded(MODELS[name]).double(), pyg_graph())
 
 
 @pytest.mark.parametrize("normalize", [True, False])
@@ -358,10 +353,9 @@ def test_edge_weights_are_read_behind_units_that_have_died() -> None:
 
     torch.manual_seed(0)
     graph, net = labelled_graph(), Net()
-    ours = from_pyg_model(net, graph)
+    ours, *given = prepared(net, graph)
     nn.init.zeros_(net.linear.bias)
-    prepared = ours.prepare(graph)
-    assert_close(ours(prepared.hops(1), prepared.features), net(graph.features, edges_of(graph.topology)))
+    assert_close(ours(*given), net(graph.features, edges_of(graph.topology)))
 
 
 @pytest.mark.parametrize("hold", [list, tuple, lambda convs: dict(enumerate(convs))])
@@ -378,10 +372,8 @@ def test_layers_that_a_model_also_holds_in_a_container_run(hold: Any) -> None:
 
     torch.manual_seed(0)
     graph, net = labelled_graph(), Net()
-    edges = edges_of(graph.topology)
-    right = net(graph.features, edges)
-    ours = from_pyg_model(net, graph)
-    prepared = ours.prepare(graph)
-    assert_close(ours(prepared.hops(2), prepared.features), right)
+    right = net(graph.features, edges_of(graph.topology))
+    ours, *given = prepared(net, graph)
+    assert_close(ours(*given), right)
     assert isinstance(net.kept["edges"], torch.Tensor)
     assert net.convs[0] is net.first

@@ -27,11 +27,13 @@ from tests.interop.pyg_models import (
     Attributed,
     Encoded,
     Plain,
+    Two,
     assert_as_in_pyg,
     gat,
     gcn,
     logits_of,
     mlp,
+    prepared,
     pyg_graph,
     rows_in_pyg,
     sage,
@@ -104,9 +106,9 @@ def test_attributes_that_the_model_sets_are_its_own() -> None:
             return self.last
 
     graph, model = small(), seeded(lambda: Counts(pyg.SAGEConv(WIDTH, CLASSES)))
-    ours = from_pyg_model(model, graph)
+    ours, *given = prepared(model, graph)
     known = model.num_calls
-    out = ours(ours.prepare(graph).hops(1), graph.features)
+    out = ours(*given)
     assert model.num_calls == known + 1
     assert model.last is out
 
@@ -173,22 +175,19 @@ def test_layers_side_by_side_walk_the_same_hop() -> None:
 def test_dropout_is_drawn_in_training_alone() -> None:
     graph = small()
     for build in (gcn, gat):
-        ours = from_pyg_model(seeded(build), graph)
-        hops = ours.prepare(graph).hops(ours.num_hops)
+        ours, *given = prepared(seeded(build), graph)
         with torch.no_grad():
-            one, other = ours(hops, graph.features), ours(hops, graph.features)
-            assert not torch.equal(one, other)
+            assert not torch.equal(ours(*given), ours(*given))
             ours.eval()
-            assert torch.equal(ours(hops, graph.features), ours(hops, graph.features))
+            assert torch.equal(ours(*given), ours(*given))
 
 
 def test_dropout_of_attention_keeps_the_mean() -> None:
     graph = small()
     model = seeded(lambda: Plain(pyg.GATConv(WIDTH, WIDTH, dropout=0.3)))
-    ours = from_pyg_model(model, graph)
-    hops = ours.prepare(graph).hops(1)
+    ours, *given = prepared(model, graph)
     with torch.no_grad():
-        mean = torch.stack([ours(hops, graph.features) for _ in range(600)]).mean(0)
+        mean = torch.stack([ours(*given) for _ in range(600)]).mean(0)
     expected = rows_in_pyg(model, graph)
     assert (mean - expected).abs().max() < 0.2 * expected.abs().max()
     assert torch.nn.functional.mse_loss(mean, expected) < 2e-3 * expected.square().mean()
@@ -197,12 +196,8 @@ def test_dropout_of_attention_keeps_the_mean() -> None:
 # Other ways to call a model
 
 
-class OfData(nn.Module):
+class OfData(Two):
     """A model that takes a graph."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.second = pyg.GCNConv(WIDTH, WIDTH), pyg.GCNConv(WIDTH, CLASSES)
 
     def forward(self, data: Data) -> Any:
         x, edges, weights = data.x, data.edge_index, data.edge_weight
@@ -212,12 +207,11 @@ class OfData(nn.Module):
 
 def test_a_model_that_takes_a_graph() -> None:
     graph = small("weight")
-    model = seeded(OfData)
+    model = seeded(lambda: OfData(pyg.GCNConv(WIDTH, WIDTH), pyg.GCNConv(WIDTH, CLASSES)))
     trainer = trainer_of(model, graph)
     trainer.fit()
-    data = Data(
-        x=graph.features, edge_index=edge_index(graph.topology), edge_weight=graph.topology.edge_data["weight"]
-    )
+    weight = graph.topology.edge_data["weight"]
+    data = Data(x=graph.features, edge_index=edge_index(graph.topology), edge_weight=weight)
     with torch.no_grad():
         expected = copy.deepcopy(model).eval()(data)
     assert_close(logits_of(trainer, graph), expected)
@@ -235,9 +229,7 @@ def test_an_embedding_is_the_input_of_the_last_layer_of_pyg() -> None:
 
 def test_copies_and_pickles_compute_the_same() -> None:
     graph = small()
-    ours = from_pyg_model(seeded(sage), graph)
-    prepared = ours.prepare(graph)
-    hops, x = prepared.hops(2), graph.features
+    ours, hops, x = prepared(seeded(sage), graph)
     expected = ours(hops, x)
     for other in (copy.deepcopy(ours), pickle.loads(pickle.dumps(ours))):
         assert torch.equal(other(hops, x), expected)
@@ -255,16 +247,13 @@ def test_names_and_loading() -> None:
     model = seeded(gat)
     ours = from_pyg_model(model, graph)
     assert list(ours.state_dict()) == list(seeded(gat).state_dict())
-    assert [name.removeprefix("model.") for name, _ in ours.named_parameters()] == [
-        name for name, _ in seeded(gat).named_parameters()
-    ]
+    names = [name.removeprefix("model.") for name, _ in ours.named_parameters()]
+    assert names == [name for name, _ in model.named_parameters()]
     other = from_pyg_model(seeded(gat, seed=2), graph)
     other.load_state_dict(ours.state_dict())
     assert_same_bits(weights_of(other.model), weights_of(model))
-    holder, again = (
-        nn.ModuleDict({"gnn": other}),
-        nn.ModuleDict({"gnn": from_pyg_model(seeded(gat, seed=3), graph)}),
-    )
+    third = from_pyg_model(seeded(gat, seed=3), graph)
+    holder, again = (nn.ModuleDict({"gnn": each}) for each in (other, third))
     assert list(holder.state_dict()) == [f"gnn.{name}" for name in ours.state_dict()]
     again.load_state_dict(holder.state_dict())
     assert_same_bits(weights_of(again), weights_of(holder))

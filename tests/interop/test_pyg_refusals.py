@@ -16,8 +16,18 @@ from torch_geometric.utils import softmax
 from sagann.errors import InputError, LayerError, SagannError
 from sagann.interop import from_pyg_model
 from sagann.nn import GraphModel, LinkModel
-from sagann.train import TrainConfig, Trainer
-from tests.interop.pyg_models import WIDTH, Attributed, Own, Plain, Weighted, pyg_graph, seeded
+from tests.interop.pyg_models import (
+    WIDTH,
+    Attributed,
+    Own,
+    Plain,
+    Two,
+    Weighted,
+    pyg_graph,
+    seeded,
+    small,
+    trainer_of,
+)
 
 
 class Entries(Own):
@@ -62,12 +72,13 @@ class OtherInTraining(Own):
         return (alpha**2 if self.training else alpha) * x_j
 
 
-class WeightsForOne(nn.Module):
-    """Two layers, one of which gets the weights."""
-
+class TwoOfAKind(Two):
     def __init__(self) -> None:
-        super().__init__()
-        self.first, self.second = pyg.GCNConv(WIDTH, WIDTH), pyg.GCNConv(WIDTH, WIDTH)
+        super().__init__(pyg.GCNConv(WIDTH, WIDTH), pyg.GCNConv(WIDTH, WIDTH))
+
+
+class WeightsForOne(TwoOfAKind):
+    """Two layers, one of which gets the weights."""
 
     def forward(self, x: Tensor, edge_index: Tensor, edge_weight: Tensor) -> Any:
         return self.second(self.first(x, edge_index, edge_weight).relu(), edge_index)
@@ -86,33 +97,17 @@ class ZerosAtFirst(WeightsForOne):
         return self.out(super().forward(x, edge_index, edge_weight))
 
 
-class Mixed(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.second = pyg.GCNConv(WIDTH, WIDTH), pyg.SAGEConv(WIDTH, WIDTH)
-
-    def forward(self, x: Tensor, edge_index: Tensor) -> Any:
-        return self.second(self.first(x, edge_index).relu(), edge_index)
-
-
 class MapsWeights(Weighted):
     def forward(self, x: Tensor, edge_index: Tensor, edge_weight: Tensor) -> Any:
         return self.conv(x, edge_index, 2 * edge_weight)
 
 
 class Branch(Weighted):
-    def __init__(self) -> None:
-        super().__init__(pyg.GraphConv(WIDTH, WIDTH))
-
     def forward(self, x: Tensor, edge_index: Tensor, edge_weight: Tensor) -> Any:
         return self.conv(x, edge_index, edge_weight if (edge_weight > 0).all() else -edge_weight)
 
 
-class Attention(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv = pyg.GATConv(WIDTH, WIDTH)
-
+class Attention(Plain):
     def forward(self, x: Tensor, edge_index: Tensor) -> Any:
         x, _ = self.conv(x, edge_index, return_attention_weights=True)
         return x
@@ -146,14 +141,8 @@ def hooked() -> nn.Module:
 
 
 REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
-    "reads edge_index": (
-        lambda: Plain(Entries()),
-        r"computes with edge_index: it uses its entries.*test_pyg_refusals.py:\d+: .*x\[edge_index\[0\]\]",
-    ),
-    "Chebyshev": (
-        lambda: Plain(pyg.ChebConv(WIDTH, WIDTH, 2)),
-        r"computes with edge_index.*pyg_models.py:\d+: return self.conv\(x, edge_index\)",
-    ),
+    "reads edge_index": (lambda: Plain(Entries()), r"computes with edge_index: it uses its entries.*test_pyg_refusals.py:\d+: .*x\[edge_index\[0\]\]"),
+    "Chebyshev": (lambda: Plain(pyg.ChebConv(WIDTH, WIDTH, 2)), r"computes with edge_index.*pyg_models.py:\d+: return self.conv\(x, edge_index\)"),
     "own aggregate": (lambda: Plain(OwnAggregate()), "it has an aggregate of its own"),
     "flow": (lambda: Plain(pyg.SAGEConv(WIDTH, WIDTH, flow="target_to_source")), "flow = 'target_to_source'"),
     "improved": (lambda: Plain(pyg.GCNConv(WIDTH, WIDTH, improved=True)), "improved = True"),
@@ -165,43 +154,25 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "softmax and mean": (lambda: Plain(SoftmaxAndMean()), "a softmax, and then mean"),
     "other layout": (lambda: Plain(OtherLayout()), "gives other numbers"),
     "other in training": (lambda: Plain(OtherInTraining()), "its layers are OtherInTraining, in training"),
-    "var without gradient": (
-        lambda: Plain(pyg.SAGEConv(WIDTH, WIDTH, aggr=VarAggregation(semi_grad=True))),
-        "gives other numbers",
-    ),
+    "var without gradient": (lambda: Plain(pyg.SAGEConv(WIDTH, WIDTH, aggr=VarAggregation(semi_grad=True))), "gives other numbers"),
     "weights for one": (WeightsForOne, "gives other numbers.*gets no edge_weight where others get it"),
     "zeros at first": (ZerosAtFirst, "gives other numbers"),
-    "mixed": (Mixed, "prepared in different ways.*GCNConv.*SAGEConv.*add_self_loops=False"),
-    "maps weights": (
-        lambda: MapsWeights(pyg.GCNConv(WIDTH, WIDTH)),
-        r"computes with weights that are normalised by degree.*edge_weight as it is",
-    ),
-    "a branch": (Branch, "computes with a row per edge: it uses a branch"),
-    "loops without features": (
-        lambda: Attributed(pyg.GATConv(WIDTH, WIDTH, edge_dim=3)),
-        "edge data has no value for self-loops: the layers add self-loops, and read attr.*add_self_loops=False",
-    ),
-    "attention weights": (
-        Attention,
-        r"Error: .*does not run without its edges.*py:\d+: x, _ = self.conv\(x, edge_index, return_attention_weights=True\)",
-    ),
-    "a mistake": (
-        lambda: Plain(pyg.GCNConv(WIDTH + 1, WIDTH)),
-        r"^RuntimeError: mat1 and mat2.*does not run with it on 13 made-up vertices.*py:\d+: return self.conv\(x, edge_index\).*PyTorch Geo",
-    ),
-    "rows of its own": (
-        OwnRows,
-        r"vertex features do not fit.*\[30, 8\], expected.*\[13, F\].*on 13 made-up vertices.*py:\d+: return self.conv\(self.rows.weight",
-    ),
+    "mixed": (lambda: Two(pyg.GCNConv(WIDTH, WIDTH), pyg.SAGEConv(WIDTH, WIDTH)), "prepared in different ways.*GCNConv.*SAGEConv.*add_self_loops=False"),
+    "maps weights": (lambda: MapsWeights(pyg.GCNConv(WIDTH, WIDTH)), r"computes with weights that are normalised by degree.*edge_weight as it is"),
+    "a branch": (lambda: Branch(pyg.GraphConv(WIDTH, WIDTH)), "computes with a row per edge: it uses a branch"),
+    "loops without features": (lambda: Attributed(pyg.GATConv(WIDTH, WIDTH, edge_dim=3)), "edge data has no value for self-loops: the layers add self-loops, and read attr.*add_self_loops=False"),
+    "attention weights": (lambda: Attention(pyg.GATConv(WIDTH, WIDTH)), r"Error: .*does not run without its edges.*py:\d+: x, _ = self.conv\(x, edge_index, return_attention_weights=True\)"),
+    "a mistake": (lambda: Plain(pyg.GCNConv(WIDTH + 1, WIDTH)), r"^RuntimeError: mat1 and mat2.*does not run with it on 13 made-up vertices.*py:\d+: return self.conv\(x, edge_index\).*PyTorch Geo"),
+    "rows of its own": (OwnRows, r"vertex features do not fit.*\[30, 8\], expected.*\[13, F\].*on 13 made-up vertices.*py:\d+: return self.conv\(self.rows.weight"),
     "another receiver": (lambda: Plain(OtherReceiver()), r"^TypeError: propagate\(\) got.*py:\d+: return this"),
     "a pair": (lambda: Pair(pyg.SAGEConv(WIDTH, WIDTH)), "a model must return a tensor: a tuple"),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_refused(name: str) -> None:
     build, said = REFUSED[name]
-    graph = pyg_graph("weight", "attr", dtype=torch.float32)
+    graph = small("weight", "attr")
     model = build()
     weights = {key: value.clone() for key, value in model.state_dict().items()}
     with pytest.raises(LayerError, match=f"(?s){said}") as error:
@@ -224,10 +195,9 @@ def test_other_models() -> None:
             return x
 
     graph = pyg_graph()
+    takes = r"Pass a model whose forward takes \(x, edge_index\), or a Data object"
     for model in (WithoutLayers(), CalledOtherwise(pyg.SAGEConv(WIDTH, WIDTH))):
-        with pytest.raises(
-            InputError, match=r"Pass a model whose forward takes \(x, edge_index\), or a Data object"
-        ):
+        with pytest.raises(InputError, match=takes):
             from_pyg_model(model, graph)
 
 
@@ -239,26 +209,20 @@ def test_graphs_without_features() -> None:
 
 def test_models_of_pyg_in_other_models() -> None:
     model = pyg.GraphSAGE(WIDTH, WIDTH, 2, WIDTH)
-    for holder in (GraphModel, LinkModel):
-        with pytest.raises(
-            InputError, match=r"GraphSAGE is called as model\(hops, x\).*Pass sagann.interop.from_pyg_mod"
-        ):
-            holder(model, WIDTH, 2) if holder is GraphModel else holder(model, WIDTH)
+    said = r"GraphSAGE is called as model\(hops, x\).*Pass sagann.interop.from_pyg_mod"
+    for holder, sizes in ((GraphModel, (WIDTH, 2)), (LinkModel, (WIDTH,))):
+        with pytest.raises(InputError, match=said):
+            holder(model, *sizes)
 
 
 def test_errors_name_the_users_class() -> None:
+    model = Plain(pyg.GCNConv(WIDTH, WIDTH))
     with pytest.raises(LayerError, match=r"a column per class.*in model Plain"):
-        Trainer(
-            Plain(pyg.GCNConv(WIDTH, WIDTH)), pyg_graph(dtype=torch.float32), TrainConfig(epochs=1, device="cpu")
-        ).fit()
+        trainer_of(model, small()).fit()
 
 
 def test_a_model_that_calls_other_layers_in_training() -> None:
-    class Either(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.first, self.second = pyg.GCNConv(WIDTH, WIDTH), pyg.GCNConv(WIDTH, WIDTH)
-
+    class Either(TwoOfAKind):
         def forward(self, x: Tensor, edge_index: Tensor) -> Any:
             return (self.first if self.training else self.second)(x, edge_index)
 
@@ -269,4 +233,4 @@ def test_a_model_that_calls_other_layers_in_training() -> None:
 
     for build in (Either, Shorter):
         with pytest.raises(LayerError, match=r"propagates now this, now that.*Let it call the same layers"):
-            from_pyg_model(seeded(build), pyg_graph(dtype=torch.float32))
+            from_pyg_model(seeded(build), small())

@@ -28,6 +28,7 @@ from tests.interop.pyg_models import (
     Weighted,
     assert_as_in_pyg,
     logits_of,
+    prepared,
     pyg_graph,
     rows_in_pyg,
     sage,
@@ -77,20 +78,12 @@ class Asking(Plain):
 @pytest.mark.parametrize(
     ("build", "data", "expected"),
     [
-        (
-            lambda: Asking(pyg.GraphConv(WIDTH, CLASSES)),
-            "attr",
-            r"Asking is trained without edge_weight, pos, .* Edge data attr are passed to arguments called edge_attr",
-        ),
-        (
-            lambda: Asking(pyg.GraphConv(WIDTH, CLASSES)),
-            "weight",
-            r"without pos, which the graph has under no such name\.$",
-        ),
+        (lambda: Asking(pyg.GraphConv(WIDTH, CLASSES)), "attr", r"Asking is trained without edge_weight, pos, .* Edge data attr are passed to arguments called edge_attr"),
+        (lambda: Asking(pyg.GraphConv(WIDTH, CLASSES)), "weight", r"without pos, which the graph has under no such name\.$"),
         (lambda: PerhapsWeighted(pyg.GraphConv(WIDTH, CLASSES)), "weight", ""),
         (lambda: pyg.GraphSAGE(WIDTH, WIDTH, 1, CLASSES), "", ""),
     ],
-)
+)  # fmt: skip
 def test_what_a_model_asks_for_in_vain_is_named(
     build: Callable[[], nn.Module], data: str, expected: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -99,16 +92,12 @@ def test_what_a_model_asks_for_in_vain_is_named(
     assert re.search(expected, "".join(caplog.messages))
 
 
-class PerGraph(nn.Module):
+class PerGraph(Two):
     """Normalises each graph by itself, where it is told which vertices make one up."""
 
     def __init__(self) -> None:
-        super().__init__()
-        self.first, self.norm, self.second = (
-            pyg.SAGEConv(WIDTH, WIDTH),
-            pyg.GraphNorm(WIDTH),
-            pyg.SAGEConv(WIDTH, CLASSES),
-        )
+        super().__init__(pyg.SAGEConv(WIDTH, WIDTH), pyg.SAGEConv(WIDTH, CLASSES))
+        self.norm = pyg.GraphNorm(WIDTH)
 
     def forward(self, x: Tensor, edge_index: Tensor, batch: Tensor | None = None) -> Any:
         return self.second(self.norm(self.first(x, edge_index), batch), edge_index)
@@ -133,11 +122,10 @@ def test_vertices_of_several_graphs_come_with_the_number_of_their_graph(kind: Ca
     assert_close(
         logits_of(trainer, alone), PerGraph.forward(model, alone.features, edge_index(alone.topology)).detach()
     )
-    ours = from_pyg_model(model, graph)
-    prepared = ours.prepare(graph)
-    assert_close(ours(prepared.hops(2), prepared.features, ptr), expected)
+    ours, *given = prepared(model, graph)
+    assert_close(ours(*given, ptr), expected)
     with pytest.raises(InputError, match="not told which vertices make up a graph"):
-        ours(prepared.hops(2), prepared.features)
+        ours(*given)
     trainer.fit()
     for options in ({"sample": (2, 2)}, {"memory": "1MiB"}):
         with pytest.raises(InputError, match="takes batch runs on all graphs at once: 3 graphs"):
@@ -158,11 +146,10 @@ def test_a_layer_in_two_models_and_in_pyg_in_turn() -> None:
 
 def test_threads_use_one_model() -> None:
     graph = small()
-    ours = from_pyg_model(seeded(sage), graph).eval()
-    prepared = ours.prepare(graph)
-    expected = ours(prepared.hops(2), graph.features)
+    ours, *given = prepared(seeded(sage).eval(), graph)
+    expected = ours(*given)
     with ThreadPoolExecutor(4) as threads:
-        for found in threads.map(lambda _: ours(prepared.hops(2), graph.features), range(16)):
+        for found in threads.map(lambda _: ours(*given), range(16)):
             assert torch.equal(found, expected)
 
 
@@ -174,10 +161,8 @@ def test_models_of_other_dtypes(dtype: torch.dtype) -> None:
         trainer = trainer_of(model, graph)
         found = logits_of(trainer, graph)
         assert found.dtype == dtype
-        wide = copy.deepcopy(model).double()
-        expected = wide(
-            graph.features.double(), edge_index(graph.topology), graph.topology.edge_data["weight"].double()
-        )
+        wide, weight = copy.deepcopy(model).double(), graph.topology.edge_data["weight"]
+        expected = wide(graph.features.double(), edge_index(graph.topology), weight.double())
         tolerance = 1e-6 if dtype == torch.float64 else 0.05
         assert (found.double() - expected).abs().max() <= tolerance * expected.abs().max()
         trainer.fit()
@@ -218,9 +203,9 @@ def test_a_layer_that_keeps_what_it_prepared_for_another_graph() -> None:
     model = seeded(lambda: Plain(pyg.GCNConv(WIDTH, WIDTH, cached=True)))
     other = pyg_graph(num_vertices=50, dtype=torch.float32)
     kept = model(other.features, edge_index(other.topology))
-    ours = from_pyg_model(model, graph)
+    ours, *given = prepared(model, graph)
     fresh = seeded(lambda: Plain(pyg.GCNConv(WIDTH, WIDTH)))
-    assert_close(ours(ours.prepare(graph).hops(1), graph.features).detach(), rows_in_pyg(fresh, graph))
+    assert_close(ours(*given).detach(), rows_in_pyg(fresh, graph))
     # PyG finds what it kept.
     assert torch.equal(model(other.features, edge_index(other.topology)), kept)
 
@@ -231,8 +216,8 @@ def test_several_self_loops_of_a_vertex_all_count_and_pyg_keeps_one() -> None:
     model = Plain(pyg.GCNConv(2, 1, bias=False))
     with torch.no_grad():
         model.conv.lin.weight.copy_(torch.tensor([[1.0, 0.0]]))
-        found = from_pyg_model(model, graph)
-        rows = found(found.prepare(graph).hops(1), torch.eye(2))
+        ours, *given = prepared(model, graph)
+        rows = ours(*given)
         # Two loops and another edge: a degree of 3, of which loops make 2. PyG counts one loop, and a degree of 2.
         assert_close(rows[0], torch.tensor([2 / 3]))
         assert_close(model(torch.eye(2), edge_index(topology))[0], torch.tensor([1 / 2]))

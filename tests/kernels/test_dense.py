@@ -9,7 +9,7 @@ from torch import Tensor
 
 from sagann.errors import InputError
 from sagann.kernels import dense
-from tests.tolerances import assert_close
+from tests.tolerances import assert_close, assert_same_gradients
 
 
 @pytest.fixture(autouse=True)
@@ -27,23 +27,14 @@ def drawn(*shape: int, dtype: torch.dtype = torch.float64) -> Tensor:
 @pytest.mark.parametrize("biased", [True, False])
 @pytest.mark.parametrize(("rows", "width", "out"), [(1003, 7, 5), (64, 8, 3), (9, 40, 3), (0, 4, 2)])
 def test_linear_equals_pytorchs(rows: int, width: int, out: int, biased: bool, dtype: torch.dtype) -> None:
-    leaves = [drawn(rows, width, dtype=dtype), drawn(out, width, dtype=dtype)]
-    leaves += [drawn(out, dtype=dtype)] if biased else []
-    grad = drawn(rows, out, dtype=dtype)
-    found = []
-    for function in (F.linear, dense.linear):
-        inputs = [leaf.clone().requires_grad_() for leaf in leaves]
-        result = function(*inputs)
-        found.append([result, *torch.autograd.grad(result, inputs, grad)])
-    for expected, ours in zip(*found, strict=True):
-        assert_close(ours, expected)
+    shapes = [(rows, width), (out, width), (out,)]
+    leaves = [drawn(*shape, dtype=dtype).requires_grad_() for shape in shapes[: 2 + biased]]
+    assert_same_gradients(dense.linear(*leaves), F.linear(*leaves), leaves)
 
 
 def test_strided_rows_and_expanded_gradients() -> None:
     x, weight = drawn(90, 8)[::2, ::2].requires_grad_(), drawn(3, 8)[:, ::2].requires_grad_()
-    found = [torch.autograd.grad(f(x, weight).sum(), (x, weight)) for f in (F.linear, dense.linear)]
-    for expected, ours in zip(*found, strict=True):
-        assert_close(ours, expected)
+    assert_same_gradients(dense.linear(x, weight).sum(), F.linear(x, weight).sum(), [x, weight])
 
 
 def test_other_shapes_are_pytorchs() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 
 import numpy as np
@@ -12,12 +11,9 @@ from torch import Tensor
 
 from sagann.graph.random_numbers import key_of
 from sagann.sampling import picks
+from tests.cuda import NO_TRITON, interpreted, on_device
 
-edge_picks = pytest.importorskip(
-    "sagann.kernels.edge_picks", reason="triton is not installed: pip install sagann[cuda]"
-)
-interpreted = pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") != "1", reason="needs Triton's interpreter")
-on_device = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+edge_picks = pytest.importorskip("sagann.kernels.edge_picks", reason=NO_TRITON)
 # With and without the highest bit.
 KEYS = sorted(int(key_of(seed, 17)) for seed in range(6))[::5]
 
@@ -35,16 +31,8 @@ def expected(
     """Offsets and positions of the processor's picks."""
     indptr = np.empty(len(begins) + 1, np.int64)
     positions = np.empty(fanout * len(begins), np.int64)
-    given = (
-        begins.numpy(),
-        (begins + degrees).numpy(),
-        vertices.numpy(),
-        fanout,
-        np.uint64(key),
-        indptr,
-        positions,
-    )
-    count = pick(*given)
+    rows = (each.numpy() for each in (begins, begins + degrees, vertices))
+    count = pick(*rows, fanout, np.uint64(key), indptr, positions)
     return torch.from_numpy(indptr), torch.from_numpy(positions[:count])
 
 

@@ -10,8 +10,8 @@ from torch import Tensor
 from sagann.errors import InputError
 from sagann.graph import Topology
 from sagann.kernels import naive
-from tests.graphs import block_of, odd_topologies, random_topology
-from tests.tolerances import assert_close
+from tests.graphs import block_of, odd_topologies, random_topology, skewed
+from tests.tolerances import assert_close, assert_same_gradients
 
 REDUCTIONS: dict[str, tuple[Callable[[Topology, Tensor], Tensor], Callable[[Tensor], Tensor]]] = {
     "sum": (naive.gather_sum, lambda rows: rows.sum(0)),
@@ -33,17 +33,6 @@ def looped_softmax(topology: Topology, score: Tensor, value: Tensor) -> Tensor:
         weight = torch.softmax(scores, 0)
         out.append((weight.reshape(weight.shape + (1,) * (values.ndim - weight.ndim)) * values).sum(0))
     return torch.stack(out)
-
-
-def assert_same_gradients(actual: Tensor, expected: Tensor, leaves: list[Tensor]) -> None:
-    assert_close(actual, expected)
-    # A loop over no edges at all knows nothing of the leaves.
-    expected = expected + sum(0 * leaf.sum() for leaf in leaves)
-    upstream = torch.randn_like(expected)
-    ours = torch.autograd.grad(actual, leaves, upstream)
-    theirs = torch.autograd.grad(expected, leaves, upstream)
-    for mine, other in zip(ours, theirs, strict=True):
-        assert_close(mine, other)
 
 
 @pytest.mark.parametrize("shape", [(2, 3), ()])
@@ -85,7 +74,7 @@ def test_softmax_of_large_scores_does_not_overflow() -> None:
 @pytest.mark.parametrize("reduction", REDUCTIONS)
 @pytest.mark.parametrize("poison", [float("nan"), float("inf"), float("-inf")])
 def test_nan_and_infinity_reach_their_destination_only(reduction: str, poison: float) -> None:
-    topology = odd_topologies()["skewed"]
+    topology = skewed()
     values = torch.randn(topology.num_edges, 3)
     values[0] = poison
     gather, reduce = REDUCTIONS[reduction]
@@ -171,7 +160,7 @@ def test_concat_refuses_a_vertex_with_more_edges_than_stated() -> None:
 
 
 def test_scatter_copies_the_rows_of_both_ends() -> None:
-    block = block_of(odd_topologies()["skewed"], 11)
+    block = block_of(skewed(), 11)
     x = torch.randn(block.num_src, 3)
     ends = [
         (int(block.indices[position]), vertex)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
 import torch
 from torch import Tensor
@@ -11,6 +9,7 @@ from torch import Tensor
 from sagann.kernels.edge.random import random_rows
 from sagann.kernels.feature_rows import FeatureRows
 from sagann.kernels.row_dropout import Mask, drop, dropout, dropped, rows_of
+from tests.cuda import interpreted
 
 MASKS = [
     None,
@@ -42,7 +41,7 @@ def test_the_kernel_equals_its_plain_twin(shape: tuple[int, ...], mask: Mask, dt
     assert torch.equal(out, expected(x, mask))
 
 
-@pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") != "1", reason="needs Triton's interpreter")
+@interpreted
 @pytest.mark.parametrize(("shape", "mask"), list(zip(SHAPES, [*MASKS[2:5], *MASKS[6:]], strict=True)))
 def test_the_device_kernel_draws_the_same(shape: tuple[int, ...], mask: Mask) -> None:
     gpu = pytest.importorskip("sagann.kernels.row_dropout.gpu")

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
 import torch
 from torch import Tensor
 
 from sagann.kernels.row_gather import NOWHERE, PADDING, RowSources, gather_naive, gather_rows, shift_of
+from tests.cuda import NO_TRITON, interpreted, on_device
 
+gpu = pytest.importorskip("sagann.kernels.row_gather.gpu", reason=NO_TRITON)
 NUM_ROWS = 40
-interpreted = pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") != "1", reason="needs Triton's interpreter")
 
 
 def features_of(width: int, dtype: torch.dtype) -> Tensor:
@@ -37,6 +36,11 @@ def sources_of(rows: Tensor, source_of: list[int], dtype: torch.dtype, *, first_
     return RowSources(tensors, places, shift)
 
 
+def in_order(rows: Tensor) -> RowSources:
+    """One source with all rows in their order, which needs no places."""
+    return RowSources([bytes_of(rows)], None, shift_of(len(rows)), device=torch.device("cpu"))
+
+
 IDS = {
     "none": [],
     "repeated": [3, 3, 39, 0, 3, 39],
@@ -53,15 +57,18 @@ SPREAD = {
 
 @interpreted
 @pytest.mark.parametrize("ids", IDS.values(), ids=IDS.keys())
-@pytest.mark.parametrize("spread", SPREAD.values(), ids=SPREAD.keys())
+@pytest.mark.parametrize(
+    ("spread", "width"), [*((name, 33) for name in SPREAD), ("in order", 3), ("in order", 130)]
+)
 @pytest.mark.parametrize("id_dtype", [torch.int32, torch.int64])
-def test_rows_have_the_bits_of_plain_indexing(ids: list[int], spread: list[int], id_dtype: torch.dtype) -> None:
-    gpu = pytest.importorskip("sagann.kernels.row_gather.gpu")
-    features = features_of(33, torch.float32)
+def test_rows_have_the_bits_of_plain_indexing(
+    ids: list[int], spread: str, width: int, id_dtype: torch.dtype
+) -> None:
+    features = features_of(width, torch.float32)
     at = torch.tensor(ids, dtype=id_dtype)
-    sources = sources_of(features, spread, id_dtype)
+    sources = sources_of(features, SPREAD[spread], id_dtype) if spread in SPREAD else in_order(features)
     for gather in (gpu.gather_rows, gather_naive, gather_rows):
-        out = torch.full((len(ids), 33), torch.nan)
+        out = torch.full((len(ids), width), torch.nan)
         if ids:
             gather(sources, at, bytes_of(out))
         assert torch.equal(out, features[at.long()])
@@ -71,7 +78,6 @@ def test_rows_have_the_bits_of_plain_indexing(ids: list[int], spread: list[int],
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.uint8])
 @pytest.mark.parametrize("width", [1, 32, 100, 129, 300])
 def test_any_width_and_any_beginning(width: int, dtype: torch.dtype) -> None:
-    gpu = pytest.importorskip("sagann.kernels.row_gather.gpu")
     features = features_of(width, dtype)
     ids = torch.tensor([5, 0, 39, 5, 17])
     size = features.element_size()
@@ -86,7 +92,6 @@ def test_any_width_and_any_beginning(width: int, dtype: torch.dtype) -> None:
 
 @interpreted
 def test_rows_that_lie_nowhere_are_left_alone() -> None:
-    gpu = pytest.importorskip("sagann.kernels.row_gather.gpu")
     features = features_of(8, torch.float32)
     sources = sources_of(features, [row % 3 - 1 for row in range(NUM_ROWS)], torch.int32)
     ids = torch.arange(NUM_ROWS)
@@ -102,17 +107,11 @@ def test_rows_that_lie_nowhere_are_left_alone() -> None:
 @pytest.mark.parametrize("width", [3, 200])
 @pytest.mark.parametrize("has_places", [True, False])
 def test_ids_of_no_row_give_zeros_and_rows_are_counted_by_source(has_places: bool, width: int) -> None:
-    gpu = pytest.importorskip("sagann.kernels.row_gather.gpu")
     features = features_of(width, torch.float32)
-    if has_places:
-        # A third of the rows lies nowhere.
-        sources, expected = (
-            sources_of(features, [row % 3 - 1 for row in range(NUM_ROWS)], torch.int32),
-            [4, 1, 2, 1],
-        )
-    else:
-        sources = RowSources([bytes_of(features)], None, shift_of(NUM_ROWS), device=torch.device("cpu"))
-        expected = [4, 0, 4]
+    # A third of the rows lies nowhere.
+    thirds = [row % 3 - 1 for row in range(NUM_ROWS)]
+    sources = sources_of(features, thirds, torch.int32) if has_places else in_order(features)
+    expected = [4, 1, 2, 1] if has_places else [4, 0, 4]
     ids = torch.tensor([3, PADDING, 1, NUM_ROWS, 2, 2**40, -2, PADDING, 4, -(2**40)])
     for gather in (gpu.gather_rows, gather_naive, gather_rows):
         counts = sources.new_counts()
@@ -129,30 +128,14 @@ def test_ids_of_no_row_give_zeros_and_rows_are_counted_by_source(has_places: boo
 
 
 @interpreted
-@pytest.mark.parametrize(("width", "id_dtype"), [(3, torch.int32), (130, torch.int64)])
-def test_one_source_with_all_rows_in_their_order_needs_no_places(width: int, id_dtype: torch.dtype) -> None:
-    gpu = pytest.importorskip("sagann.kernels.row_gather.gpu")
-    features = features_of(width, torch.float32)
-    sources = RowSources([bytes_of(features)], None, shift_of(NUM_ROWS), device=torch.device("cpu"))
-    for ids in IDS.values():
-        at = torch.tensor(ids, dtype=id_dtype)
-        for gather in (gpu.gather_rows, gather_naive, gather_rows):
-            out = torch.full((len(ids), width), torch.nan)
-            if ids:
-                gather(sources, at, bytes_of(out))
-            assert torch.equal(out, features[at.long()])
-
-
-@interpreted
 def test_rows_of_no_bytes() -> None:
-    gpu = pytest.importorskip("sagann.kernels.row_gather.gpu")
     sources = RowSources([torch.empty(4, 0, dtype=torch.uint8)], torch.arange(4), shift_of(4))
     for gather in (gpu.gather_rows, gather_rows):
         gather(sources, torch.arange(3), torch.empty(3, 0, dtype=torch.uint8))
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@on_device
 @pytest.mark.parametrize("width", [33, 300])
 def test_a_device_reads_its_own_memory_and_the_hosts(width: int) -> None:
     features = features_of(width, torch.float32)

@@ -14,7 +14,7 @@ from sagann.kernels import feature_rows
 from sagann.kernels.dense import typed_linear
 from sagann.kernels.row_dropout import Mask
 from tests.kernels.test_feature_rows import sparse
-from tests.tolerances import assert_close
+from tests.tolerances import assert_same_gradients
 
 
 @pytest.mark.parametrize("rows", [0, 1, 57])
@@ -23,15 +23,7 @@ def test_typed_linear_equals_a_loop_over_rows(rows: int) -> None:
     weight = torch.randn(4, 5, 3, dtype=torch.float64, requires_grad=True)
     types = torch.randint(3, (rows,))  # Type 3 never occurs.
     expected = torch.einsum("rf,rfg->rg", x, weight[types])
-    actual = typed_linear(x, types, weight)
-    assert_close(actual, expected)
-    upstream = torch.randn_like(expected)
-    for mine, other in zip(
-        torch.autograd.grad(actual, [x, weight], upstream),
-        torch.autograd.grad(expected, [x, weight], upstream),
-        strict=True,
-    ):
-        assert_close(mine, other)
+    assert_same_gradients(typed_linear(x, types, weight), expected, [x, weight])
 
 
 def test_gradients_of_gradients() -> None:
@@ -42,12 +34,8 @@ def test_gradients_of_gradients() -> None:
 
 
 def test_typed_linear_is_a_well_formed_operator() -> None:
-    arguments = (
-        torch.randn(6, 2, requires_grad=True),
-        torch.arange(6) % 2,
-        torch.randn(2, 2, 3, requires_grad=True),
-    )
-    torch.library.opcheck(torch.ops.sagann.typed_linear.default, arguments)
+    x, weight = torch.randn(6, 2, requires_grad=True), torch.randn(2, 2, 3, requires_grad=True)
+    torch.library.opcheck(torch.ops.sagann.typed_linear.default, (x, torch.arange(6) % 2, weight))
 
 
 ONES, TYPES = torch.ones(2, 2), torch.tensor([0, 1])
@@ -56,19 +44,11 @@ ONES, TYPES = torch.ones(2, 2), torch.tensor([0, 1])
 @pytest.mark.parametrize(
     ("x", "types", "message"),
     [
-        (
-            ONES,
-            torch.tensor([0, 7]),
-            r"edge type out of range: 7, but there are 2 edge types, numbered from 0 \(in typed_linear, row 1\)",
-        ),
+        (ONES, torch.tensor([0, 7]), r"edge type out of range: 7, but there are 2 edge types, numbered from 0 \(in typed_linear, row 1\)"),
         (torch.ones(2, 3), TYPES, "shapes of a typed linear map do not fit"),
-        (
-            ONES,
-            TYPES.float(),
-            r"types of a typed linear map are not integers: torch.float32, expected torch.int64 .* \(in typed_linear\)",
-        ),
+        (ONES, TYPES.float(), r"types of a typed linear map are not integers: torch.float32, expected torch.int64 .* \(in typed_linear\)"),
     ],
-)
+)  # fmt: skip
 def test_what_does_not_fit_is_refused(x: torch.Tensor, types: torch.Tensor, message: str) -> None:
     with pytest.raises(InputError, match=message):
         typed_linear(x, types, torch.ones(2, 2, 2))

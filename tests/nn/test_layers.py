@@ -75,11 +75,8 @@ def gcn() -> Twin:
 
 
 def residual_gcn() -> Twin:
-    ours, convolution, shortcut = (
-        ResidualGCN(IN_DIM, OUT_DIM),
-        GCNConv(IN_DIM, OUT_DIM),
-        nn.Linear(IN_DIM, OUT_DIM, bias=False),
-    )
+    ours, convolution = ResidualGCN(IN_DIM, OUT_DIM), GCNConv(IN_DIM, OUT_DIM)
+    shortcut = nn.Linear(IN_DIM, OUT_DIM, bias=False)
     pairs = [(ours.linear.weight, convolution.lin.weight), (ours.linear.bias, convolution.bias)]
     pairs += linear_pairs(ours.shortcut, shortcut)
 
@@ -170,13 +167,8 @@ def pna() -> Twin:
     histogram = torch.tensor([3, 5, 2, 1])
     mean = float((histogram * torch.log1p(torch.arange(4.0))).sum() / histogram.sum())
     ours = PNA(IN_DIM, OUT_DIM, mean)
-    theirs = PNAConv(
-        IN_DIM,
-        OUT_DIM,
-        aggregators=["mean", "min", "max", "std"],
-        scalers=["identity", "amplification", "attenuation"],
-        deg=histogram,
-    )
+    ways, scalers = ["mean", "min", "max", "std"], ["identity", "amplification", "attenuation"]
+    theirs = PNAConv(IN_DIM, OUT_DIM, aggregators=ways, scalers=scalers, deg=histogram)
     # It is computed in float32 there.
     ours.mean_log_degree = theirs.aggr_module.avg_deg_log.detach().double().reshape(())
     pairs = linear_pairs(ours.message, theirs.pre_nns[0][0]) + linear_pairs(ours.mix, theirs.post_nns[0][0])
@@ -246,9 +238,10 @@ def test_layer_equals_pyg(twin: str, name: str) -> None:
 
     assert_close(actual, expected)
     upstream = torch.randn_like(expected)
-    mine = torch.autograd.grad(actual, [x, *(ours for ours, _ in pairs)], upstream, materialize_grads=True)
-    other = torch.autograd.grad(
-        expected, [x_twin, *(theirs for _, theirs in pairs)], upstream, materialize_grads=True
+    leaves = zip((x, x_twin), *pairs, strict=True)
+    mine, other = (
+        torch.autograd.grad(out, each, upstream, materialize_grads=True)
+        for out, each in zip((actual, expected), leaves, strict=True)
     )
     assert len(pairs) == len(list(layer.parameters()))
     # Some gradients are zero but for rounding (a softmax over one edge), so all are held to the largest.
@@ -284,7 +277,8 @@ def test_attention_weights_are_pygs(name: str) -> None:
     x = torch.randn(topology.num_src, IN_DIM, dtype=torch.float64)
     _, (edges, expected) = theirs(x, edge_index(topology), return_attention_weights=True)
     found = attention_weights(ours, topology, x)
-    order = [
-        torch.argsort(each[1] * topology.num_src + each[0], stable=True) for each in (edge_index(topology), edges)
-    ]
-    assert_close(found[order[0]], expected.detach()[order[1]])
+
+    def order(ends: Tensor) -> Tensor:
+        return torch.argsort(ends[1] * topology.num_src + ends[0], stable=True)
+
+    assert_close(found[order(edge_index(topology))], expected.detach()[order(edges)])

@@ -18,7 +18,7 @@ from sagann.runtime.in_memory.engine import CompiledEngine
 from sagann.runtime.loading import MiniBatches
 from sagann.runtime.streaming.streamed import StreamedModel
 from sagann.saga import using_engine
-from tests.graphs import random_topology
+from tests.graphs import edge_index, random_topology, rows
 from tests.tolerances import assert_close, largest
 
 PAGE = Path(__file__).parents[2] / "docs" / "layers.md"
@@ -40,9 +40,8 @@ def page() -> dict[str, Any]:
 def graph() -> Topology:
     topology, generator = random_topology(50, 300), torch.Generator().manual_seed(1)
     attributes = torch.randn(topology.num_edges, 3, dtype=torch.float64, generator=generator)
-    return topology.with_edge_data(
-        attr=attributes, type=torch.randint(0, 4, (topology.num_edges,), generator=generator)
-    )
+    types = torch.randint(0, 4, (topology.num_edges,), generator=generator)
+    return topology.with_edge_data(attr=attributes, type=types)
 
 
 def edge_conv(page: dict[str, Any], pyg: Any) -> Pair:
@@ -107,8 +106,7 @@ def test_a_layer_of_the_page_is_pygs(pair: Callable[..., Pair], streams: bool, p
             parameters[name].copy_(known[known_as].reshape(parameters[name].shape))
 
     x = torch.randn(topology.num_src, 4, dtype=torch.float64, requires_grad=True)
-    edges = torch.stack([topology.indices.long(), topology.edge_dst().long()])
-    expected = theirs(x, edges, *([topology.edge_data[data]] if data else []))
+    expected = theirs(x, edge_index(topology), *([topology.edge_data[data]] if data else []))
     upstream = torch.randn_like(expected)
     wanted = torch.autograd.grad(expected, [x, *(known[known_as] for known_as in same.values())], upstream)
     with using_engine(engine):
@@ -128,7 +126,7 @@ def test_a_layer_of_the_page_is_pygs(pair: Callable[..., Pair], streams: bool, p
 def test_the_model_of_the_page_is_the_same_in_memory_streamed_and_sampled(page: dict[str, Any]) -> None:
     torch.manual_seed(0)
     topology = graph()
-    x = torch.randn(topology.num_src, 4, dtype=torch.float64)
+    x = rows(topology)
     model = page["Jumping"](4, 3, hidden_dim=8).double()
     with torch.no_grad():
         model([topology] * 3, x)  # running means that are not those of the beginning
@@ -136,10 +134,8 @@ def test_the_model_of_the_page_is_the_same_in_memory_streamed_and_sampled(page: 
         expected = model([topology] * 3, x)
         streamed = StreamedModel(model, [topology] * 3, equal_vertices(topology.num_dst, 3))(x)
         seeds = torch.tensor([7, 3, 30])
-        batches = MiniBatches(
-            Graph(topology=topology, features=x), fanouts=[-1] * 3, batch_size=3, seeds=seeds, shuffle=False
-        )
-        (batch,) = batches
+        whole = Graph(topology=topology, features=x)
+        (batch,) = MiniBatches(whole, fanouts=[-1] * 3, batch_size=3, seeds=seeds, shuffle=False)
         sampled = model(batch.blocks, batch.features)
     assert batch.blocks[0].num_src > batch.blocks[-1].num_dst == 3
     assert_close(streamed, expected)

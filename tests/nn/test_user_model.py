@@ -69,13 +69,10 @@ def test_a_users_model_gets_the_sizes_it_names(users_file: Path) -> None:
         ("nowhere.py:Layer", "model file not found: '/.*/nowhere.py'"),
         ("{file}:Missing", "no such model in the file: 'Missing'; modules there: Layer, Model, Odd"),
         ("{file}:number", "no such model in the file"),
-        (
-            "{file}:Odd",
-            "wants arguments that are not offered: missing a required argument: 'colour'; offered: in_dim, out_dim",
-        ),
+        ("{file}:Odd", "wants arguments that are not offered: missing a required argument: 'colour'; offered: in_dim, out_dim"),
         ("{file}:Unstackable", "the layer cannot be stacked: Unstackable"),
     ],
-)
+)  # fmt: skip
 def test_users_classes_that_cannot_be_used_are_refused(users_file: Path, reference: str, message: str) -> None:
     with pytest.raises(InputError, match=message):
         build_model(ModelConfig(model=reference.format(file=users_file)), labelled_graph())
@@ -165,11 +162,7 @@ def test_options_reach_the_constructor(optional: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        (
-            "Layer",
-            {"actt": "elu"},
-            r"Layer has no such option: 'actt' .* Did you mean 'act'\? Known: act, slope, deep",
-        ),
+        ("Layer", {"actt": "elu"}, r"Layer has no such option: 'actt' .* Did you mean 'act'\? Known: act, slope, deep"),
         ("Layer", {"act": "elu", "slope": "steep"}, "option slope of Layer is not a number: 'steep'"),
         ("Layer", {"act": "elu", "deep": 1}, "option deep of Layer is not true or false: 1"),
         ("Layer", {"out_dim": 3}, "model_options sets an argument that has an option of its own: 'out_dim'"),
@@ -179,7 +172,7 @@ def test_options_reach_the_constructor(optional: Path) -> None:
         ("Model", {"num_layers": 2}, "model_options sets an argument that has an option of its own: 'num_layers'"),
         ("Model", {}, "wants arguments that are not offered: missing a required argument: 'heads'"),
     ],
-)
+)  # fmt: skip
 def test_options_that_a_class_does_not_take_are_refused(
     optional: Path, name: str, options: dict[str, object], message: str
 ) -> None:

@@ -1,6 +1,5 @@
 """Models of the zoo: shapes, settings, bits by any number of threads; and what is refused of a model before it runs."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -35,9 +34,7 @@ def test_every_model_runs_at_every_depth(model: str, layers: int, norm: str | No
     assert torch.isfinite(out).all()
 
 
-@pytest.mark.parametrize(
-    "features", [None, torch.empty(labelled_graph().num_vertices, 0)], ids=["none", "no column"]
-)
+@pytest.mark.parametrize("features", [None, torch.empty(53, 0)], ids=["none", "no column"])
 @pytest.mark.parametrize("model", MODELS)
 def test_a_graph_without_features_gets_an_embedding(model: str, features: torch.Tensor | None) -> None:
     graph = replace(labelled_graph(), features=features)
@@ -83,9 +80,8 @@ def test_preparing_a_graph_twice_changes_nothing(model: str, weighted: bool) -> 
 
 
 def test_gat_heads_are_concatenated_then_averaged() -> None:
-    model = build_model(
-        ModelConfig(model="gat", hidden=64, heads=8, model_options={"out_heads": 4}), labelled_graph()
-    )
+    config = ModelConfig(model="gat", hidden=64, heads=8, model_options={"out_heads": 4})
+    model = build_model(config, labelled_graph())
     assert isinstance(model, GNN)
     first, last = model.layers
     assert (first.num_heads, first.head_dim, first.concat) == (8, 8, True)
@@ -93,14 +89,12 @@ def test_gat_heads_are_concatenated_then_averaged() -> None:
 
 
 def test_residual_gcn_learns_a_shortcut_where_widths_differ_or_when_asked() -> None:
-    kinds = [
-        [type(layer.shortcut).__name__ for layer in build_model(config, labelled_graph()).layers]
-        for config in (
-            ModelConfig(model="residual-gcn", layers=3, hidden=16),
-            ModelConfig(model="residual-gcn", layers=3, hidden=16, model_options={"linear_shortcut": True}),
-        )
-    ]
-    assert kinds == [["Linear", "Identity", "Linear"], ["Linear", "Linear", "Linear"]]
+    def shortcuts(**options: bool) -> list[str]:
+        config = ModelConfig(model="residual-gcn", layers=3, hidden=16, model_options=options)
+        return [type(layer.shortcut).__name__ for layer in build_model(config, labelled_graph()).layers]
+
+    assert shortcuts() == ["Linear", "Identity", "Linear"]
+    assert shortcuts(linear_shortcut=True) == ["Linear", "Linear", "Linear"]
 
 
 @pytest.mark.parametrize(
@@ -113,16 +107,13 @@ def test_residual_gcn_learns_a_shortcut_where_widths_differ_or_when_asked() -> N
         ({"model": "gat", "hidden": 30}, "heads do not divide the width: hidden 30, heads 8"),
         ({"model": "gat", "model_options": {"heads": 2}}, "has an option of its own: 'heads'"),
         ({"model": "gat", "model_options": {"out_heads": "4"}}, "option out_heads of gat is not an integer: '4'"),
-        (
-            {"model": "gat", "model_options": {"out_hedas": 4}},
-            "gat has no such option: 'out_hedas' .* Did you mean 'out_heads'",
-        ),
+        ({"model": "gat", "model_options": {"out_hedas": 4}}, "gat has no such option: 'out_hedas' .* Did you mean 'out_heads'"),
         ({"model": "transformer", "model_options": {"negative_slope": 0.1}}, "transformer has no such option"),
         ({"model": "sgc", "model_options": {"teleport": 0.1}}, "sgc has no such option: .* it takes none"),
         ({"hidden": "wide"}, "hidden is refused: 'wide', expected"),
         ({"model": "SAGEConv"}, "Did you mean 'sage'"),
     ],
-)
+)  # fmt: skip
 def test_bad_settings_are_refused(settings: dict[str, object], message: str) -> None:
     with pytest.raises(InputError, match=message):
         ModelConfig(**settings)
@@ -156,14 +147,6 @@ aten = torch.ops.aten
 BY_OUR_KERNELS = ("gcn", "maxpool-gcn", "gated-gcn", "ggnn", "sage")
 
 
-@pytest.fixture
-def threads() -> Iterator[None]:
-    before = torch.get_num_threads()
-    with using_engine(CompiledEngine(dialect="cpu")):
-        yield
-    torch.set_num_threads(before)
-
-
 class _ProductsByOneThread(TorchDispatchMode):
     """Has one thread compute products of matrices: a BLAS library may add in an order that depends on the number of threads."""
 
@@ -177,9 +160,8 @@ class _ProductsByOneThread(TorchDispatchMode):
             torch.set_num_threads(num_threads)
 
 
-def trained(name: str, graph: Graph, num_threads: int) -> list[torch.Tensor]:
+def trained(name: str, graph: Graph) -> list[torch.Tensor]:
     """Results and gradients of a few epochs with dropout."""
-    torch.set_num_threads(num_threads)
     torch.manual_seed(0)
     model = build_model(ModelConfig(model=name, hidden=16), graph)
     graph = model.prepare(graph)
@@ -195,13 +177,14 @@ def trained(name: str, graph: Graph, num_threads: int) -> list[torch.Tensor]:
     return found
 
 
-@pytest.mark.usefixtures("threads")
 @pytest.mark.parametrize("name", BY_OUR_KERNELS)
-def test_a_model_of_the_zoo_trains_to_the_same_bits_by_any_number_of_threads(name: str) -> None:
-    graph = demo_graph()
-    expected = trained(name, graph, 1)
-    for num_threads in (2, 3):
-        assert all(map(torch.equal, trained(name, graph, num_threads), expected))
+def test_a_model_of_the_zoo_trains_to_the_same_bits_by_any_number_of_threads(name: str, threads: Any) -> None:
+    graph, found = demo_graph(), []
+    with using_engine(CompiledEngine(dialect="cpu")):
+        for count in (1, 2, 3):
+            threads(count)
+            found.append(trained(name, graph))
+    assert all(torch.equal(first, each) for first, *others in zip(*found, strict=True) for each in others)
 
 
 def model_with(parameters: str) -> Module:
@@ -237,15 +220,11 @@ def test_a_forward_whose_parameters_are_not_known_passes() -> None:
         (", hops, x, edge_weight", VERTICES, "missing a required argument: 'edge_weight'"),
         (", hops, x, *, scale", VERTICES, "missing a required .*argument: 'scale'"),
         ("", VERTICES, "too many positional arguments"),
-        (
-            ", x, edge_index",
-            VERTICES,
-            r"could be passed to: forward\(x, edge_index\) takes edge_index, .* as model\(hops, x\)",
-        ),
+        (", x, edge_index", VERTICES, r"could be passed to: forward\(x, edge_index\) takes edge_index, .* as model\(hops, x\)"),
         (", x, adj_t, edge_weight, batch", GRAPHS, r"takes adj_t(.|\n)*define forward\(self, hops, x, graph_ptr\)"),
         (", hops, x", GRAPHS, r"model\(hops, x, graph_ptr\): .*too many positional arguments"),
     ],
-)
+)  # fmt: skip
 def test_a_forward_that_takes_other_arguments_is_refused(
     parameters: str, arguments: tuple[str, ...], message: str
 ) -> None:

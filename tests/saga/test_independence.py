@@ -12,7 +12,7 @@ from sagann import typed_linear
 from sagann.errors import LayerError
 from sagann.graph import Topology
 from sagann.saga import Edge, NaiveEngine, SagaLayer, using_engine
-from tests.graphs import odd_topologies
+from tests.graphs import skewed
 
 F_DIM = 8
 
@@ -36,7 +36,7 @@ class Layer(SagaLayer):
 
 
 def run(layer: SagaLayer) -> Tensor:
-    topology = odd_topologies(types=3)["skewed"]
+    topology = skewed(types=3)
     return layer(topology, torch.randn(topology.num_src, F_DIM))
 
 
@@ -63,20 +63,14 @@ MIXING: dict[str, tuple[Callable[[Layer, Edge], Tensor], str]] = {
     "mean": (lambda layer, edge: edge.src - edge.src.mean(0), "mean"),
     "softmax over rows": (lambda layer, edge: torch.softmax(edge.src, 0), "_softmax"),
     "roll": (lambda layer, edge: edge.src.roll(1, 0), "roll"),
-    "batch norm of a function": (
-        lambda layer, edge: F.batch_norm(edge.src, None, None, training=True),
-        "native_batch_norm",
-    ),
+    "batch norm of a function": (lambda layer, edge: F.batch_norm(edge.src, None, None, training=True), "native_batch_norm"),
     "first row": (lambda layer, edge: edge.src - edge.src[0], "select"),
     "number of rows": (lambda layer, edge: edge.src * len(edge.src), "mul"),
     "position": (lambda layer, edge: edge.src + torch.arange(len(edge.src))[:, None], "add"),
     "filter": (lambda layer, edge: edge.src[edge.src[:, 0] > 0], "index"),
     "softmax of logarithms": (lambda layer, edge: torch.softmax(torch.log(edge.src), 0), "_softmax"),
-    "attention to edges": (
-        lambda layer, edge: F.scaled_dot_product_attention(*[edge.src[None, None]] * 3)[0, 0],
-        "_scaled_dot_product_flash_attention_for_cpu",
-    ),
-}
+    "attention to edges": (lambda layer, edge: F.scaled_dot_product_attention(*[edge.src[None, None]] * 3)[0, 0], "_scaled_dot_product_flash_attention_for_cpu"),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -127,10 +121,10 @@ def test_side_effects_are_refused() -> None:
 
 
 def test_an_error_inside_the_function_names_its_line_and_the_shapes() -> None:
-    with pytest.raises(
-        LayerError,
-        match=r"Layer.apply_edge failed on made-up rows.*: RuntimeError: shape '\[-1, 5\]'.*src torch.float32 \[rows, 8\]",
-    ) as refused:
+    said = (
+        r"Layer.apply_edge failed on made-up rows.*: RuntimeError: shape '\[-1, 5\]'.*src torch.float32 \[rows, 8\]"
+    )
+    with pytest.raises(LayerError, match=said) as refused:
         run(Layer(edge=lambda layer, edge: edge.src.view(-1, 5)))
     assert "(in test_independence.py:" in refused.value.message
 
@@ -142,7 +136,7 @@ def test_a_wrong_name_is_said_with_what_there_is() -> None:
 
 def test_the_check_leaves_no_trace() -> None:
     layer = Layer(edge=ROW_WISE["dropout"])
-    topology = odd_topologies()["skewed"]
+    topology = skewed()
     x = torch.ones(topology.num_src, F_DIM)
     run(layer)  # Checked now.
     torch.manual_seed(3)

@@ -10,8 +10,10 @@ from sagann.graph import Graph, Topology
 from sagann.nn import SAGE
 from sagann.saga import Edge, SagaLayer
 from sagann.saga.layer import count_hops
-from tests.graphs import block_of, odd_topologies
-from tests.tolerances import assert_close
+from tests.graphs import block_of, edge_index, odd_topologies, skewed
+from tests.tolerances import assert_close, assert_same_gradients
+
+EDGE = Topology.from_coo(src=torch.tensor([0]), dst=torch.tensor([1]), num_src=2)
 
 
 class Gated(SagaLayer):
@@ -46,20 +48,11 @@ def test_a_layer_equals_its_definition(name: str) -> None:
     topology = odd_topologies()[name]
     layer = Gated(4, 3).double()
     x = torch.randn(topology.num_src, 4, dtype=torch.float64, requires_grad=True)
-    actual, expected = layer(topology, x), vertex_by_vertex(layer, topology, x)
-    assert_close(actual, expected)
-    leaves = [x, *layer.parameters()]
-    upstream = torch.randn_like(expected)
-    for mine, other in zip(
-        torch.autograd.grad(actual, leaves, upstream),
-        torch.autograd.grad(expected, leaves, upstream, materialize_grads=True),
-        strict=True,
-    ):
-        assert_close(mine, other)
+    assert_same_gradients(layer(topology, x), vertex_by_vertex(layer, topology, x), [x, *layer.parameters()])
 
 
 def test_the_same_layer_runs_on_a_block() -> None:
-    topology = odd_topologies()["skewed"]
+    topology = skewed()
     layer, x = Gated(4, 3), torch.randn(topology.num_src, 4)
     assert_close(layer(block_of(topology, 9), x), layer(topology, x)[:9])
 
@@ -82,21 +75,15 @@ def test_concat_layer_sees_neighbours_side_by_side() -> None:
     ids=["rows", "flat", "sparse", "none"],
 )
 def test_features_that_do_not_fit_are_refused(x: Tensor | None) -> None:
-    topology = odd_topologies()["skewed"]
-    with pytest.raises(
-        InputError,
-        match=r"vertex features do not fit the topology: .*expected a tensor \[53, F\], dense or torch.sparse_csr",
-    ):
-        SagaLayer()(topology, x)
+    said = r"vertex features do not fit the topology: .*expected a tensor \[53, F\], dense or torch.sparse_csr"
+    with pytest.raises(InputError, match=said):
+        SagaLayer()(skewed(), x)
 
 
 def test_a_layer_without_a_topology_is_told_what_to_pass() -> None:
-    topology = odd_topologies()["skewed"]
-    edge_index = torch.stack([topology.indices, topology.indices])
-    with pytest.raises(
-        InputError, match=r"a Tensor, expected Topology \(in layer Gated\). Call layer\(topology, x\)"
-    ):
-        Gated(4, 3)(edge_index, torch.randn(topology.num_src, 4))
+    said = r"a Tensor, expected Topology \(in layer Gated\). Call layer\(topology, x\)"
+    with pytest.raises(InputError, match=said):
+        Gated(4, 3)(edge_index(skewed()), torch.randn(53, 4))
 
 
 @pytest.mark.parametrize(("theirs", "ours"), [("message", "apply_edge"), ("update", "apply_vertex")])
@@ -107,11 +94,8 @@ def test_a_function_under_pygs_name_is_refused_for_nothing_would_run_it(theirs: 
     own = type("Ported", (SagaLayer,), {theirs: lambda self, x_j: x_j, ours: lambda self, *rows: rows[-1]})
     own()
     type("Named", (SagaLayer,), {theirs: "a word"})()
-    type(
-        "Runs",
-        (SagaLayer,),
-        {theirs: lambda self, x: x, "forward": lambda self, topology, x: getattr(self, theirs)(x)},
-    )()
+    forward = {"forward": lambda self, topology, x: getattr(self, theirs)(x)}
+    type("Runs", (SagaLayer,), {theirs: lambda self, x: x, **forward})()
 
 
 class Weighted(SagaLayer):
@@ -145,9 +129,9 @@ LAYERS: list[tuple[dict[str, Any], type[Exception], str]] = [
 def test_a_layer_that_is_written_wrong_is_refused(
     members: dict[str, Any], kind: type[Exception], message: str
 ) -> None:
-    topology, layer = odd_topologies()["skewed"], type("Wrong", (SagaLayer,), members)()
+    layer = type("Wrong", (SagaLayer,), members)()
     with pytest.raises(kind, match=message):
-        layer(topology, torch.zeros(topology.num_src, 2))
+        layer(skewed(), torch.zeros(53, 2))
 
 
 def test_a_model_walks_a_topology_for_each_layer_unless_it_says_otherwise() -> None:
@@ -217,16 +201,14 @@ def test_signatures_that_can_be_called_pass() -> None:
         def apply_vertex(*rows: Any) -> Tensor:
             return rows[1]
 
-    topology = Topology.from_coo(src=torch.tensor([0]), dst=torch.tensor([1]), num_src=2)
-    assert torch.equal(Default()(topology, torch.ones(2, 1)), torch.tensor([[0.0], [2.0]]))
+    assert torch.equal(Default()(EDGE, torch.ones(2, 1)), torch.tensor([[0.0], [2.0]]))
 
 
 def test_a_function_that_is_set_later_is_refused_when_the_layer_runs() -> None:
     layer = SagaLayer()
     layer.apply_edge = lambda x_i, x_j: x_j
-    topology = Topology.from_coo(src=torch.tensor([0]), dst=torch.tensor([1]), num_src=2)
     with pytest.raises(LayerError, match=r"expected def apply_edge\(self, edge\)"):
-        layer(topology, torch.ones(2, 1))
+        layer(EDGE, torch.ones(2, 1))
 
 
 def test_a_layer_with_its_own_forward_has_its_own_functions() -> None:
@@ -237,8 +219,7 @@ def test_a_layer_with_its_own_forward_has_its_own_functions() -> None:
         def forward(self, topology: Topology, x: Any) -> Tensor:
             return self.apply_edge(x, x)
 
-    topology = Topology.from_coo(src=torch.tensor([0]), dst=torch.tensor([1]), num_src=2)
-    assert torch.equal(Own()(topology, torch.ones(2, 1)), torch.full((2, 1), 2.0))
+    assert torch.equal(Own()(EDGE, torch.ones(2, 1)), torch.full((2, 1), 2.0))
 
 
 TOPOLOGY = Topology.from_coo(src=torch.tensor([0, 1]), dst=torch.tensor([2, 2]), num_src=3)
@@ -270,8 +251,6 @@ def test_a_misfit_in_a_whole_model_names_widths() -> None:
         def forward(self, hops: Any, x: Tensor) -> Tensor:
             return self.layer(hops[0], self.encoder(x))
 
-    with pytest.raises(
-        LayerError,
-        match=r"cannot be captured: .*64 features got 32 \(in Model\.forward, test_layer\.py:\d+: return .*self\.encoder\(x\)",
-    ):
+    said = r"cannot be captured: .*64 features got 32 \(in Model\.forward, test_layer\.py:\d+: return .*self\.encoder\(x\)"
+    with pytest.raises(LayerError, match=said):
         sagann.stream(Model(), Graph(topology=TOPOLOGY, features=torch.ones(3, 32)), budget_bytes=1 << 20)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from sagann.graph.rows import id_dtype
 from sagann.graph.topology import Topology
-from sagann.kernels.edge.function import BINARY, REDUCTIONS, UNARY, EdgeFunction, Op, Output
+from sagann.kernels.edge.function import BINARY, REDUCTIONS, UNARY, EdgeFunction, End, Op, Output
 from sagann.kernels.edge.pass_edges import Edges, PassEdges
 from sagann.kernels.edge.random import random_rows
 from sagann.kernels.naive import HALF, by_source
@@ -51,21 +51,10 @@ def run(
     Returns:
         The tensors of every output (:class:`Output`); where ``into`` is given, its tensors.
     """
-    topology = edges.topology() if isinstance(edges, PassEdges) else edges
-    if isinstance(edges, PassEdges):
-        # Data of the edges lies in their order, any other array in CSC order.
-        moved = {id(rows): topology.edge_data[name] for name, rows in edges.edge_data.items()}
-        arrays = {name: moved.get(id(array), array) for name, array in arrays.items()}
     with nullcontext() if into is None else torch.no_grad():
-        found = _results(function, topology, arrays, seed, edge_offset)
+        found = _results(function, edges, arrays, seed, edge_offset)
     if into is None:
-        # A topology has as many sources as destinations at least; edges for one pass may have fewer.
-        end = edges.num_rows if isinstance(edges, PassEdges) else max(topology.num_src, topology.num_dst)
-        return tuple(
-            rows if output.reduction.rows != "row" or len(rows) <= end else rows[:end]
-            for output, part in zip(function.outputs, found, strict=True)
-            for rows in part
-        )
+        return tuple(rows for part in found for rows in part)
     results: list[Tensor] = []
     known = iter(into)
     for output, part in zip(function.outputs, found, strict=True):
@@ -85,26 +74,36 @@ def run(
 
 
 def _results(
-    function: EdgeFunction, topology: Topology, arrays: Mapping[str, Tensor], seed: Seed, edge_offset: int
+    function: EdgeFunction, edges: Edges, arrays: Mapping[str, Tensor], seed: Seed, edge_offset: int
 ) -> list[tuple[Tensor, ...]]:
     """The results of these edges, by output. Extrema name their edges by position."""
-    num_edges = topology.num_edges
-    edge_dst, edge_src = topology.edge_dst().long(), topology.indices.long()
+    groups, order = _grouped(edges, function.at)
     rows: dict[str, Tensor] = {}
     for given in function.inputs:
         array = arrays[given.name]
-        if given.side in ("src", "dst"):
-            array = array.index_select(0, edge_src if given.side == "src" else edge_dst)
-        rows[given.name] = array.unsqueeze(0) if given.side == "param" else array
-    edge_ids = torch.arange(edge_offset, edge_offset + num_edges, device=topology.device)
-    values = evaluate(function, rows, edge_ids=edge_ids, seed=seed)
+        if given.side == "param":
+            array = array.unsqueeze(0)
+        elif given.side != "edge":
+            ends = groups.edge_dst() if given.side == function.at else groups.indices
+            array = array.index_select(0, ends.long())
+        elif order is not None and not (isinstance(edges, PassEdges) and edges.holds(array)):
+            array = array.index_select(0, order)
+        rows[given.name] = array
+    positions = torch.arange(groups.num_edges, device=groups.device) if order is None else order
+    values = evaluate(function, rows, edge_ids=positions + edge_offset, seed=seed)
     results: list[tuple[Tensor, ...]] = []
     for output in function.outputs:
-        reduced = [values[name] for name in output.values]
-        shapes = [function.value(name).shape for name in output.values]
-        reduced = [value.expand(num_edges, *shape) for value, shape in zip(reduced, shapes, strict=True)]
-        results.append(_reduce(function, topology, output, reduced))
+        shapes = [(groups.num_edges, *function.value(name).shape) for name in output.values]
+        reduced = [values[name].expand(shape) for name, shape in zip(output.values, shapes, strict=True)]
+        results.append(_reduce(groups, order, output, reduced))
     return results
+
+
+def _grouped(edges: Edges, at: End) -> tuple[Topology, Tensor | None]:
+    """The edges as a topology whose destinations are the groups, and the position of each edge in CSC order; None where they lie in it."""
+    if isinstance(edges, PassEdges):
+        return edges.topology(), None if edges.edge_ids is None else edges.edge_ids.long()
+    return (edges, None) if at == "dst" else by_source(edges)
 
 
 def evaluate(
@@ -171,18 +170,19 @@ def _apply(op: Op, args: list[Any], edge_ids: Tensor | None, seed: Seed, values:
     return _FUNCTIONS[name](args[0], dims) if dims else args[0]
 
 
-def _reduce(function: EdgeFunction, topology: Topology, output: Output, values: list[Tensor]) -> tuple[Tensor, ...]:
-    reduction, grouped, order = output.reduction, topology, None
-    if function.at == "src" and reduction.rows == "row":
-        grouped, order = by_source(topology)
-        values = [value.index_select(0, order) for value in values]
+def _reduce(groups: Topology, order: Tensor | None, output: Output, values: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    reduction = output.reduction
 
-    def named(position: Tensor) -> Tensor:
-        if order is not None and len(order):
-            position = torch.where(position < 0, position, order[position.clamp(min=0)])
-        return position.to(id_dtype(topology.num_edges))
+    def by_id(rows: Tensor, *, is_edge: bool) -> Tensor:
+        if is_edge:
+            if order is not None and len(order):
+                rows = torch.where(rows < 0, rows, order[rows.clamp(min=0)])
+            return rows.to(id_dtype(groups.num_edges))
+        if order is None or reduction.rows != "edge":
+            return rows
+        return torch.empty_like(rows).index_copy(0, order, rows)
 
     return tuple(
-        named(rows) if part.is_edge else rows
-        for rows, part in zip(reduction.reduce(grouped, values), reduction.state, strict=True)
+        by_id(rows, is_edge=part.is_edge)
+        for rows, part in zip(reduction.reduce(groups, values), reduction.state, strict=True)
     )

@@ -105,34 +105,11 @@ class PassEdges:
         )
 
     def topology(self) -> Topology:
-        """The same edges as a topology, with the same ids if they have ids."""
-        if self.at == "dst":
-            return self._topology(self.indptr.long(), self.indices, self.edge_data)
-        rows = torch.arange(self.num_rows, device=self.device)
-        sources = torch.repeat_interleave(rows, self.indptr.diff().long(), output_size=self.num_edges)
-        others = self.indices.long()
-        # Without ids any order is right in which a destination's edges are side by side.
-        places = others.argsort(stable=True).argsort() if self.edge_ids is None else self.edge_ids.long()
-        counts = torch.bincount(others, minlength=self.num_others)
-        # The destinations of a topology are its first sources.
-        missing = max(self.num_src, self.num_dst) - self.num_rows
-        indptr = torch.nn.functional.pad(self.indptr.long(), (0, missing), value=self.num_edges)
-        return self._topology(
-            torch.nn.functional.pad(counts.cumsum(0), (1, 0)),
-            _placed(sources, places),
-            {name: _placed(data, places) for name, data in self.edge_data.items()},
-            Csr(indptr=indptr, indices=self.indices.int(), edge_ids=places),
-        )
-
-    def _topology(
-        self, indptr: Tensor, indices: Tensor, edge_data: Mapping[str, Tensor], csr: Csr | None = None
-    ) -> Topology:
+        """The same edges as a topology whose destinations are the rows, without edge data."""
         return Topology(
-            indptr=indptr,
-            indices=indices if indices.dtype == torch.int64 else indices.int(),
-            num_src=max(self.num_src, self.num_dst),
-            edge_data=edge_data,
-            csr=csr,
+            indptr=self.indptr.long(),
+            indices=self.indices if self.indices.dtype == torch.int64 else self.indices.int(),
+            num_src=max(self.num_rows, self.num_others),
             validate=False,
         )
 
@@ -169,13 +146,6 @@ def used_rows(edges: PassEdges) -> int:
     """One more than the last row that has an edge; looked up once."""
     rows: int = edges.derived("used rows", lambda: int(torch.searchsorted(edges.indptr, edges.num_edges)))
     return rows
-
-
-def _placed(rows: Tensor, places: Tensor) -> Tensor:
-    """The rows, each at its place."""
-    placed = torch.empty_like(rows)
-    placed[places] = rows
-    return placed
 
 
 def prepared(

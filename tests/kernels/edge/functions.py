@@ -14,20 +14,7 @@ from torch import Tensor
 from sagann.graph import Topology
 from sagann.kernels.edge.function import COMPARISONS, EdgeFunction, Input, Op, Output, Shape, shape_of, verify
 
-SMOOTH_UNARY = [
-    "neg",
-    "abs",
-    "exp",
-    "expm1",
-    "log1p",
-    "tanh",
-    "sigmoid",
-    "erf",
-    "sign",
-    "detach",
-    "sin",
-    "cos",
-]
+SMOOTH_UNARY = ["neg", "abs", "exp", "expm1", "log1p", "tanh", "sigmoid", "erf", "sign", "detach", "sin", "cos"]
 POSITIVE_UNARY = ["log", "sqrt", "rsqrt", "reciprocal"]
 BINARY = ["add", "sub", "mul", "div", "maximum", "minimum"]
 
@@ -105,12 +92,9 @@ def arrays_of(function: EdgeFunction, topology: Topology, seed: int = 0) -> dict
 def functions(draw: st.DrawFn, dtype: torch.dtype = torch.float64) -> EdgeFunction:
     """Random functions: inputs on all sides, a dozen ops, several outputs."""
     make = Builder(dtype)
-    heads, features = draw(
-        # A lane more than whole registers, and than tiles of one to eight of them.
-        st.sampled_from(
-            [(1, 1), (1, 5), (1, 16), (1, 17), (1, 33), (1, 41), (1, 65), (1, 150), (3, 4), (8, 8), (2, 16), (5, 7)]
-        )
-    )
+    # A lane more than whole registers, and than tiles of one to eight of them.
+    one_head = [(1, features) for features in (1, 5, 16, 17, 33, 41, 65, 150)]
+    heads, features = draw(st.sampled_from([*one_head, (3, 4), (8, 8), (2, 16), (5, 7)]))
     shapes: list[Shape] = (
         [(), (features,)] if heads == 1 else [(), (heads,), (heads, features), (heads * features,), (heads, 1)]
     )
@@ -148,20 +132,14 @@ def _random_op(draw: st.DrawFn, make: Builder, values: list[str]) -> str:
     ]
     if shape:
         dim = draw(st.integers(0, len(shape) - 1))
+        halved = (*shape[:dim], (shape[dim] + 1) // 2, *shape[dim + 1 :])
         choices += [
             lambda: make.op(draw(st.sampled_from(["sum", "amax", "amin"])), value, dims=(dim,)),
             lambda: make.op("sum", value, dims=tuple(range(len(shape)))),
             lambda: make.op("reshape", value, shape=(math.prod(shape),)),
             lambda: make.op("permute", value, dims=tuple(reversed(range(len(shape))))),
             lambda: make.op("cat", value, value, dim=dim),
-            lambda: make.op(
-                "slice",
-                value,
-                shape=(*shape[:dim], (shape[dim] + 1) // 2, *shape[dim + 1 :]),
-                dim=dim,
-                start=0,
-                step=min(2, shape[dim]),
-            ),
+            lambda: make.op("slice", value, shape=halved, dim=dim, start=0, step=min(2, shape[dim])),
         ]
     return draw(st.sampled_from(choices))()
 

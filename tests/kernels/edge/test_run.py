@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import os
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -20,7 +19,7 @@ from sagann.kernels.edge.cpu.launch import loaded
 from sagann.kernels.edge.function import EdgeFunction
 from sagann.kernels.edge.source import renamed
 from sagann.kernels.edge.work import DEVICE_GRAIN
-from tests.graphs import random_topology
+from tests.cuda import INTERPRETED, NO_TRITON
 from tests.kernels.edge import cases
 from tests.kernels.edge.functions import Builder, arrays_of, functions, gated
 
@@ -30,9 +29,6 @@ def times_by_file(folder: Path) -> dict[Path, int]:
     return {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
 
 
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-# The interpreter takes milliseconds for an edge.
-TOPOLOGIES = cases.TOPOLOGIES | ({"skewed": random_topology(29, 131)} if INTERPRETED else {})
 # The interpreter computes with NumPy, which warns of what floating point allows.
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning:triton")
 
@@ -46,18 +42,16 @@ class Dialect(NamedTuple):
     topologies: dict[str, Topology]
     hub_edges: int
 
-    def assert_equals_naive(self, function: EdgeFunction, topology: Topology, rtol: float) -> None:
-        cases.assert_equals_naive(self.run, function, topology, rtol, device=self.device)
-
-    def on(self, function: EdgeFunction, topology: Topology, arrays: dict[str, Tensor]) -> tuple[Tensor, ...]:
-        moved = {name: array.to(self.device) for name, array in arrays.items()}
-        return self.run(function, topology.to(self.device), moved)
+    def assert_equals_naive(
+        self, function: EdgeFunction, topology: Topology, rtol: float, arrays: dict[str, Tensor] | None = None
+    ) -> None:
+        cases.assert_equals_naive(self.run, function, topology, rtol, arrays=arrays, device=self.device)
 
 
 @pytest.fixture(params=["cpu", pytest.param("gpu", marks=[] if INTERPRETED else [pytest.mark.gpu])])
 def dialect(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Dialect:
     if request.param == "gpu":
-        pytest.importorskip("triton", reason="triton is not installed: pip install sagann[cuda]")
+        pytest.importorskip("triton", reason=NO_TRITON)
         cut = importlib.import_module("sagann.kernels.edge.gpu.cut")
         if INTERPRETED:
             # Items of fewer edges, so that few edges are cut into many items, of which three are merged at a time.
@@ -67,12 +61,12 @@ def dialect(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     if request.param == "cpu":
         return Dialect("cpu", run, "cpu", cases.TOPOLOGIES, 9000)
     # Enough for two levels of merges.
-    return Dialect("gpu", run, *(("cpu", TOPOLOGIES, 40) if INTERPRETED else ("cuda", TOPOLOGIES, 4500)))
+    return Dialect("gpu", run, *(("cpu", cases.ON_DEVICE, 40) if INTERPRETED else ("cuda", cases.ON_DEVICE, 4500)))
 
 
 @pytest.mark.parametrize(
     ("function", "name"),
-    [*((function, "skewed") for function in cases.KNOWN), *(("gated", name) for name in TOPOLOGIES)],
+    [*((function, "skewed") for function in cases.KNOWN), *(("gated", name) for name in cases.TOPOLOGIES)],
 )
 def test_odd_topologies(dialect: Dialect, function: str, name: str) -> None:
     dialect.assert_equals_naive(cases.KNOWN[function], dialect.topologies[name], rtol=1e-5)
@@ -86,7 +80,7 @@ def test_lanes_that_move_though_all_values_are_as_wide(dialect: Dialect, name: s
 def test_random_functions(dialect: Dialect) -> None:
     # Each example compiles kernels for the processor.
     @settings(max_examples=settings.default.max_examples // (2 if dialect.device == "cpu" else 1))
-    @given(function=functions(), name=st.sampled_from(sorted(TOPOLOGIES)))
+    @given(function=functions(), name=st.sampled_from(sorted(cases.TOPOLOGIES)))
     def check(function: EdgeFunction, name: str) -> None:
         dialect.assert_equals_naive(function, dialect.topologies[name], rtol=1e-11)
 
@@ -94,7 +88,19 @@ def test_random_functions(dialect: Dialect) -> None:
 
 
 def test_rows_that_no_edge_reaches_are_not_read(dialect: Dialect) -> None:
-    cases.assert_reads_no_row_without_edges(dialect.run, dialect.device)
+    """An array has rows for the first vertices alone; what lies beyond it is nobody's memory.
+
+    Its stride says that rows are 4 MiB apart, so that reading one that is not there ends the process.
+    """
+    make = Builder(torch.float32)
+    x, grad = make.input("src", (16,)), make.input("dst", (16,))
+    function = make.function(("sum", make.op("where", make.op("gt", x, 0.0), grad, 0.0)), at="src")
+    topology = Topology.from_coo(src=torch.tensor([0]), dst=torch.tensor([0]), num_src=1000, num_dst=1)
+    rows = torch.ones(1, 16, device=dialect.device).as_strided((1, 16), (1 << 20, 1))
+    arrays = {x: rows, grad: torch.full((1, 16), 3.0, device=dialect.device)}
+    (found,) = dialect.run(function, topology.to(dialect.device), arrays)
+    assert found[0].tolist() == [3] * 16
+    assert not found[1:].any()
 
 
 @pytest.mark.parametrize("at", ["dst", "src"])
@@ -129,15 +135,70 @@ def test_the_own_edge_data_is_reordered_once_and_again_when_it_changes(dialect: 
 
 
 def test_nan_and_infinity_propagate(dialect: Dialect) -> None:
-    function, topology, arrays = cases.nan_and_infinity()
-    expected = naive.run(function, topology, arrays)
-    for a, b in zip(dialect.on(function, topology, dict(arrays)), expected, strict=True):
+    make = Builder(torch.float64)
+    value = make.input("src", (3,))
+    grown = [make.op(name, value) for name in ("exp", "expm1", "sigmoid", "tanh")]
+    function = make.function(*(("edge", name) for name in grown), ("max", value), ("min", value), ("sum", value))
+    x = torch.tensor([[float("nan"), 1.0, float("inf")], [-float("inf"), 800.0, 2.0], [0.0, -800.0, -0.5]]).double()
+    topology = cases.TOPOLOGIES["self-loops"]
+    expected = naive.run(function, topology, {value: x})
+    actual = dialect.run(function, topology.to(dialect.device), {value: x.to(dialect.device)})
+    for a, b in zip(actual, expected, strict=True):
         torch.testing.assert_close(a.cpu(), b, rtol=1e-14, atol=1e-300, equal_nan=True)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_functions_over_their_whole_range(dialect: Dialect, dtype: torch.dtype) -> None:
-    cases.assert_exact_over_the_whole_range(dialect.run, dtype, dialect.device)
+    """exp, expm1, sigmoid and tanh to 4 units in the last place, near 0 and far from it."""
+    make = Builder(dtype)
+    value = make.input("src", (1000,))
+    names = ["exp", "expm1", "sigmoid", "tanh"]
+    function = make.function(*(("sum", make.op(name, value)) for name in names))
+    topology = Topology.from_coo(src=torch.tensor([0]), dst=torch.tensor([0]), num_src=1).to(dialect.device)
+    scale = {torch.float32: 80.0, torch.float64: 700.0}[dtype]
+    spaced = torch.linspace(-1, 1, 1000, dtype=torch.float64) ** 5
+    for x in (spaced * scale, spaced * 1e-3):
+        results = dialect.run(function, topology, {value: x.to(dtype).unsqueeze(0).to(dialect.device)})
+        for name, result in zip(names, results, strict=True):
+            exact = getattr(torch, name)(x.to(dtype).double())
+            error = ((result[0].double().cpu() - exact) / exact.abs().clamp(min=1e-30)).abs().max()
+            assert error < 4 * torch.finfo(dtype).eps, name
+
+
+def test_integer_and_mask_data(dialect: Dialect) -> None:
+    make = Builder(torch.float32)
+    kind, chosen = make.input("edge", (), torch.int64), make.input("edge", (3,), torch.bool)
+    x = make.input("src", (3,))
+    scaled = make.op("mul", x, make.op("cast", kind, dtype=torch.float32))
+    either = make.op("or", make.op("eq", kind, 1), make.op("not", chosen))
+    function = make.function(("sum", make.op("where", either, scaled, -1.0)), ("max", scaled))
+    topology = dialect.topologies["skewed"]
+    arrays = arrays_of(function, topology)
+    # An array may have another integer type than the input says.
+    dialect.assert_equals_naive(function, topology, 1e-5, arrays | {kind: arrays[kind].int()})
+
+
+def test_numbers_of_float64_are_compared_in_float64(dialect: Dialect) -> None:
+    make = Builder(torch.float64)
+    x = make.input("src", (3,))
+    results = [
+        make.op("where", make.op(comparison, *operands), x, -1.0)
+        for comparison in ("lt", "le", "gt", "ge", "eq", "ne")
+        for operands in ((x, 0.1), (0.1, x), (x, 1e300))
+    ]
+    function = make.function(*(("edge", result) for result in results))
+    # The nearest number of float32 lies between the second and the third.
+    row = torch.tensor([0.1 - 1e-12, 0.1, 0.1 + 1e-8], dtype=torch.float64)
+    dialect.assert_equals_naive(function, cases.TOPOLOGIES["self-loops"], 0.0, {x: row.repeat(3, 1)})
+
+
+def test_powers(dialect: Dialect) -> None:
+    make = Builder(torch.float64)
+    base = make.input("src", (7,))
+    exponents = (2, 3, 0.5, -1, 2.5, -2, 0, 1, base)
+    function = make.function(*(("edge", make.op("pow", base, exponent)) for exponent in exponents))
+    x = torch.tensor([-2.0, -1.0, -0.5, 0.0, 1.0, 3.0, float("inf")], dtype=torch.float64).repeat(3, 1)
+    dialect.assert_equals_naive(function, cases.TOPOLOGIES["self-loops"], 1e-12, {base: x})
 
 
 def test_a_piece_of_a_cut_row_that_weighs_nothing(dialect: Dialect) -> None:
@@ -149,7 +210,7 @@ def test_a_piece_of_a_cut_row_that_weighs_nothing(dialect: Dialect) -> None:
     arrays = arrays_of(function, topology)
     # Items that weigh nothing, and one a part of which does.
     arrays[score][: 9 * size // 20] = -torch.inf
-    cases.assert_close(dialect.on(function, topology, arrays), naive.run(function, topology, arrays), rtol=1e-11)
+    dialect.assert_equals_naive(function, topology, 1e-11, arrays)
 
 
 @pytest.fixture

@@ -30,7 +30,7 @@ from sagann.kernels.edge.source import canonical_names, renamed
 from sagann.kernels.row_dropout import gpu as row_dropout
 from sagann.kernels.row_gather import BANKS, gpu as row_gather
 from tests.kernels.edge import cases
-from tests.kernels.edge.functions import Builder, attention, gated
+from tests.kernels.edge.functions import POSITIVE_UNARY, SMOOTH_UNARY, Builder, attention, gated
 
 TARGET = GPUTarget("cuda", 90, 32)
 TYPES = {
@@ -43,22 +43,6 @@ TYPES = {
     torch.bool: "i32",
     None: "i64",
 }
-UNARY = [
-    "log",
-    "sqrt",
-    "sin",
-    "cos",
-    "erf",
-    "tanh",
-    "expm1",
-    "log1p",
-    "exp",
-    "rsqrt",
-    "floor",
-    "sign",
-    "detach",
-    "abs",
-]
 
 
 def signature_of(function: EdgeFunction, names: list[str], results: tuple) -> dict[str, str]:
@@ -107,11 +91,8 @@ def compile_function(name: str, function: EdgeFunction, *, continued: bool = Fal
     kernel = kernel_of(function, continued=continued)
     types = signature_of(function, kernel.kernel.arg_names, function.results)
     aligned = {arg for arg, kind in types.items() if kind.startswith("*")}
-    aligned |= {
-        f"stride_{given.name}"
-        for given in function.inputs
-        if given.side != "param" and math.prod(given.shape) % 16 == 0
-    }
+    rows = [given for given in function.inputs if given.side != "param"]
+    aligned |= {f"stride_{given.name}" for given in rows if math.prod(given.shape) % 16 == 0}
     report(name, kernel.kernel, types, {}, aligned, kernel.WARPS)
 
 
@@ -134,7 +115,7 @@ def every_unary(dtype: torch.dtype) -> EdgeFunction:
     make = Builder(dtype)
     value = make.input("src", (32,))
     total = make.op("pow", value, 2.5)
-    for name in UNARY:
+    for name in (*SMOOTH_UNARY, *POSITIVE_UNARY, "floor"):
         total = make.op("div", make.op("maximum", total, make.op(name, value)), 3.0)
     drawn = make.op("random", shape=(32,), p=0.1, salt=1)
     return make.function(("sum", make.op("mul", total, drawn)))
@@ -157,11 +138,9 @@ def main() -> None:
     }
     for name, function in functions.items():
         compile_function(name, function)
-    continued = {
-        name: functions[name] for name in ("gated", "heads, odd", "wide heads", "all reductions of out-edges")
-    }
-    for name, function in (continued | {"one head": attention(1, 256)}).items():
-        compile_function(f"{name}, continued", function, continued=True)
+    functions["one head"] = attention(1, 256)
+    for name in ("gated", "heads, odd", "wide heads", "all reductions of out-edges", "one head"):
+        compile_function(f"{name}, continued", functions[name], continued=True)
     sum_types = {"p_groups": "*i64", "p_slots": "*fp32", "p_out": "*fp32", "num_lanes": "i32"}
     report("merge_sum", merge.sum_of_slots, sum_types, {"adds": True, "tile": 128}, set())
     where_types = sum_types | {"p_slots_where": "*i32", "p_out_where": "*i32"}
@@ -170,29 +149,15 @@ def main() -> None:
     softmax_types = sum_types | dict.fromkeys(scores, "*fp32") | {"num_scores": "i32"}
     row_types = {"p_ids": "*i64", "p_places": "*i32", "p_addresses": "*i64", "p_out": "*i32"}
     row_types |= dict.fromkeys(["num_ids", "num_rows", "width", "span", "shift"], "i32") | {"p_counts": "*i64"}
-    sizes = {
-        "rows": 4,
-        "tile": 128,
-        "line": 32,
-        "word_bytes": 4,
-        "num_banks": BANKS,
-        "num_counts": 4,
-        "num_dealt": 2,
-        "dealt_bits": 12,
-    }
+    sizes = {"rows": 4, "tile": 128, "line": 32, "word_bytes": 4, "num_banks": BANKS}
+    sizes |= {"num_counts": 4, "num_dealt": 2, "dealt_bits": 12}
     report("gather_rows", row_gather.copy_rows, row_types, sizes, {"p_out", "width"}, warps=4)
-    report(
-        "gather_rows of one source",
-        row_gather.copy_rows,
-        row_types,
-        sizes | {"p_places": None, "p_counts": None},
-        {"p_out"},
-        warps=4,
+    sizes |= {"p_places": None, "p_counts": None}
+    report("gather_rows of one source", row_gather.copy_rows, row_types, sizes, {"p_out"}, warps=4)
+    pick_types = dict.fromkeys(["p_begins", "p_degrees", "p_vertices", "p_indptr"], "*i64")
+    pick_types |= (
+        {"p_positions": "*i32"} | dict.fromkeys(["num_rows", "num_picks", "fanout"], "i32") | {"key": "i64"}
     )
-    pick_types = dict.fromkeys(["p_begins", "p_degrees", "p_vertices", "p_indptr"], "*i64") | {
-        "p_positions": "*i32"
-    }
-    pick_types |= dict.fromkeys(["num_rows", "num_picks", "fanout"], "i32") | {"key": "i64"}
     for rows, width in ((16, 32), (1, edge_picks.MOST_DIFFERENT)):
         of_tile = {"rows": rows, "width": width}
         report(f"pick {width} different", edge_picks.pick_tile, pick_types, of_tile, set(), warps=4)
