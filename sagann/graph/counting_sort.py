@@ -207,8 +207,8 @@ def _sort(
     # First pass: heads[s, b] is where slice s writes its next item of bucket b.
     heads = np.zeros((num_slices, num_buckets), dtype=np.int64)
     for s in prange(num_slices):
-        count_buckets(keys, bounds[s], bounds[s + 1], shift, heads[s])
-    bucket_ends = offsets_of_slices(heads)
+        _count_buckets(keys, bounds[s], bounds[s + 1], shift, heads[s])
+    bucket_ends = _offsets_of_slices(heads)
     for s in prange(num_slices):
         _distribute(keys, values, bounds[s], bounds[s + 1], shift, heads[s], low_keys, mid_values, mid_positions)
 
@@ -238,14 +238,14 @@ def _sort(
 
 
 @compiled()
-def count_buckets(keys: Array, begin: int, end: int, shift: int, counts: Array) -> None:
+def _count_buckets(keys: Array, begin: int, end: int, shift: int, counts: Array) -> None:
     """Add to ``counts`` how many keys of a slice each bucket has; a key's bucket is the key without its ``shift`` lowest bits."""
     for e in range(begin, end):
         counts[np.uint64(keys[e]) >> np.uint64(shift)] += 1
 
 
 @compiled()
-def offsets_of_slices(heads: Array) -> Array:
+def _offsets_of_slices(heads: Array) -> Array:
     """Turn counts [slices, buckets] into the position where each slice writes its first item of each bucket.
 
     The items of a bucket lie together, those of earlier slices first. Returns the end of each bucket, int64 [buckets].
