@@ -12,8 +12,7 @@ References:
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
@@ -24,7 +23,7 @@ from sagann.errors import InputError, require_choice
 from sagann.graph.checks import require_ids
 from sagann.graph.random_numbers import GOLDEN, below, key_of, mix, stream_of
 from sagann.graph.row_sort import rows_ascend, sort_rows
-from sagann.graph.rows import id_dtype
+from sagann.graph.rows import Arrays, id_dtype
 from sagann.graph.topology import Topology
 from sagann.jit import compiled
 from sagann.ranges import require_integer
@@ -41,7 +40,7 @@ _NO_PARTS = torch.empty(0, dtype=torch.uint8)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class Links:
+class Links(Arrays):
     """The links of a batch. Positive links come first, then the negative ones, by positive link.
 
     With ``rows`` a model's result for ``seeds``, ``(rows[links.src] * rows[links.dst]).sum(1)`` is a score for each link.
@@ -60,19 +59,11 @@ class Links:
     types: Tensor | None = None
     "int64 [num_positive]: types of the positive links, and of the negative ones drawn for them; None where links have none."
     batch_ends: tuple[Tensor, Tensor] | None = None
-    "Ids in the graph of the sources and destinations of all positive links of a batch, int64, where these are a share of it; else None."
+    "Ids in the graph of the sources and destinations of all positive links of a batch, int64, where these are a share of it; else None, and None in a mini-batch."
 
     def side_by_side(self) -> tuple[Tensor, Tensor]:
         """Positions of sources and destinations, [num_positive, 1 + negatives] each: a positive link, then the negative ones drawn for it."""
         return beside(self.src, self.num_positive), beside(self.dst, self.num_positive)
-
-    def mapped(self, move: Callable[[Tensor], Tensor]) -> Links:
-        """The same links with every array replaced by the result of ``move``, for example a copy on a device."""
-        names = ("seeds", "src", "dst", "labels", "types")
-        moved: dict[str, Any] = {
-            name: move(getattr(self, name)) for name in names if getattr(self, name) is not None
-        }
-        return replace(self, batch_ends=None, **moved)
 
 
 def beside(ends: Tensor, num_positive: int) -> Tensor:

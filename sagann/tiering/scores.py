@@ -266,7 +266,8 @@ def spread(topology: Topology, values: Tensor) -> Tensor:
         [3.0, 1.0, 0.0]
     """
     result = np.zeros(topology.num_src)
-    _add(*(array.contiguous().numpy() for array in (topology.indptr, topology.indices, values)), result)
+    indptr, indices, given = (array.contiguous().numpy() for array in (topology.indptr, topology.indices, values))
+    _add(indptr, indices, given, result)
     return torch.from_numpy(result)
 
 

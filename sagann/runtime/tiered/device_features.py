@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from copy import copy
 from dataclasses import dataclass
 from threading import Lock
@@ -28,7 +28,7 @@ from sagann.errors import InputError
 from sagann.graph.checks import require_ids
 from sagann.graph.feature_store import Features, feature_store, read_slice
 from sagann.graph.large_arrays import empty_array
-from sagann.graph.rows import as_byte_tensor, as_bytes
+from sagann.graph.rows import Arrays, as_byte_tensor, as_bytes
 from sagann.kernels.row_gather import NOWHERE, RowSources, gather_rows, place_dtype, shift_of
 from sagann.runtime.device.cuda_devices import CudaDevices
 from sagann.runtime.device.pinning import Pinned, PinningError, pin_in_pieces
@@ -46,17 +46,13 @@ _FILL_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class FarRows:
+class FarRows(Arrays):
     """The rows of a batch that no device can read."""
 
     positions: Tensor
     "int64 [m]: positions of the rows in the batch."
     rows: Tensor
     "The rows: [m, *row_shape]."
-
-    def mapped(self, move: Callable[[Tensor], Tensor]) -> FarRows:
-        """The same rows with both arrays replaced by the result of ``move``, for example copies on a device."""
-        return FarRows(positions=move(self.positions), rows=move(self.rows))
 
 
 class DeviceFeatures:
