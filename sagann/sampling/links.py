@@ -167,9 +167,9 @@ class LinkSampler:
             draws_sources=self.how == "uniform",
             avoids=self.avoid_edges * (1 + self.undirected),
         )
-        if failed >= 0:
+        if len(failed):
             raise _not_found(
-                f"LinkSampler.sample, positive link {first + failed // self.negatives}",
+                f"LinkSampler.sample, positive link {first + int(failed[0]) // self.negatives}",
                 "The graph has nearly all edges there; pass avoid_edges=False."
                 if self.avoid_edges
                 else "Take a graph of two vertices or more.",
@@ -233,19 +233,8 @@ def found_destinations(
     sources = src.cpu().repeat_interleave(negatives)
     parts = parts.repeat_interleave(negatives)
     destinations, key = torch.zeros_like(sources), key_of(seed, MEASURED_LINKS)
-    failed: list[int] = []
-    at = 0
-    while at < len(src):
-        rest = slice(at * negatives, None)
-        number = (first + at) * negatives
-        wrong = _draw_into(
-            sources[rest], destinations[rest], topology, key, number, parts=parts[rest], avoids=avoids
-        )
-        if wrong < 0:
-            break
-        failed.append(at + wrong // negatives)
-        at = failed[-1] + 1
-    return destinations.view(len(src), negatives), torch.tensor(failed, dtype=torch.int64)
+    failed = _draw_into(sources, destinations, topology, key, first * negatives, parts=parts, avoids=avoids)
+    return destinations.view(len(src), negatives), (failed // max(1, negatives)).unique()
 
 
 def _draw_into(
@@ -258,14 +247,16 @@ def _draw_into(
     parts: Tensor = _NO_PARTS,
     draws_sources: bool = False,
     avoids: int,
-) -> int:
-    """Draw negative links, of which the first one has the number ``first``; return the first that is not found, or -1.
+) -> Tensor:
+    """Draw negative links, of which the first one has the number ``first``; return the positions of those that are not found, int64 ascending.
 
     ``avoids`` is 1 to avoid edges, 2 to avoid their reverses as well, and 0 for neither.
     """
     edges = topology.indptr.contiguous().numpy(), _ordered_edges(topology)[0].numpy()
-    drawn = sources.numpy(), destinations.numpy(), parts.numpy()
-    return _draw(*edges, key, first, draws_sources, avoids, *drawn)
+    failed = torch.zeros(len(sources), dtype=torch.bool)
+    drawn = sources.numpy(), destinations.numpy(), parts.numpy(), failed.numpy()
+    _draw(*edges, key, first, draws_sources, avoids, *drawn)
+    return failed.nonzero().squeeze(1)
 
 
 def _not_found(where: str, hint: str, *, avoids_edges: bool = True) -> InputError:
@@ -319,8 +310,9 @@ def _draw(
     sources: Array,
     destinations: Array,
     parts: Array,
-) -> int:
-    """Draw the destinations of links, and their sources where asked for; returns the first link that is not found, or -1.
+    failed: Array,
+) -> None:
+    """Draw the destinations of links, and their sources where asked for; mark the links that are not found.
 
     A hash divides all pairs of vertices among the ``parts`` of the links, if there are any. A source that finds none of its own part takes others.
     """
@@ -330,7 +322,8 @@ def _draw(
         is_wrong, num_draws = True, 0
         while is_wrong:
             if num_draws == MOST_DRAWS:
-                return link
+                failed[link] = True
+                break
             if draws_sources:
                 state += GOLDEN
                 sources[link] = below(mix(state), num_vertices)
@@ -347,7 +340,6 @@ def _draw(
                     src, dst = dst, src
                 is_wrong = stream_of(stream_of(key, src), dst) % np.uint64(3) != parts[link]
             num_draws += 1
-    return -1
 
 
 @compiled()

@@ -13,7 +13,6 @@ Several devices are tested as simulated ones. `bench/results/cold_bytes_device.m
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Mapping
 from copy import copy
@@ -26,7 +25,7 @@ from torch import Tensor
 
 from sagann.errors import InputError
 from sagann.graph.checks import require_ids
-from sagann.graph.feature_store import Features, feature_store, read_slice
+from sagann.graph.feature_store import Features, feature_store, read_slice, row_bytes
 from sagann.graph.large_arrays import empty_array
 from sagann.graph.rows import Arrays, as_byte_tensor, as_bytes
 from sagann.kernels.row_gather import NOWHERE, RowSources, gather_rows, place_dtype, shift_of
@@ -92,7 +91,7 @@ class DeviceFeatures:
         store = feature_store(features)
         self.num_rows, self.row_shape, self.dtype = store.num_rows, tuple(store.row_shape), store.dtype
         self._features, self._devices = features, devices
-        self.row_bytes = math.prod(self.row_shape) * self.dtype.itemsize
+        self.row_bytes = row_bytes(store)
         self._order = None
         if hottest is not None:
             self._order = checked_ids(hottest, self.num_rows, "DeviceFeatures, hottest", distinct=True)
