@@ -259,15 +259,12 @@ class Topology:
     def csr(self, *, parallel: bool = True) -> Csr:
         """The same edges grouped by source; built at the first call, then kept. Not ``parallel``, one thread builds them."""
         if self._csr is None:
-            from sagann.graph.counting_sort import ITEMS_PER_THREAD, group_by_key, out_edges
+            from sagann.graph.counting_sort import group_by_key
 
             with for_training_as_well():
-                if self.device.type == "cpu" and (not parallel or self.num_edges <= ITEMS_PER_THREAD):
-                    grouped = out_edges(self.indptr, self.indices, self.num_src)
-                else:
-                    # Destinations are as large as the indices: they are kept only if edge_dst() was called.
-                    dst = self._expand_dst() if self._edge_dst is None else self._edge_dst
-                    grouped = group_by_key(self.indices, self.num_src, values=dst, positions=True)
+                # Destinations are as large as the indices: they are kept only if edge_dst() was called.
+                dst = self._expand_dst() if self._edge_dst is None else self._edge_dst
+                grouped = group_by_key(self.indices, self.num_src, values=dst, positions=True, parallel=parallel)
             self._csr = Csr(indptr=grouped.indptr, indices=grouped.values, edge_ids=grouped.positions)
         return self._csr
 

@@ -155,7 +155,7 @@ class DeviceFeatures:
 
         Raises:
             InputError: an id on the processor is no vertex.
-            DatasetError: the file ends too early, or cannot be read.
+            DatasetError: the file cannot be read.
         """
         pool = self._devices.pool(self._reader)
         on_host = ids.device.type == "cpu"
@@ -176,7 +176,7 @@ class DeviceFeatures:
 
         Raises:
             InputError: an id is no vertex, where some rows are far.
-            DatasetError: the file ends too early, or cannot be read.
+            DatasetError: the file cannot be read.
         """
         if self._is_far is None:
             return self._no_far

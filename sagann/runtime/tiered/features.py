@@ -122,7 +122,7 @@ class TieredFeatures:
 
         Raises:
             InputError: an id is no vertex.
-            DatasetError: the file ends too early, or cannot be read.
+            DatasetError: the file cannot be read.
         """
         found = checked_ids(ids, self.num_rows, "TieredFeatures.rows, ids")
         return self._load(found, lambda: self._cache.place(found))
