@@ -22,7 +22,7 @@ from numba import prange
 from torch import Tensor
 
 from sagann.graph.rows import id_dtype
-from sagann.jit import compiled, pytorch_threads
+from sagann.jit import Array, compiled, pytorch_threads
 
 # High bits distinguish up to 2^10 buckets: few enough that their write positions stay in the cache and their
 # pages in the translation buffer, many enough that the counters of one bucket fit the second-level cache.
@@ -30,7 +30,6 @@ BUCKET_BITS = 10
 # Up to this number of items one thread sorts them in one pass: to start more threads would take longer than the work.
 ITEMS_PER_THREAD = 1 << 15
 
-Array: TypeAlias = np.ndarray[Any, Any]
 # An array or None. For None, Numba compiles the function without the lines that use the array.
 MaybeArray: TypeAlias = Any
 

@@ -26,9 +26,8 @@ from types import MappingProxyType
 
 import numpy as np
 
-from sagann.graph.counting_sort import Array
 from sagann.graph.topology import Topology
-from sagann.jit import compiled
+from sagann.jit import Array, compiled
 
 FEATURES = ("vertices", "edges", "runs", "id accesses", "row accesses")
 "Names of the features of a part, in the order of :meth:`CostFeatures.of_part`."

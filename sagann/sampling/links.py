@@ -13,7 +13,7 @@ References:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -25,11 +25,9 @@ from sagann.graph.random_numbers import GOLDEN, below, key_of, mix, stream_of
 from sagann.graph.row_sort import rows_ascend, sort_rows
 from sagann.graph.rows import Arrays, id_dtype
 from sagann.graph.topology import Topology
-from sagann.jit import compiled
+from sagann.jit import Array, compiled
 from sagann.ranges import require_integer
 from sagann.sampling.arguments import LINKS, MEASURED_LINKS, require_square
-
-Array: TypeAlias = np.ndarray[Any, Any]
 
 Negatives = Literal["uniform", "structured"]
 "uniform: both ends are drawn. structured: the source is that of the positive link, the destination is drawn."

@@ -27,10 +27,9 @@ from torch import Tensor
 
 from sagann.errors import InputError, require_choice, require_type
 from sagann.graph.checks import wrong_form
-from sagann.graph.counting_sort import Array
 from sagann.graph.graph import Graph
 from sagann.graph.topology import Topology
-from sagann.jit import compiled
+from sagann.jit import Array, compiled
 from sagann.ranges import require_integer
 from sagann.sampling.arguments import require_fanouts, require_square
 

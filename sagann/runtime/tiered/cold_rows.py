@@ -13,9 +13,10 @@ from sagann.graph.checks import require_distinct, require_ids
 from sagann.graph.feature_store import Features, FeatureStore, feature_store, read_rows, require_no_gradient
 from sagann.graph.large_arrays import made_by
 from sagann.graph.rows import as_bytes, is_sparse
+from sagann.jit import Array
 from sagann.storage.mapped import MappedRows, positioned
 from sagann.storage.positioned import is_cached
-from sagann.storage.scattered import Array, Reads, read_scattered
+from sagann.storage.scattered import Reads, read_scattered
 
 
 class FileRows:

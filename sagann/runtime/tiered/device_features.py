@@ -28,6 +28,7 @@ from sagann.graph.checks import require_ids
 from sagann.graph.feature_store import Features, feature_store, read_slice, row_bytes
 from sagann.graph.large_arrays import empty_array
 from sagann.graph.rows import Arrays, as_byte_tensor, as_bytes
+from sagann.jit import Array
 from sagann.kernels.row_gather import NOWHERE, RowSources, gather_rows, place_dtype, shift_of
 from sagann.runtime.device.cuda_devices import CudaDevices
 from sagann.runtime.device.pinning import Pinned, PinningError, pin_in_pieces
@@ -36,7 +37,6 @@ from sagann.runtime.tiered.counters import TierCounts, Traffic
 from sagann.runtime.tiered.features import TieredFeatures
 from sagann.runtime.tiered.hot_size import HotSize, hot_rows
 from sagann.storage.mapped import MappedRows, positioned
-from sagann.tiering.look_ahead import Array
 from sagann.tiering.placement import LinkedGroup, place_hot_rows
 
 _IDS = "DeviceFeatures, ids"

@@ -28,14 +28,14 @@ from sagann.errors import InputError, require_choice
 from sagann.graph.feature_store import Features, FeatureStore, feature_store, read_slice, row_bytes
 from sagann.graph.large_arrays import empty_array
 from sagann.graph.rows import as_bytes
-from sagann.jit import compiled
+from sagann.jit import Array, compiled
 from sagann.runtime.tiered.cold_rows import checked_ids, cold_rows, require_on_host
 from sagann.runtime.tiered.counters import TierCounts, Traffic
 from sagann.runtime.tiered.hot_size import HotSize, hot_rows
 from sagann.storage.mapped import positioned
 from sagann.storage.scattered import copy_row
 from sagann.tiering import CACHES, Cache
-from sagann.tiering.look_ahead import Announced, Array, id_type
+from sagann.tiering.look_ahead import Announced, id_type
 
 _PRELOAD_BYTES = 64 << 20
 "Largest number of bytes of hot rows that are read at a time when a store is made."
