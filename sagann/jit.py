@@ -16,9 +16,10 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeAlias, TypeVar
 
 import numba
+import numpy as np
 import torch
 from filelock import FileLock, Timeout
 from numba import njit, types
@@ -34,6 +35,8 @@ from sagann.errors import InputError, first_line
 from sagann.processes import require_own_threads
 
 F = TypeVar("F", bound=Callable[..., Any])
+Array: TypeAlias = np.ndarray[Any, Any]
+"What compiled functions take."
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 

@@ -25,6 +25,7 @@ from sagann.graph.checks import (
     unknown_target,
     wrong_form,
 )
+from sagann.graph.rows import mapped_arrays
 from sagann.ranges import require_integer
 
 SPLIT_NAMES = ("train", "val", "test")
@@ -269,13 +270,6 @@ class Answers:
                     f"{int((mask & (labels < 0)).sum())} in all (in {where})",
                     hint=f"Leave {self.units} of unknown label out of every split.",
                 )
-
-
-def mapped_arrays(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    """A tensor, a mapping of tensors, or None, with every tensor replaced by the result of ``change``."""
-    if isinstance(value, Mapping):
-        return {name: change(each) for name, each in value.items()}
-    return None if value is None else change(value)
 
 
 def answers_in(labels: Tensor | None, targets: Tensor | None) -> Tensor:

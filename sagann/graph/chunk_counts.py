@@ -17,9 +17,6 @@ from torch import Tensor
 from sagann.graph.topology import Topology
 from sagann.jit import compiled, pytorch_threads
 
-# Smallest number of edges for each thread: to start a thread takes longer than to count fewer edges.
-_EDGES_PER_THREAD = 1 << 15
-
 
 def chunk_counts(topology: Topology, bounds: Sequence[int], of_type: tuple[str, int] | None = None) -> Tensor:
     """Count the edges from each source interval to each destination interval, int64 [P, P].
@@ -33,21 +30,20 @@ def chunk_counts(topology: Topology, bounds: Sequence[int], of_type: tuple[str, 
     dtype = np.uint8 if count <= 1 << 8 else np.uint32
     interval_of = np.repeat(np.arange(count, dtype=dtype), np.diff(limits))
     columns = topology.indptr.cpu()[torch.from_numpy(limits).clamp(max=topology.num_dst)].numpy()
-    with pytorch_threads() as threads:
-        slices = max(1, min(threads, topology.num_edges // _EDGES_PER_THREAD))
-        found = np.zeros((slices, count, count), dtype=np.int64)
-        types, wanted = (None, 0) if of_type is None else (topology.edge_data[of_type[0]].cpu().numpy(), of_type[1])
+    types, wanted = (None, 0) if of_type is None else (topology.edge_data[of_type[0]].cpu().numpy(), of_type[1])
+    found = np.empty((count, count), dtype=np.int64)
+    with pytorch_threads():
         _count(topology.indices.cpu().numpy(), interval_of, columns, types, wanted, found)
-    return torch.from_numpy(found.sum(axis=0).T.copy())
+    return torch.from_numpy(found.T.copy())
 
 
 @compiled(parallel=True)
 def _count(indices: Any, interval_of: Any, columns: Any, types: Any, wanted: int, found: Any) -> None:
-    """Fill ``found``: for every slice of the edges, the counts by destination interval and source interval."""
-    slices, num_edges = len(found), len(indices)
-    for part in prange(slices):
-        begin, end = num_edges * part // slices, num_edges * (part + 1) // slices
-        for dst in range(len(columns) - 1):
-            for edge in range(max(begin, columns[dst]), min(end, columns[dst + 1])):
-                if types is None or types[edge] == wanted:
-                    found[part, dst, interval_of[indices[edge]]] += 1
+    """Fill ``found``: the counts by destination interval and source interval."""
+    for dst in prange(len(columns) - 1):
+        # A row of its own: threads that write into one cache line slow each other down.
+        counts = np.zeros(found.shape[1], dtype=np.int64)
+        for edge in range(columns[dst], columns[dst + 1]):
+            if types is None or types[edge] == wanted:
+                counts[interval_of[indices[edge]]] += 1
+        found[dst] = counts

@@ -1,4 +1,4 @@
-"""Parallel stable counting sort: a list of edges becomes CSC, and CSC becomes CSR.
+"""Stable counting sort, in parallel: a list of edges becomes CSC, and CSC becomes CSR.
 
 There are two passes, so that neither has a cache miss at every edge. The first pass distributes the edges over about a
 thousand buckets by the high bits of their key. Every thread owns a slice of the edges, counts it, and writes it behind
@@ -6,7 +6,7 @@ the slices before it. The second pass sorts each bucket by the low bits, with co
 cache. Every thread owns ranges of buckets with about equal numbers of edges. Both passes keep the order of equal keys,
 so the result does not depend on the number of threads. All write positions have 64 bits.
 
-One thread sorts a short list by the whole key in one pass.
+One thread sorts by the whole key in one pass: where the list is short, or other threads have work of their own.
 
 Memory beside the output: a second copy of values and positions, and 2 bytes per edge (4 above 2^26 keys).
 """
@@ -22,7 +22,7 @@ from numba import prange
 from torch import Tensor
 
 from sagann.graph.rows import id_dtype
-from sagann.jit import compiled, pytorch_threads
+from sagann.jit import Array, compiled, pytorch_threads
 
 # High bits distinguish up to 2^10 buckets: few enough that their write positions stay in the cache and their
 # pages in the translation buffer, many enough that the counters of one bucket fit the second-level cache.
@@ -30,7 +30,6 @@ BUCKET_BITS = 10
 # Up to this number of items one thread sorts them in one pass: to start more threads would take longer than the work.
 ITEMS_PER_THREAD = 1 << 15
 
-Array: TypeAlias = np.ndarray[Any, Any]
 # An array or None. For None, Numba compiles the function without the lines that use the array.
 MaybeArray: TypeAlias = Any
 
@@ -54,11 +53,12 @@ def group_by_key(
     values: Tensor | None = None,
     value_dtype: torch.dtype | None = None,
     positions: bool = False,
+    parallel: bool = True,
 ) -> Grouped:
     """Sort items by an integer key, stably, with their values, their positions, or both.
 
     Takes O(items + keys) time, several times less than ``torch.sort``. Keys and values are int32 or int64 [N]; values
-    are converted to ``value_dtype``. Keys must be in ``[0, num_keys)``; this is not checked.
+    are converted to ``value_dtype``. Keys must be in ``[0, num_keys)``; this is not checked. Not ``parallel``, the calling thread sorts them.
     """
     if keys.device.type != "cpu":
         return _group_on_device(keys, num_keys, values, value_dtype, positions)
@@ -66,7 +66,7 @@ def group_by_key(
     indptr = torch.zeros(num_keys + 1, dtype=torch.int64, device="cpu")
     out_values = None if values is None else _new(num_items, value_dtype or values.dtype)
     out_positions = _new(num_items, id_dtype(num_items)) if positions else None
-    if num_items <= ITEMS_PER_THREAD:
+    if num_items <= ITEMS_PER_THREAD or not parallel:
         _sort_bucket(
             keys.contiguous().numpy(),
             _array(values),
@@ -94,19 +94,6 @@ def group_by_key(
                 _array(out_positions),
             )
     return _grouped(indptr, out_values, out_positions)
-
-
-def out_edges(indptr: Tensor, indices: Tensor, num_src: int) -> Grouped:
-    """Group the edges of a CSC by source, on the calling thread; values are destinations, in the dtype of ``indices``.
-
-    Takes less time than :func:`group_by_key` where other threads have work of their own, or where there are few edges. The arrays
-    are on the CPU.
-    """
-    num_edges = len(indices)
-    ends = torch.zeros(num_src + 1, dtype=torch.int64, device="cpu")
-    destinations, positions = _new(num_edges, indices.dtype), _new(num_edges, id_dtype(num_edges))
-    _transpose(*(array.contiguous().numpy() for array in (indptr, indices, ends, destinations, positions)))
-    return Grouped(indptr=ends, values=destinations, positions=positions)
 
 
 def counts_below(items: Tensor, bounds: Tensor) -> Tensor:
@@ -156,27 +143,6 @@ def _group_on_device(
 
 
 @compiled()
-def _transpose(indptr: Array, indices: Array, ends: Array, destinations: Array, positions: Array) -> None:
-    """Write the offsets of the sources to ``ends``, which is 0 before, and their edges."""
-    num_src = len(ends) - 1
-    for e in range(len(indices)):
-        ends[np.uint64(indices[e]) + np.uint64(1)] += 1
-    # While edges are placed, ends[s + 1] is where the next edge of source s goes.
-    total = 0
-    for s in range(1, num_src + 1):
-        count = ends[s]
-        ends[s] = total
-        total += count
-    for dst in range(len(indptr) - 1):
-        for e in range(indptr[dst], indptr[dst + 1]):
-            head = np.uint64(indices[e]) + np.uint64(1)
-            at = np.uint64(ends[head])
-            ends[head] = at + np.uint64(1)
-            destinations[at] = dst
-            positions[at] = e
-
-
-@compiled()
 def _count_below(items: Array, bounds: Array, counts: Array) -> None:
     below = 0
     for b in range(len(bounds)):
@@ -207,8 +173,8 @@ def _sort(
     # First pass: heads[s, b] is where slice s writes its next item of bucket b.
     heads = np.zeros((num_slices, num_buckets), dtype=np.int64)
     for s in prange(num_slices):
-        count_buckets(keys, bounds[s], bounds[s + 1], shift, heads[s])
-    bucket_ends = offsets_of_slices(heads)
+        _count_buckets(keys, bounds[s], bounds[s + 1], shift, heads[s])
+    bucket_ends = _offsets_of_slices(heads)
     for s in prange(num_slices):
         _distribute(keys, values, bounds[s], bounds[s + 1], shift, heads[s], low_keys, mid_values, mid_positions)
 
@@ -238,14 +204,14 @@ def _sort(
 
 
 @compiled()
-def count_buckets(keys: Array, begin: int, end: int, shift: int, counts: Array) -> None:
+def _count_buckets(keys: Array, begin: int, end: int, shift: int, counts: Array) -> None:
     """Add to ``counts`` how many keys of a slice each bucket has; a key's bucket is the key without its ``shift`` lowest bits."""
     for e in range(begin, end):
         counts[np.uint64(keys[e]) >> np.uint64(shift)] += 1
 
 
 @compiled()
-def offsets_of_slices(heads: Array) -> Array:
+def _offsets_of_slices(heads: Array) -> Array:
     """Turn counts [slices, buckets] into the position where each slice writes its first item of each bucket.
 
     The items of a bucket lie together, those of earlier slices first. Returns the end of each bucket, int64 [buckets].

@@ -141,6 +141,11 @@ def require_no_gradient(features: Features | None, *, where: str) -> None:
         )
 
 
+def row_bytes(store: FeatureStore) -> int:
+    """Bytes of a row."""
+    return math.prod(store.row_shape) * store.dtype.itemsize
+
+
 def read_slice(store: FeatureStore, start: int, stop: int) -> Tensor:
     """:meth:`FeatureStore.slice`, checked."""
     return _checked(store, store.slice(start, stop), stop - start)
@@ -148,7 +153,7 @@ def read_slice(store: FeatureStore, start: int, stop: int) -> Tensor:
 
 def read_pieces(store: FeatureStore) -> Iterator[tuple[slice, Tensor]]:
     """All rows in pieces of bounded size, each with its range; checked as by :func:`read_slice`."""
-    step = max(1, _AT_ONCE_BYTES // max(1, math.prod(store.row_shape) * store.dtype.itemsize))
+    step = max(1, _AT_ONCE_BYTES // max(1, row_bytes(store)))
     for start in range(0, store.num_rows, step):
         part = slice(start, min(start + step, store.num_rows))
         yield part, read_slice(store, part.start, part.stop)

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from sagann.config import LINK_TASK
 from sagann.errors import InputError, require_choice, require_type
-from sagann.graph.answers import ALL_TASKS, PREFIXES, Answers, mapped_arrays, require_rows
+from sagann.graph.answers import ALL_TASKS, PREFIXES, Answers, require_rows
 from sagann.graph.checks import Unit, wrong_form
 from sagann.graph.feature_store import (
     Features,
@@ -29,7 +29,7 @@ from sagann.graph.feature_store import (
     tensor_of,
 )
 from sagann.graph.measured_links import MeasuredLinks
-from sagann.graph.rows import is_sparse
+from sagann.graph.rows import is_sparse, mapped_arrays
 from sagann.graph.topology import Topology
 from sagann.ranges import require_integer
 
@@ -255,7 +255,7 @@ class Graph:
             **self.vertices.mapped(move).fields(),
             **self.graphs.mapped(move).fields(),
             graph_ptr=mapped_arrays(self.graph_ptr, move),
-            links=None if self.links is None else self.links.mapped(move),
+            links=mapped_arrays(self.links, move),
         )
 
     def __repr__(self) -> str:

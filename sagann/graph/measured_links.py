@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from sagann.errors import InputError, require_type
-from sagann.graph.answers import Answers, mapped_arrays
+from sagann.graph.answers import Answers
 from sagann.graph.checks import check_ids, check_types, numbered, wrong_form
+from sagann.graph.rows import Arrays
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class MeasuredLinks:
+class MeasuredLinks(Arrays):
     """Links to measure a model by, where links are learned: positive ones, and for each of them negative ones.
 
     Example:
@@ -87,11 +88,6 @@ class MeasuredLinks:
             yield "links.types", self.types
         for name, mask in sorted(self.splits.items()):
             yield f"links.split_{name}", mask
-
-    def mapped(self, move: Callable[[Tensor], Tensor]) -> MeasuredLinks:
-        """The same links with every array replaced by the result of ``move``, for example a copy on a device."""
-        names = ("src", "dst", "negatives", "types", "splits")
-        return replace(self, **{name: mapped_arrays(getattr(self, name), move) for name in names})
 
     def check(self, num_vertices: int, num_edge_types: int, *, where: str) -> None:
         """Refuse an end that is no vertex, and a type that is none of the graph's; ``where`` names the links, for the error."""

@@ -15,9 +15,9 @@ import torch
 from numba import prange
 from torch import Tensor
 
-from sagann.graph.counting_sort import ITEMS_PER_THREAD, Array
+from sagann.graph.counting_sort import ITEMS_PER_THREAD
 from sagann.graph.large_arrays import SLAB_EDGES, slabs
-from sagann.jit import compiled, pytorch_threads
+from sagann.jit import Array, compiled, pytorch_threads
 
 # Up to this number of ids, insertion is faster than counting digits.
 _SHORT = 64

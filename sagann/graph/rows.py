@@ -7,8 +7,9 @@ PyTorch cannot select rows of its CSR layout. A CSR matrix and a CSC topology ha
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
-from typing import TypeGuard
+from collections.abc import Callable, Mapping
+from dataclasses import fields, replace
+from typing import Any, Self, TypeGuard
 
 import numpy as np
 import torch
@@ -92,6 +93,28 @@ def mapped_rows(rows: Tensor | None, move: Callable[[Tensor], Tensor]) -> Tensor
     if rows is None or not is_sparse(rows):
         return arrays[0] if arrays else None
     return csr_tensor(*arrays, num_columns=rows.shape[1])
+
+
+def mapped_arrays(value: Any, move: Callable[[Tensor], Tensor]) -> Any:
+    """A tensor, a record of tensors, or a tuple or mapping of these, with every array replaced by the result of ``move``; another value as it is."""
+    if isinstance(value, Tensor):
+        return mapped_rows(value, move)
+    if isinstance(value, Mapping):
+        return {name: mapped_arrays(each, move) for name, each in value.items()}
+    if isinstance(value, tuple):
+        return tuple(mapped_arrays(each, move) for each in value)
+    return value.mapped(move) if hasattr(value, "mapped") else value
+
+
+class Arrays:
+    """Base of frozen dataclasses that hold arrays."""
+
+    __slots__ = ()
+
+    def mapped(self, move: Callable[[Tensor], Tensor]) -> Self:
+        """The same record with every array replaced by the result of ``move``, for example a copy on a device."""
+        moved = {each.name: mapped_arrays(getattr(self, each.name), move) for each in fields(self)}  # type: ignore[arg-type]
+        return replace(self, **moved)  # type: ignore[type-var]
 
 
 def csr_tensor(offsets: Tensor, columns: Tensor, values: Tensor, *, num_columns: int) -> Tensor:

@@ -10,7 +10,7 @@ Self-loops are in the training part: a model that tells that a vertex is joined 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,9 +23,7 @@ from sagann.graph.random_numbers import key_of, stream_of
 from sagann.graph.split import require_shares
 from sagann.graph.topology import Topology
 from sagann.graph.transform import keep_edges
-from sagann.jit import compiled, pytorch_threads
-
-Array: TypeAlias = np.ndarray[Any, Any]
+from sagann.jit import Array, compiled, pytorch_threads
 
 # Purpose of the random numbers (`key_of`), above those of the generators of graphs.
 EDGE_SPLIT = 8

@@ -28,7 +28,7 @@ from torch import Tensor
 from sagann.errors import InputError, LayerError
 from sagann.graph.checks import check_coo, check_edge_index, check_forms, check_ids, check_offsets, numbered
 from sagann.graph.feature_store import version_of
-from sagann.graph.rows import id_dtype
+from sagann.graph.rows import Arrays, id_dtype, mapped_arrays
 
 if TYPE_CHECKING:
     from sagann.graph.remote import Remote
@@ -53,7 +53,7 @@ _OF_GRAPHS = (
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Csr:
+class Csr(Arrays):
     """Out-edges grouped by source: the order of a backward pass.
 
     Attributes:
@@ -259,15 +259,12 @@ class Topology:
     def csr(self, *, parallel: bool = True) -> Csr:
         """The same edges grouped by source; built at the first call, then kept. Not ``parallel``, one thread builds them."""
         if self._csr is None:
-            from sagann.graph.counting_sort import ITEMS_PER_THREAD, group_by_key, out_edges
+            from sagann.graph.counting_sort import group_by_key
 
             with for_training_as_well():
-                if self.device.type == "cpu" and (not parallel or self.num_edges <= ITEMS_PER_THREAD):
-                    grouped = out_edges(self.indptr, self.indices, self.num_src)
-                else:
-                    # Destinations are as large as the indices: they are kept only if edge_dst() was called.
-                    dst = self._expand_dst() if self._edge_dst is None else self._edge_dst
-                    grouped = group_by_key(self.indices, self.num_src, values=dst, positions=True)
+                # Destinations are as large as the indices: they are kept only if edge_dst() was called.
+                dst = self._expand_dst() if self._edge_dst is None else self._edge_dst
+                grouped = group_by_key(self.indices, self.num_src, values=dst, positions=True, parallel=parallel)
             self._csr = Csr(indptr=grouped.indptr, indices=grouped.values, edge_ids=grouped.positions)
         return self._csr
 
@@ -328,14 +325,13 @@ class Topology:
             LayerError: offsets or ids were changed in place.
         """
         self.require_unwritten()
-        csr = self._csr
         return Topology(
             indptr=move(self.indptr),
             indices=move(self.indices),
             num_src=self.num_src,
-            edge_data={name: move(rows) for name, rows in self._edge_data.items()},
-            edge_ids=None if self.edge_ids is None else move(self.edge_ids),
-            csr=csr and Csr(indptr=move(csr.indptr), indices=move(csr.indices), edge_ids=move(csr.edge_ids)),
+            edge_data=mapped_arrays(self._edge_data, move),
+            edge_ids=mapped_arrays(self.edge_ids, move),
+            csr=mapped_arrays(self._csr, move),
             validate=False,
         )
 

@@ -25,7 +25,7 @@ from typing import Literal, get_args
 from torch import Tensor
 
 from sagann.errors import require_choice
-from sagann.graph.counting_sort import Array
+from sagann.jit import Array
 
 Balance = Literal["edges", "vertices", "cost"]
 """What ranges have about equally many of. edges: in-edges of their vertices, which the work of a layer goes by. cost: ranges begin with equal

@@ -25,11 +25,9 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 import numpy as np
-from numba import prange
 
-from sagann.graph.counting_sort import ITEMS_PER_THREAD, Array
 from sagann.graph.topology import Topology
-from sagann.jit import compiled, pytorch_threads
+from sagann.jit import Array, compiled
 
 FEATURES = ("vertices", "edges", "runs", "id accesses", "row accesses")
 "Names of the features of a part, in the order of :meth:`CostFeatures.of_part`."
@@ -40,8 +38,6 @@ warp. Powers of 2."""
 _NUM_COMMON = 3
 # Row accesses are counted for this width where no operation reads rows.
 _SOME_BYTES = 64
-# Some ranges of destinations take longer than others, so each thread gets several.
-_TASKS_PER_THREAD = 4
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -83,10 +79,10 @@ def widths_to_count(operations: Mapping[str, int]) -> set[int]:
 
 
 def count_cost_features(topology: Topology, row_bytes: Iterable[int], *, device: str = "cpu") -> CostFeatures:
-    """Count the cost features of every destination, in one pass over the edges, in parallel.
+    """Count the cost features of every destination, in one pass over the edges.
 
     The topology has global ids: a part has the same features on every worker. The result takes 8 bytes for each vertex and
-    column, and is the same for any number of threads.
+    column.
 
     Example:
         >>> import torch
@@ -97,43 +93,17 @@ def count_cost_features(topology: Topology, row_bytes: Iterable[int], *, device:
     widths = tuple(sorted(set(row_bytes)))
     indptr, indices = topology.indptr.contiguous().numpy(), topology.indices.contiguous().numpy()
     sums = np.zeros((topology.num_dst + 1, _NUM_COMMON + len(widths)), dtype=np.int64)
-    with pytorch_threads() as threads:
-        slices = max(1, min(threads, (topology.num_edges + topology.num_dst) // ITEMS_PER_THREAD))
-        bounds = _task_bounds(indptr, 1 if slices == 1 else slices * _TASKS_PER_THREAD)
-        shift = ACCESS_BYTES[device].bit_length() - 1
-        _sum_features(indptr, indices, bounds, np.array(widths, dtype=np.int64), shift, sums)
+    shift = ACCESS_BYTES[device].bit_length() - 1
+    _sum_features(indptr, indices, np.array(widths, dtype=np.int64), shift, sums)
     return CostFeatures(sums=sums, row_bytes=widths)
 
 
-def _task_bounds(indptr: Array, num_tasks: int) -> Array:
-    """Bounds of ranges of destinations with about as many edges each; none is empty, except where there is no destination."""
-    num_dst = len(indptr) - 1
-    edges = int(indptr[-1]) * np.arange(1, num_tasks) // num_tasks
-    return np.unique([0, *np.searchsorted(indptr, edges), num_dst])
-
-
-@compiled(parallel=True)
-def _sum_features(indptr: Array, indices: Array, bounds: Array, row_bytes: Array, shift: int, sums: Array) -> None:
-    """Fill ``sums``, whose first row is 0: every task sums up its destinations, then adds the sums of the tasks before it."""
-    num_tasks = len(bounds) - 1
-    for t in prange(num_tasks):
-        _sum_destinations(indptr, indices, bounds[t], bounds[t + 1], row_bytes, shift, sums)
-    before = np.zeros((num_tasks + 1, sums.shape[1]), dtype=np.int64)
-    for t in range(num_tasks):
-        before[t + 1] = before[t] + sums[bounds[t + 1]]
-    for t in prange(num_tasks):
-        for v in range(bounds[t], bounds[t + 1]):
-            sums[v + 1] += before[t]
-
-
 @compiled()
-def _sum_destinations(
-    indptr: Array, indices: Array, first: int, stop: int, row_bytes: Array, shift: int, sums: Array
-) -> None:
-    """Fill rows ``first + 1`` to ``stop`` with the sums over the destinations from ``first`` on."""
+def _sum_features(indptr: Array, indices: Array, row_bytes: Array, shift: int, sums: Array) -> None:
+    """Fill ``sums``, whose first row is 0."""
     id_bytes, round_up = indices.itemsize, (1 << shift) - 1
     total = np.zeros(sums.shape[1], dtype=np.int64)
-    for v in range(first, stop):
+    for v in range(len(indptr) - 1):
         e, end = indptr[v], indptr[v + 1]
         total[0] += end - e
         while e < end:

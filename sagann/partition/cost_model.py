@@ -37,7 +37,7 @@ from typing import Any
 
 import numpy as np
 
-from sagann.graph.counting_sort import Array
+from sagann.jit import Array
 from sagann.partition.cost_features import FEATURES, CostFeatures
 
 # Size of the penalty relative to the measurements: far below their noise, far above rounding errors.

@@ -11,19 +11,19 @@ References:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 
 import torch
 from torch import Tensor
 
 from sagann.graph.large_arrays import SLAB_EDGES, empty_array
-from sagann.graph.rows import id_dtype
+from sagann.graph.rows import Arrays, id_dtype
 from sagann.graph.topology import Topology
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class Part:
+class Part(Arrays):
     """The vertices and edges of one worker. Its arrays are on one device."""
 
     bounds: tuple[int, ...]
@@ -55,9 +55,7 @@ class Part:
 
     def to(self, device: torch.device) -> Part:
         """The same part with its arrays on ``device``."""
-        return replace(
-            self, indptr=self.indptr.to(device), indices=self.indices.to(device), halo=self.halo.to(device)
-        )
+        return self.mapped(lambda array: array.to(device))
 
     def sources(self) -> Tensor:
         """Source of each edge in the graph, in the order of the graph, of the type that the graph's ids have."""

@@ -35,7 +35,7 @@ from math import pi, sqrt
 
 import numpy as np
 
-from sagann.graph.counting_sort import Array
+from sagann.jit import Array
 from sagann.partition.balance import balanced_bounds
 from sagann.partition.cost_features import CostFeatures
 from sagann.partition.cost_model import CostModel

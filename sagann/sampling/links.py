@@ -12,9 +12,8 @@ References:
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Any, Literal, TypeAlias, get_args
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -24,13 +23,11 @@ from sagann.errors import InputError, require_choice
 from sagann.graph.checks import require_ids
 from sagann.graph.random_numbers import GOLDEN, below, key_of, mix, stream_of
 from sagann.graph.row_sort import rows_ascend, sort_rows
-from sagann.graph.rows import id_dtype
+from sagann.graph.rows import Arrays, id_dtype
 from sagann.graph.topology import Topology
-from sagann.jit import compiled
+from sagann.jit import Array, compiled
 from sagann.ranges import require_integer
 from sagann.sampling.arguments import LINKS, MEASURED_LINKS, require_square
-
-Array: TypeAlias = np.ndarray[Any, Any]
 
 Negatives = Literal["uniform", "structured"]
 "uniform: both ends are drawn. structured: the source is that of the positive link, the destination is drawn."
@@ -41,7 +38,7 @@ _NO_PARTS = torch.empty(0, dtype=torch.uint8)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class Links:
+class Links(Arrays):
     """The links of a batch. Positive links come first, then the negative ones, by positive link.
 
     With ``rows`` a model's result for ``seeds``, ``(rows[links.src] * rows[links.dst]).sum(1)`` is a score for each link.
@@ -60,19 +57,11 @@ class Links:
     types: Tensor | None = None
     "int64 [num_positive]: types of the positive links, and of the negative ones drawn for them; None where links have none."
     batch_ends: tuple[Tensor, Tensor] | None = None
-    "Ids in the graph of the sources and destinations of all positive links of a batch, int64, where these are a share of it; else None."
+    "Ids in the graph of the sources and destinations of all positive links of a batch, int64, where these are a share of it; else None, and None in a mini-batch."
 
     def side_by_side(self) -> tuple[Tensor, Tensor]:
         """Positions of sources and destinations, [num_positive, 1 + negatives] each: a positive link, then the negative ones drawn for it."""
         return beside(self.src, self.num_positive), beside(self.dst, self.num_positive)
-
-    def mapped(self, move: Callable[[Tensor], Tensor]) -> Links:
-        """The same links with every array replaced by the result of ``move``, for example a copy on a device."""
-        names = ("seeds", "src", "dst", "labels", "types")
-        moved: dict[str, Any] = {
-            name: move(getattr(self, name)) for name in names if getattr(self, name) is not None
-        }
-        return replace(self, batch_ends=None, **moved)
 
 
 def beside(ends: Tensor, num_positive: int) -> Tensor:
@@ -176,9 +165,9 @@ class LinkSampler:
             draws_sources=self.how == "uniform",
             avoids=self.avoid_edges * (1 + self.undirected),
         )
-        if failed >= 0:
+        if len(failed):
             raise _not_found(
-                f"LinkSampler.sample, positive link {first + failed // self.negatives}",
+                f"LinkSampler.sample, positive link {first + int(failed[0]) // self.negatives}",
                 "The graph has nearly all edges there; pass avoid_edges=False."
                 if self.avoid_edges
                 else "Take a graph of two vertices or more.",
@@ -242,19 +231,8 @@ def found_destinations(
     sources = src.cpu().repeat_interleave(negatives)
     parts = parts.repeat_interleave(negatives)
     destinations, key = torch.zeros_like(sources), key_of(seed, MEASURED_LINKS)
-    failed: list[int] = []
-    at = 0
-    while at < len(src):
-        rest = slice(at * negatives, None)
-        number = (first + at) * negatives
-        wrong = _draw_into(
-            sources[rest], destinations[rest], topology, key, number, parts=parts[rest], avoids=avoids
-        )
-        if wrong < 0:
-            break
-        failed.append(at + wrong // negatives)
-        at = failed[-1] + 1
-    return destinations.view(len(src), negatives), torch.tensor(failed, dtype=torch.int64)
+    failed = _draw_into(sources, destinations, topology, key, first * negatives, parts=parts, avoids=avoids)
+    return destinations.view(len(src), negatives), (failed // max(1, negatives)).unique()
 
 
 def _draw_into(
@@ -267,14 +245,16 @@ def _draw_into(
     parts: Tensor = _NO_PARTS,
     draws_sources: bool = False,
     avoids: int,
-) -> int:
-    """Draw negative links, of which the first one has the number ``first``; return the first that is not found, or -1.
+) -> Tensor:
+    """Draw negative links, of which the first one has the number ``first``; return the positions of those that are not found, int64 ascending.
 
     ``avoids`` is 1 to avoid edges, 2 to avoid their reverses as well, and 0 for neither.
     """
     edges = topology.indptr.contiguous().numpy(), _ordered_edges(topology)[0].numpy()
-    drawn = sources.numpy(), destinations.numpy(), parts.numpy()
-    return _draw(*edges, key, first, draws_sources, avoids, *drawn)
+    failed = torch.zeros(len(sources), dtype=torch.bool)
+    drawn = sources.numpy(), destinations.numpy(), parts.numpy(), failed.numpy()
+    _draw(*edges, key, first, draws_sources, avoids, *drawn)
+    return failed.nonzero().squeeze(1)
 
 
 def _not_found(where: str, hint: str, *, avoids_edges: bool = True) -> InputError:
@@ -328,8 +308,9 @@ def _draw(
     sources: Array,
     destinations: Array,
     parts: Array,
-) -> int:
-    """Draw the destinations of links, and their sources where asked for; returns the first link that is not found, or -1.
+    failed: Array,
+) -> None:
+    """Draw the destinations of links, and their sources where asked for; mark the links that are not found.
 
     A hash divides all pairs of vertices among the ``parts`` of the links, if there are any. A source that finds none of its own part takes others.
     """
@@ -339,7 +320,8 @@ def _draw(
         is_wrong, num_draws = True, 0
         while is_wrong:
             if num_draws == MOST_DRAWS:
-                return link
+                failed[link] = True
+                break
             if draws_sources:
                 state += GOLDEN
                 sources[link] = below(mix(state), num_vertices)
@@ -356,7 +338,6 @@ def _draw(
                     src, dst = dst, src
                 is_wrong = stream_of(stream_of(key, src), dst) % np.uint64(3) != parts[link]
             num_draws += 1
-    return -1
 
 
 @compiled()

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from sagann.graph.rows import gather_ranges, mapped_rows
+from sagann.graph.rows import Arrays, gather_ranges
 from sagann.graph.topology import Topology
 from sagann.kernels.edge.cpu.run import work_of
 from sagann.sampling.links import Links
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class MiniBatch:
+class MiniBatch(Arrays):
     """All that a training step needs: ``model(batch.blocks, batch.features)`` gives a row for each of ``batch.seeds``.
 
     The sources of a block are the destinations of the block before it. The first of them are its own destinations. A sampler gives blocks and
@@ -43,19 +42,6 @@ class MiniBatch:
         """Number of edges in all blocks."""
         return sum(block.num_edges for block in self.blocks)
 
-    def mapped(self, move: Callable[[Tensor], Tensor]) -> MiniBatch:
-        """The same batch with every array replaced by the result of ``move``, for example a copy on a device."""
-        return replace(
-            self,
-            blocks=tuple(block.mapped(move) for block in self.blocks),
-            src_ids=move(self.src_ids),
-            seeds=move(self.seeds),
-            features=mapped_rows(self.features, move),
-            labels=None if self.labels is None else move(self.labels),
-            targets=None if self.targets is None else move(self.targets),
-            links=None if self.links is None else self.links.mapped(move),
-        )
-
     def to(self, device: torch.device | str) -> MiniBatch:
         """The same batch on ``device``; this object itself if its edges are already there."""
         is_there = self.blocks[0].to(device) is self.blocks[0]
@@ -67,8 +53,9 @@ class MiniBatch:
         These are all edges, of any type, that join the ends of a positive link; with ``undirected=False`` only those in its direction. Other edges stay
         as they were picked, so an end may have fewer than its fanout. With ``keep_positives`` all edges stay.
         """
+        joined = replace(self, links=replace(links, batch_ends=None))
         if keep_positives:
-            return replace(self, links=links)
+            return joined
         # The number of each vertex among the ends, or -1.
         if links.batch_ends is None:
             # The ends are the seeds, which are the first vertices.
@@ -83,8 +70,7 @@ class MiniBatch:
             number = torch.where(ends[found] == self.src_ids, found, -1)
         pairs = dst * num_ends + src
         pairs = (torch.cat([pairs, src * num_ends + dst]) if undirected else pairs).to(number.device)
-        blocks = tuple(_without(block, pairs, number, num_ends) for block in self.blocks)
-        return replace(self, blocks=blocks, links=links)
+        return replace(joined, blocks=tuple(_without(block, pairs, number, num_ends) for block in self.blocks))
 
     def prepare(self) -> MiniBatch:
         """Make what a training step on the processor needs of the blocks; returns the same object.

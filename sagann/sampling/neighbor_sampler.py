@@ -25,6 +25,7 @@ from sagann.graph.checks import require_ids, slices, wrong_form
 from sagann.graph.random_numbers import key_of
 from sagann.graph.rows import id_dtype
 from sagann.graph.topology import Topology
+from sagann.jit import Array
 from sagann.sampling import numbering, picks
 from sagann.sampling.arguments import (
     NEIGHBOURS,
@@ -35,8 +36,6 @@ from sagann.sampling.arguments import (
     require_square,
 )
 from sagann.sampling.minibatch import MiniBatch
-
-Array = numbering.Array
 
 LARGEST_WEIGHT = 1e300
 "Weights are at most this large, so that the sum of a destination's weights is finite."

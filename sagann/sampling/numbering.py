@@ -9,15 +9,13 @@ for some edges at a time.
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
 from sagann.graph.random_numbers import GOLDEN
-from sagann.jit import compiled
+from sagann.jit import Array, compiled
 from sagann.kernels.edge.cpu.block import prefetcher
-
-Array: TypeAlias = np.ndarray[Any, Any]
 
 EMPTY = -1
 # Number of edges whose pairs are prefetched before the first of them is looked up.

@@ -17,7 +17,7 @@ References:
 from __future__ import annotations
 
 import math
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 from llvmlite import ir
@@ -25,10 +25,8 @@ from numba import types
 
 from sagann.graph.random_numbers import GOLDEN, below, mix, stream_of, unit
 from sagann.graph.row_sort import sort_range
-from sagann.jit import compiled
+from sagann.jit import Array, compiled
 from sagann.kernels.edge.cpu.block import I1, emitted
-
-Array: TypeAlias = np.ndarray[Any, Any]
 
 # Up to this number of picks per destination, a sorted list of them is searched from its end. Beyond it, picks are marked in bits.
 _LONGEST_LIST = 64

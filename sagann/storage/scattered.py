@@ -8,17 +8,15 @@ lock. The system is told of some reads before they are made, so a disk can work 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 from numba import types
 from torch import Tensor
 
 from sagann.graph.rows import as_bytes
-from sagann.jit import compiled
+from sagann.jit import Array, compiled
 from sagann.storage.positioned import read_bytes
-
-Array: TypeAlias = np.ndarray[Any, Any]
 
 READ_BYTES = 1 << 20
 "Largest number of bytes in one read of rows, unless a single row is larger."

@@ -25,8 +25,8 @@ from sagann.errors import DatasetError, did_you_mean
 from sagann.import_config import EDGE_LISTS
 from sagann.storage.json_fields import is_unicode
 from sagann.storage.regular_file import reading
+from sagann.storage.rows import Array
 
-Array = np.ndarray[Any, Any]
 Column: TypeAlias = str | int
 
 BATCH_ROWS = 2**19

@@ -8,7 +8,8 @@ from typing import ClassVar, TypeAlias
 
 import numpy as np
 
-from sagann.tiering.look_ahead import NO_ROW, NO_SLOT, Announced, Array, LookAhead, id_type
+from sagann.jit import Array
+from sagann.tiering.look_ahead import NO_ROW, NO_SLOT, Announced, LookAhead, id_type
 
 
 class Static:

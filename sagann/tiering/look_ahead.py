@@ -21,17 +21,15 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, TypeAlias
+from typing import Any, ClassVar, NamedTuple
 from weakref import ref
 
 import numpy as np
 import torch
 
 from sagann.graph.rows import id_dtype
-from sagann.jit import compiled
+from sagann.jit import Array, compiled
 from sagann.kernels.edge.cpu.block import prefetcher
-
-Array: TypeAlias = np.ndarray[Any, Any]
 
 NO_SLOT = -1
 "Stands in the place of a slot for a row that has none."

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sagann.errors import InputError
-from sagann.tiering.look_ahead import Array
+from sagann.jit import Array
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

@@ -28,7 +28,7 @@ from sagann.graph.feature_store import (
     read_slice,
     tensor_of,
 )
-from sagann.graph.rows import csr_tensor
+from tests.graph.graphs import sparse
 from tests.stores import ComputedRows
 
 
@@ -37,10 +37,7 @@ def graph_of(features: Features) -> Graph:
     return Graph(topology=topology, features=features)
 
 
-def sparse() -> torch.Tensor:
-    return csr_tensor(
-        torch.tensor([0, 1, 1, 3, 4]), torch.tensor([2, 0, 1, 2]), torch.arange(1.0, 5), num_columns=3
-    )
+MATRIX = sparse(torch.tensor([[0.0, 0, 1], [0, 0, 0], [2, 3, 0], [0, 0, 4]]))
 
 
 def test_every_store_gives_the_rows_of_its_tensor() -> None:
@@ -49,7 +46,7 @@ def test_every_store_gives_the_rows_of_its_tensor() -> None:
     for features, whole in (
         (strided, strided),
         (torch.arange(4), torch.arange(4)),
-        (sparse(), sparse().to_dense()),
+        (MATRIX, MATRIX.to_dense()),
         (computed, computed.slice(0, 4)),
     ):
         store = feature_store(features)
@@ -77,8 +74,7 @@ def test_a_tensor_is_read_where_it_lies_and_a_store_is_read_once() -> None:
     assert in_memory.in_memory().features is in_memory.features
     # The stores of tensors are these tensors.
     assert graph_of(TensorRows(tensor)).features is tensor
-    matrix = sparse()
-    assert graph_of(SparseRows(matrix)).features is matrix
+    assert graph_of(SparseRows(MATRIX)).features is MATRIX
 
 
 def test_a_graph_takes_a_store_for_its_features() -> None:
@@ -113,7 +109,7 @@ def test_a_graph_declares_its_features() -> None:
     assert not is_constant(features)
     graph = graph_of(features)
     assert is_constant(features)
-    other = sparse()
+    other = sparse(torch.eye(4, 3))
     replace(graph, features=other)
     assert is_constant(other)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numba
 import numpy as np
 import pytest
@@ -80,15 +82,8 @@ def test_a_seed_of_one_draw_is_a_seed_of_all(seed: int) -> None:
     assert torch.equal(order, vertex_order(graph, "random", seed=seed % 2**64))
 
 
-@pytest.fixture
-def three_threads():
-    before = torch.get_num_threads()
-    torch.set_num_threads(3)
-    yield
-    torch.set_num_threads(before)
-
-
-def test_parallel_loops_leave_the_number_of_threads_alone(three_threads: None) -> None:
+def test_parallel_loops_leave_the_number_of_threads_alone(threads: Callable[[int], None]) -> None:
+    threads(3)
     ids = torch.randint(100, (300_000,))
     Topology.from_coo(src=ids, dst=ids, num_src=100)
     normals(1000, 10, seed=0, purpose=1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numba
 import numpy as np
@@ -14,16 +14,18 @@ from torch import Tensor
 
 from sagann.graph import counting_sort, row_sort
 from sagann.graph.chunk_counts import chunk_counts
-from sagann.graph.counting_sort import counts_below, group_by_key, out_edges
+from sagann.graph.counting_sort import counts_below, group_by_key
 from sagann.graph.row_sort import sort_rows
 from tests.graphs import odd_topologies, random_topology
 
 
-def check(keys, num_keys, **dtypes):
-    keys = keys.to(dtypes.get("key_dtype", torch.int64))
+def check(keys, num_keys, *, parallel=True, key_dtype=torch.int64):
+    keys = keys.to(key_dtype)
     order = np.argsort(keys.numpy(), kind="stable")
     values = torch.arange(len(keys), dtype=torch.int64) * 3
-    grouped = group_by_key(keys, num_keys, values=values, value_dtype=torch.int32, positions=True)
+    grouped = group_by_key(
+        keys, num_keys, values=values, value_dtype=torch.int32, positions=True, parallel=parallel
+    )
     np.testing.assert_array_equal(grouped.positions, order)
     np.testing.assert_array_equal(grouped.values, order * 3)
     np.testing.assert_array_equal(grouped.indptr.diff(), np.bincount(keys.numpy(), minlength=num_keys))
@@ -51,26 +53,11 @@ def test_equals_numpy_for_any_buckets_and_slices(keys_of, bits, slices, dtype):
         check(torch.tensor(keys, dtype=torch.int64), num_keys, key_dtype=dtype)
 
 
+@pytest.mark.parametrize("parallel", [True, False])
 @pytest.mark.parametrize("num_keys", [1, 70_001])
-def test_equals_numpy_on_large_inputs(num_keys):
+def test_equals_numpy_on_large_inputs(num_keys, parallel):
     shares = torch.rand(200_003, generator=torch.Generator().manual_seed(num_keys)) ** 6
-    check((shares * num_keys).long().clamp(max=num_keys - 1), num_keys)
-
-
-@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
-@pytest.mark.parametrize("sizes", [(3, 0, 0), (5, 2, 9), (700, 300, 9000)])
-def test_out_edges_are_the_edges_grouped_by_source(sizes, dtype):
-    num_src, num_dst, num_edges = sizes
-    generator = torch.Generator().manual_seed(0)
-    indices = torch.randint(num_src, (num_edges,), generator=generator).to(dtype)
-    ends = torch.randint(num_edges + 1, (max(num_dst - 1, 0),), generator=generator).sort().values
-    indptr = torch.cat([torch.tensor([0]), ends, torch.tensor([num_edges])]) if num_dst else torch.tensor([0])
-    destinations = torch.repeat_interleave(indptr.diff()).to(dtype)
-    expected = group_by_key(indices, num_src, values=destinations, positions=True)
-    found = out_edges(indptr, indices, num_src)
-    for name in ("indptr", "values", "positions"):
-        assert getattr(found, name).equal(getattr(expected, name))
-        assert getattr(found, name).dtype == getattr(expected, name).dtype
+    check((shares * num_keys).long().clamp(max=num_keys - 1), num_keys, parallel=parallel)
 
 
 @pytest.mark.gpu
@@ -132,25 +119,17 @@ def test_rows_short_and_long_with_ids_of_any_width(lengths: list[int], limit: in
         check_rows(lengths, torch.from_numpy(drawn).to(dtype))
 
 
-@pytest.fixture
-def two_threads() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(2)
-    yield
-    assert torch.get_num_threads() == 2
-    torch.set_num_threads(before)
-
-
-@pytest.mark.usefixtures("two_threads")
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
 @pytest.mark.parametrize(
     "lengths",
     [[150_000], [0, 70_000, 0, 1, 2, 65, 70_000, 0], [7] * 20_000, [64, 65] * 1000],
     ids=["one row", "two long", "many short", "around the limit"],
 )
-def test_by_several_threads(lengths: list[int], dtype: torch.dtype) -> None:
+def test_by_several_threads(lengths: list[int], dtype: torch.dtype, threads: Callable[[int], None]) -> None:
+    threads(2)
     ids = torch.randint(0, 100_000, (sum(lengths),), generator=torch.Generator().manual_seed(0))
     check_rows(lengths, ids.to(dtype))
+    assert torch.get_num_threads() == 2
 
 
 def test_the_sort_of_a_device_gives_the_same() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -253,16 +254,12 @@ def test_edges_are_drawn_evenly_and_by_seed() -> None:
         assert 0.45 < float(drawn[some].float().mean()) < 0.55
 
 
-def test_a_split_does_not_depend_on_threads_widths_or_the_order_of_edges() -> None:
+def test_a_split_does_not_depend_on_threads_widths_or_the_order_of_edges(threads: Callable[[int], None]) -> None:
     topology = rmat_graph(2000, 40_000, seed=1).topology
     wide = Topology(indptr=topology.indptr, indices=topology.indices.long(), num_src=topology.num_src)
     given = edge_split(topology, seed=5)
-    before = torch.get_num_threads()
-    torch.set_num_threads(2)
-    try:
-        others = [edge_split(topology, seed=5), edge_split(wide, seed=5)]
-    finally:
-        torch.set_num_threads(before)
+    threads(2)
+    others = [edge_split(topology, seed=5), edge_split(wide, seed=5)]
     for other in others:
         for name, part in parts(given).items():
             assert torch.equal(part.indptr, getattr(other, name).indptr)

@@ -57,10 +57,10 @@ def test_from_coo_equals_a_stable_sort(num_dst, more, data):
     assert topology.edge_dst().tolist() == [edge[1] for edge in expected]
 
 
-@given(graphs())
-def test_csr_holds_the_same_edges_by_source(graph):
+@given(graphs(), st.booleans())
+def test_csr_holds_the_same_edges_by_source(graph, parallel):
     topology = graph.topology
-    csr = topology.csr()
+    csr = topology.csr(parallel=parallel)
     edges = [(src, dst, at) for at, (src, dst) in enumerate(edges_of(topology))]
     by_source = sorted(edges, key=lambda edge: edge[0])
     assert csr.indices.tolist() == [edge[1] for edge in by_source]

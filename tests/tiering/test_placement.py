@@ -14,10 +14,10 @@ from sagann.errors import InputError
 from sagann.graph import Topology
 from sagann.graph.rmat import rmat_edges
 from sagann.sampling import NeighborSampler, seed_batches
-from sagann.tiering import access_curve, hottest, measured_accesses, scores
+from sagann.tiering import access_curve, hottest, measured_accesses
 from sagann.tiering.placement import place_hot_rows
 from sagann.tiering.scores import spread
-from tests.graphs import odd_topologies, random_topology, topology_of
+from tests.graphs import odd_topologies, random_topology
 
 
 def test_a_device_with_a_link_to_a_part_of_a_group_is_alone() -> None:
@@ -137,22 +137,13 @@ def power_law() -> Topology:
     return Topology.from_coo(src=src, dst=dst, num_src=3000)
 
 
-@pytest.mark.parametrize(("num_threads", "piece_edges"), [(1, 1 << 22), (2, 64), (3, 70_001)])
-def test_bits_do_not_depend_on_threads_and_pieces(
-    power_law: Topology, num_threads: int, piece_edges: int, threads: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(scores, "PIECE_EDGES", piece_edges)
-    threads(num_threads)
+def test_values_are_added_in_the_order_of_the_edges(power_law: Topology) -> None:
     values = values_of(power_law.num_dst)
     assert torch.equal(spread(power_law, values), in_order_of_edges(power_law, values))
 
 
 @pytest.mark.parametrize("share", [0.0, 0.6])
-def test_edges_of_destinations_without_a_value_are_not_read(
-    power_law: Topology, share: float, threads: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(scores, "PIECE_EDGES", 70_001)
-    threads(2)
+def test_edges_of_destinations_without_a_value_are_not_read(power_law: Topology, share: float) -> None:
     values = values_of(power_law.num_dst)
     # A sum of logarithms begins with zeros of either sign.
     values[values > share] = -0.0
@@ -160,9 +151,3 @@ def test_edges_of_destinations_without_a_value_are_not_read(
     indices = power_law.indices.where(values[power_law.edge_dst().long()] != 0, -1)
     unread = Topology(indptr=power_law.indptr, indices=indices, num_src=power_law.num_src, validate=False)
     assert torch.equal(spread(unread, values), in_order_of_edges(power_law, values))
-
-
-def test_a_row_longer_than_a_piece_is_divided(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scores, "PIECE_EDGES", 5)
-    hub = topology_of([(v, 0) for v in range(1, 37)] + [(0, 9), (9, 12)], 37)
-    assert torch.equal(spread(hub, values_of(37)), in_order_of_edges(hub, values_of(37)))

@@ -6,7 +6,6 @@ mapped files that were read, which it takes back when memory is short.
 
 from __future__ import annotations
 
-import math
 import mmap
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from pathlib import Path
 from torch import Tensor, nn
 
 from sagann.graph import Graph
-from sagann.graph.feature_store import FeatureStore
+from sagann.graph.feature_store import row_bytes
 from sagann.graph.graph import named_arrays
 
 TRAINING_BYTES = 265 << 20
@@ -62,17 +61,13 @@ def expected_resident(
     graphs = list(graphs)
     found = (each for graph in graphs for _, each in named_arrays(graph))
     arrays = {each.data_ptr(): each.nbytes for each in found if isinstance(each, Tensor)}
-    stores = {id(graph.features): graph.features for graph in graphs if not isinstance(graph.features, Tensor)}
+    stores = {
+        id(rows): rows for graph in graphs if (rows := graph.features) is not None and not isinstance(rows, Tensor)
+    }
     parameters = sum(each.nbytes for each in model.parameters())
     return Resident(
         process_bytes=loaded_bytes + TRAINING_BYTES,
         budget_bytes=budget_bytes,
-        graph_bytes=sum(arrays.values()) + sum(map(_store_bytes, stores.values())),
+        graph_bytes=sum(arrays.values()) + sum(each.num_rows * row_bytes(each) for each in stores.values()),
         other_bytes=_COPIES * parameters + _VERTEX_BYTES * num_vertices,
     )
-
-
-def _store_bytes(features: FeatureStore | None) -> int:
-    if features is None:
-        return 0
-    return features.num_rows * math.prod(features.row_shape) * features.dtype.itemsize

@@ -77,34 +77,21 @@ class Invariants:
 
         The gather depends on topology, features and edge data alone, which need no gradient.
         """
-        key, versions = _key(owner, topology, x), versions_of(x, data)
+        versions = versions_of(x, data)
         if versions is None:
             return compute()
-        known = self._find(key, versions)
-        if known is not None:
-            return known
+        key: Key = (id(owner), id(topology), *map(id, x.values()))
+        kept = self._kept.get(key)
+        if kept is not None and kept[1] == versions:
+            return kept[0]
+        self._kept.pop(key, None)
         result = compute()
         if result.is_inference():
             # Training could not use it.
             return result
-        forget = lambda _: self._forget(key)  # noqa: E731 - one callback for all owners.
-        owners = [weakref.ref(each, forget) for each in (owner, topology, *x.values())]
+        owners = [weakref.ref(each, lambda _: self._kept.pop(key, None)) for each in (owner, topology, *x.values())]
         self._kept[key] = (result, versions, owners)
         return result
-
-    def _find(self, key: Key, versions: Versions) -> Tensor | None:
-        kept = self._kept.get(key)
-        if kept is not None and kept[1] == versions:
-            return kept[0]
-        self._forget(key)
-        return None
-
-    def _forget(self, key: Key) -> None:
-        self._kept.pop(key, None)
-
-
-def _key(owner: Owner, topology: Topology, x: Mapping[str, Any]) -> Key:
-    return id(owner), id(topology), *map(id, x.values())
 
 
 def versions_of(x: Mapping[str, Any], data: Mapping[str, Tensor]) -> Versions | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -11,7 +11,7 @@ from torch import Tensor
 from sagann.errors import InputError
 from sagann.graph import Graph
 from sagann.graph.feature_store import read_rows
-from sagann.graph.rows import gather_ranges, mapped_rows, offsets_of
+from sagann.graph.rows import Arrays, gather_ranges, offsets_of
 from sagann.graph.topology import Topology
 from sagann.graph.validate import validate_graphs
 from sagann.runtime.loading.batches import Batches, chosen, require_graph, size_of_rows
@@ -19,7 +19,7 @@ from sagann.runtime.loading.pipeline import Stage
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class GraphBatch:
+class GraphBatch(Arrays):
     """All that a training step needs of some graphs: ``model(batch.hops(model.num_hops), batch.features)`` gives a row per vertex, and
     ``sagann.nn.pool(rows, batch.graph_ptr)`` a row per graph.
     """
@@ -57,19 +57,6 @@ class GraphBatch:
     def hops(self, k: int) -> list[Topology]:
         """The k topologies that a k-layer model walks: k times the topology of the batch."""
         return [self.topology] * k
-
-    def mapped(self, move: Callable[[Tensor], Tensor]) -> GraphBatch:
-        """The same batch with every array replaced by the result of ``move``, for example a copy on a device."""
-        return replace(
-            self,
-            topology=self.topology.mapped(move),
-            features=mapped_rows(self.features, move),
-            graph_ptr=move(self.graph_ptr),
-            graphs=move(self.graphs),
-            vertices=move(self.vertices),
-            graph_labels=None if self.graph_labels is None else move(self.graph_labels),
-            graph_targets=None if self.graph_targets is None else move(self.graph_targets),
-        )
 
     def to(self, device: torch.device | str) -> GraphBatch:
         """The same batch on ``device``."""

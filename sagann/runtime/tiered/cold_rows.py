@@ -13,9 +13,10 @@ from sagann.graph.checks import require_distinct, require_ids
 from sagann.graph.feature_store import Features, FeatureStore, feature_store, read_rows, require_no_gradient
 from sagann.graph.large_arrays import made_by
 from sagann.graph.rows import as_bytes, is_sparse
+from sagann.jit import Array
 from sagann.storage.mapped import MappedRows, positioned
 from sagann.storage.positioned import is_cached
-from sagann.storage.scattered import Array, Reads, read_scattered
+from sagann.storage.scattered import Reads, read_scattered
 
 
 class FileRows:
@@ -33,7 +34,7 @@ class FileRows:
     def read(self, ids: Array, target: Array, places: Array) -> Reads:
         """Read rows ``ids``, int64 [n], into the rows ``places``, integer [n], of ``target``, uint8 [m, bytes of a row].
 
-        A file that ends too early or cannot be read is a DatasetError.
+        A file that cannot be read is a DatasetError.
         """
         try:
             return read_scattered(self._file, self._offset, ids, target, places)

@@ -13,9 +13,8 @@ Several devices are tested as simulated ones. `bench/results/cold_bytes_device.m
 
 from __future__ import annotations
 
-import math
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from copy import copy
 from dataclasses import dataclass
 from threading import Lock
@@ -26,9 +25,10 @@ from torch import Tensor
 
 from sagann.errors import InputError
 from sagann.graph.checks import require_ids
-from sagann.graph.feature_store import Features, feature_store, read_slice
+from sagann.graph.feature_store import Features, feature_store, read_slice, row_bytes
 from sagann.graph.large_arrays import empty_array
-from sagann.graph.rows import as_byte_tensor, as_bytes
+from sagann.graph.rows import Arrays, as_byte_tensor, as_bytes
+from sagann.jit import Array
 from sagann.kernels.row_gather import NOWHERE, RowSources, gather_rows, place_dtype, shift_of
 from sagann.runtime.device.cuda_devices import CudaDevices
 from sagann.runtime.device.pinning import Pinned, PinningError, pin_in_pieces
@@ -37,7 +37,6 @@ from sagann.runtime.tiered.counters import TierCounts, Traffic
 from sagann.runtime.tiered.features import TieredFeatures
 from sagann.runtime.tiered.hot_size import HotSize, hot_rows
 from sagann.storage.mapped import MappedRows, positioned
-from sagann.tiering.look_ahead import Array
 from sagann.tiering.placement import LinkedGroup, place_hot_rows
 
 _IDS = "DeviceFeatures, ids"
@@ -46,17 +45,13 @@ _FILL_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class FarRows:
+class FarRows(Arrays):
     """The rows of a batch that no device can read."""
 
     positions: Tensor
     "int64 [m]: positions of the rows in the batch."
     rows: Tensor
     "The rows: [m, *row_shape]."
-
-    def mapped(self, move: Callable[[Tensor], Tensor]) -> FarRows:
-        """The same rows with both arrays replaced by the result of ``move``, for example copies on a device."""
-        return FarRows(positions=move(self.positions), rows=move(self.rows))
 
 
 class DeviceFeatures:
@@ -96,7 +91,7 @@ class DeviceFeatures:
         store = feature_store(features)
         self.num_rows, self.row_shape, self.dtype = store.num_rows, tuple(store.row_shape), store.dtype
         self._features, self._devices = features, devices
-        self.row_bytes = math.prod(self.row_shape) * self.dtype.itemsize
+        self.row_bytes = row_bytes(store)
         self._order = None
         if hottest is not None:
             self._order = checked_ids(hottest, self.num_rows, "DeviceFeatures, hottest", distinct=True)
@@ -160,7 +155,7 @@ class DeviceFeatures:
 
         Raises:
             InputError: an id on the processor is no vertex.
-            DatasetError: the file ends too early, or cannot be read.
+            DatasetError: the file cannot be read.
         """
         pool = self._devices.pool(self._reader)
         on_host = ids.device.type == "cpu"
@@ -181,7 +176,7 @@ class DeviceFeatures:
 
         Raises:
             InputError: an id is no vertex, where some rows are far.
-            DatasetError: the file ends too early, or cannot be read.
+            DatasetError: the file cannot be read.
         """
         if self._is_far is None:
             return self._no_far

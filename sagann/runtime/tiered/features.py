@@ -14,11 +14,9 @@ Invariants:
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from functools import partial
 from threading import Lock
 from typing import Any
 
@@ -27,17 +25,17 @@ import torch
 from torch import Tensor
 
 from sagann.errors import InputError, require_choice
-from sagann.graph.feature_store import Features, FeatureStore, feature_store, read_slice
+from sagann.graph.feature_store import Features, FeatureStore, feature_store, read_slice, row_bytes
 from sagann.graph.large_arrays import empty_array
 from sagann.graph.rows import as_bytes
-from sagann.jit import compiled
+from sagann.jit import Array, compiled
 from sagann.runtime.tiered.cold_rows import checked_ids, cold_rows, require_on_host
 from sagann.runtime.tiered.counters import TierCounts, Traffic
 from sagann.runtime.tiered.hot_size import HotSize, hot_rows
 from sagann.storage.mapped import positioned
 from sagann.storage.scattered import copy_row
 from sagann.tiering import CACHES, Cache
-from sagann.tiering.look_ahead import Announced, Array, id_type
+from sagann.tiering.look_ahead import Announced, id_type
 
 _PRELOAD_BYTES = 64 << 20
 "Largest number of bytes of hot rows that are read at a time when a store is made."
@@ -93,15 +91,12 @@ class TieredFeatures:
         self._features = features
         store = feature_store(features)
         self.num_rows, self.row_shape, self.dtype = store.num_rows, tuple(store.row_shape), store.dtype
-        self._row_bytes = _row_bytes(store)
+        self._row_bytes = row_bytes(store)
         order = None
         if hottest is not None:
             order = checked_ids(hottest, self.num_rows, "TieredFeatures, hottest", distinct=True)
-        kind = CACHES[cache]
-        tables = partial(_table_bytes, kind, self.num_rows, order is not None)
-        num_slots = _num_slots(store, hot, tables)
-        self._table_bytes = tables(num_slots)
-        self._cache: Cache = kind(self.num_rows, num_slots, order)
+        num_slots, self._table_bytes = _slots_and_tables(store, hot, cache, has_order=order is not None)
+        self._cache: Cache = CACHES[cache](self.num_rows, num_slots, order)
         self._hot = np.empty((num_slots, self._row_bytes), np.uint8)
         self._arrived = self._cache.owners.copy()
         self._cold = cold_rows(features)
@@ -127,7 +122,7 @@ class TieredFeatures:
 
         Raises:
             InputError: an id is no vertex.
-            DatasetError: the file ends too early, or cannot be read.
+            DatasetError: the file cannot be read.
         """
         found = checked_ids(ids, self.num_rows, "TieredFeatures.rows, ids")
         return self._load(found, lambda: self._cache.place(found))
@@ -230,22 +225,19 @@ def _require_waiting(announcement: object, store: object) -> None:
 def hot_tier_bytes(features: Features, hot: HotSize, *, cache: str) -> int:
     """Bytes of the hot tier, rows and tables, that a :class:`TieredFeatures` with these arguments and an order of the rows would have."""
     store = feature_store(features)
-    tables = partial(_table_bytes, CACHES[cache], store.num_rows, True)
-    num_slots = _num_slots(store, hot, tables)
-    return num_slots * _row_bytes(store) + tables(num_slots)
+    num_slots, table_bytes = _slots_and_tables(store, hot, cache, has_order=True)
+    return num_slots * row_bytes(store) + table_bytes
 
 
-def _num_slots(store: FeatureStore, hot: HotSize, tables: Callable[[int], int]) -> int:
-    return hot_rows(hot, num_rows=store.num_rows, row_bytes=_row_bytes(store), state_bytes=tables)
+def _slots_and_tables(store: FeatureStore, hot: HotSize, cache: str, *, has_order: bool) -> tuple[int, int]:
+    """Number of slots of a hot tier, and bytes of the tables of its cache and of the rows that have arrived."""
 
+    def table_bytes(num_slots: int) -> int:
+        arrived_bytes = id_type(store.num_rows).itemsize * num_slots
+        return CACHES[cache].state_bytes(store.num_rows, num_slots, has_order=has_order) + arrived_bytes
 
-def _row_bytes(store: FeatureStore) -> int:
-    return math.prod(store.row_shape) * store.dtype.itemsize
-
-
-def _table_bytes(kind: type[Cache], num_rows: int, has_order: bool, num_slots: int) -> int:
-    """Bytes of a cache's tables, and of the table of rows that have arrived."""
-    return kind.state_bytes(num_rows, num_slots, has_order=has_order) + id_type(num_rows).itemsize * num_slots
+    num_slots = hot_rows(hot, num_rows=store.num_rows, row_bytes=row_bytes(store), state_bytes=table_bytes)
+    return num_slots, table_bytes(num_slots)
 
 
 @compiled()

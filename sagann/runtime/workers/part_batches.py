@@ -30,11 +30,11 @@ from sagann.graph.rows import (
     offsets_of,
     take_rows,
 )
-from sagann.jit import compiled
+from sagann.jit import Array, compiled
 from sagann.runtime.tiered.counters import TierCounts, Traffic
 from sagann.runtime.workers.side_channel import SideChannel
 from sagann.runtime.workers.worker_part import WorkerPart
-from sagann.sampling.neighbor_sampler import Array, InEdges, Picked
+from sagann.sampling.neighbor_sampler import InEdges, Picked
 from sagann.storage.scattered import copy_row
 
 _PRELOAD_BYTES = 64 << 20
