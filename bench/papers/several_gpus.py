@@ -56,7 +56,8 @@ FITTED, KERNEL_GAIN = "reddit_full", 2.8
 MACHINE = published_machine("p100x8")
 COPY_BYTES = 2.7e10
 "T_copy of NeuGraph, Sec. 3.2: 70% of the rate of a socket's memory (data sheet: 7.7e10), which reads and writes each byte."
-RULE = Selection.by_rates(pick_bytes=COPY_BYTES, transfer_bytes=MACHINE.links["device0.copy_in"].bytes_per_s)
+COPY_IN = MACHINE.links["device0.copy_in"].bytes_per_s
+RULE = Selection.by_rates(pick_bytes=COPY_BYTES, transfer_bytes=COPY_IN)
 WIDTH = 512
 "Width of the layer's result: wider than any input, so that the input is gathered."
 ROOM = 1.5
@@ -159,27 +160,15 @@ def least_intervals(dataset: str, order: VertexOrder) -> int:
     )
 
 
-class Serial(NamedTuple):
-    """Seconds of an epoch by kind, where copies and steps take turns."""
-
-    loads: float
-    picks: float
-    steps: float
-
-    @classmethod
-    def of(cls, found: Planned) -> Serial:
-        rate = MACHINE.links["device0.copy_in"].bytes_per_s
-        moves = [each for each in found.plan.operations if isinstance(each, Move) and each.kind != "drop"]
-        picked = sum(each.num_bytes for each in moves if each.block.needed_by is not None)
-        work = StepWork(found.schedule)
-        steps = [each for each in found.plan.operations if not isinstance(each, Move) and each.kind != "return"]
-        steps_s = sum(work.of(each).seconds(MACHINE) for each in steps)
-        return cls(sum(each.num_bytes for each in moves) / rate, picked / COPY_BYTES, steps_s)
-
-
-def serial(dataset: str, order: VertexOrder, selection: Selection = NEVER) -> Serial:
-    count = least_intervals(dataset, order)
-    return Serial.of(epoch_of(dataset, 1, num_intervals=count, order=order, selection=selection).planned)
+def serial(dataset: str, order: VertexOrder, selection: Selection = NEVER) -> tuple[float, float, float]:
+    """Seconds of loads, picks and steps of an epoch on one device, which take turns."""
+    epoch = epoch_of(dataset, 1, num_intervals=least_intervals(dataset, order), order=order, selection=selection)
+    operations, work = epoch.planned.plan.operations, StepWork(epoch.planned.schedule)
+    moves = [each for each in operations if isinstance(each, Move) and each.kind != "drop"]
+    picked = sum(each.num_bytes for each in moves if each.block.needed_by is not None)
+    steps = [each for each in operations if not isinstance(each, Move) and each.kind != "return"]
+    loads_s = sum(each.num_bytes for each in moves) / COPY_IN
+    return loads_s, picked / COPY_BYTES, sum(work.of(each).seconds(MACHINE) for each in steps)
 
 
 @cache
@@ -199,7 +188,7 @@ def figures(dataset: str, order: VertexOrder) -> list[float]:
     epoch = partial(epoch_of, dataset, num_intervals=count, order=order, selection=RULE)
     found = [epoch(*each).seconds for each in rivals]
     # Devices below one switch share its rate.
-    second = whole.loads + (whole.steps + edges_s) / 2
+    second = whole[0] + (whole[2] + edges_s) / 2
     every = measured_chunks(dataset, order, count, ALWAYS)["needed"]
     share = sum(rows for (form, *_), rows in every.items() if form == PICKED_CSC) / (count * shape.vertices)
     gains = first / sum(whole), sum(whole) / sum(picked), *(first / each for each in (*found, second))
