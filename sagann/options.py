@@ -136,7 +136,7 @@ _TYPES: dict[Any, _Type] = {
     float: _Type("a finite number", "NUMBER", _number, float),
     bool: _Type("True or False", "", _of(bool), bool),
     str: _Type("a text", "TEXT", _of(str)),
-    tuple[int, ...]: _Type("a comma-separated list of integers, as 25,10", "N,N,...", _integer, int),
+    tuple[int, ...]: _Type("a comma-separated list of integers such as (25, 10)", "N,N,...", _integer, int),
     Weights: _Type(
         f"'{BALANCED}', or a list of numbers, one for each class", f"{BALANCED}|W,W,...", _number, float
     ),
