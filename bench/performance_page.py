@@ -42,27 +42,27 @@ On the CPU, against the faster of PyG and DGL, each with its best variant:
 {sure}
 {device}
 
-Sections about a CUDA device name their machine. All other figures come from {processors}, {threads} threads, 24 GiB of memory and PyTorch on
-the CPU. `make performance` writes this page from `bench/results`, whose README names the command behind each file. Commands run from the root
-of a checkout, with the extra `bench`.
+Unless stated otherwise, figures are from {processors}, {threads} threads, 24 GiB of memory and PyTorch on the CPU. `make performance`
+writes this page from `bench/results`, whose README lists the command behind each file. Run commands from the root of a checkout, with the
+extra `bench`.
 """
 FAST = """## How fast
 
-Speed-up over the faster of PyG and DGL, alternating in one run (`python -m bench.epochs`, with `--defaults` as `sagann train`). The floor is the time of what an epoch cannot do without: its dense products by
-PyTorch, and its bytes at the bandwidth of a C++ gather and of copies on the same graph. *Most to gain* is the speed-up that a program at the
-floor would reach. Graphs of a few thousand vertices are far from it, because calls from Python take most of their epoch
+Speed-up over the faster of PyG and DGL, alternating in one run (`python -m bench.epochs`, or with `--defaults`). The floor is the least
+time of an epoch: its dense products by PyTorch, and its bytes at the bandwidth of a C++ gather and of copies on the same graph. *Most to
+gain* is the speed-up at the floor. Graphs of a few thousand vertices are far from it, because Python calls dominate their epochs
 (`python -m bench.small_topologies`).
 """
 SMALL = """## How small
 
 Peak memory of a process beyond its loaded graph. In memory, sagann is compared with the leanest variant of PyG and DGL, however slow;
-ranges are over graphs and models. Within a budget, it is compared with its own streamed epoch at P = 1 (`make streaming`;
-the largest graph: `python -m bench.size`).
+ranges are over graphs and models. Within a budget, it is compared with its own streamed epoch at P = 1 (`make streaming`; the largest
+graph: `python -m bench.size`).
 """
 MINIBATCHES = """## Mini-batches
 
-Speed-up over the faster of PyG (with torch-sparse) and DGL, each with its best variant, alternating in one run. The pages in `bench/results`
-say where the time goes, and [mini-batches](minibatches.md) how to train this way.
+Speed-up over the faster of PyG (with torch-sparse) and DGL, each with its best variant, alternating in one run. `bench/results` shows
+where the time goes, [mini-batches](minibatches.md) how to train this way.
 """
 SAMPLED = {
     "minibatches.md": "sampled epochs in memory",
@@ -73,9 +73,9 @@ PYG_MODELS = "pyg_models.md"
 "The file of results that is a section as it is."
 DEVICE_COLUMNS = ["what", "on", "sagann s", "against", "s", "is", "remarks"]
 "Columns of the table of a CUDA device."
-DEVICE_NOTE = """*Is* is, for an epoch in memory, how many times as fast as PyG it is; within 1/8 of what P = 1 takes by plan, how many times as long as P = 1 an
-epoch takes. `bench/results/device.md` says what limits each, and has the gathers; `minibatches_cuda.md`, `hybrid_device.md` and
-`cold_bytes_device.md` beside it have sampled epochs, hybrid training and rows of features.
+DEVICE_NOTE = """The column *is*: in memory, the speed-up over PyG; streamed within 1/8 of the memory of P = 1, how many times as long as P = 1 an epoch
+takes. `bench/results/device.md` explains the limits and has the gathers; `minibatches_cuda.md`, `hybrid_device.md` and
+`cold_bytes_device.md` have sampled epochs, hybrid training and feature rows.
 """
 
 
@@ -158,7 +158,7 @@ def _small_table(
         for contestant, engine in (("sagann", ""), (LEAN, ", `--engine lean`")):
             shares = [share for row in found if (share := row.memory_share(contestant)) is not None]
             share = f"{geometric_mean(shares):.2f} ({min(shares):.2f} to {max(shares):.2f})"
-            cells = [f"{CONTESTS[name]}{engine}; {len(shares)} cases", "-", "the thriftiest of PyG and DGL", share]
+            cells = [f"{CONTESTS[name]}{engine}; {len(shares)} cases", "-", "the leanest of PyG and DGL", share]
             lines.append(table_row([*cells, _mean(_slowdown(row, contestant) for row in found)]))
     for case, ways in _by_case(streamed):
         dense = ways[WHOLE]
@@ -191,8 +191,8 @@ def minibatch_section(results: Path) -> list[str]:
         head(columns, words=("case", "the faster peer", "command")),
         *rows,
         "",
-        "A quarter of papers100M's shape (27.75M vertices, 400M edges, 13.2 GiB of features on disk) trains a SAGE of three layers within a hard "
-        f"limit of 6 GiB:\n{large['s / batch']} s a batch of {large['rows / batch']} rows, {large['held MiB']} MiB held "
+        "At a quarter of papers100M's size (27.75M vertices, 400M edges, 13.2 GiB of features on disk), a three-layer SAGE trains within a hard "
+        f"limit of 6 GiB:\n{large['s / batch']} s per batch of {large['rows / batch']} rows, with {large['held MiB']} MiB held "
         "(`minibatches_large.md`).",
     ]
 
@@ -241,7 +241,7 @@ def _small_sentence(streamed: Sequence[dict[str, str]], size: Sequence[dict[str,
     return (
         f"With an eighth of its memory as the budget, and the rest on disk, an epoch takes {min(times):.1f} to {max(times):.1f} times as long\n"
         f"as streamed with P = 1, and {min(ordinary):.1f} to {max(ordinary):.1f} times as long as an ordinary epoch in memory. "
-        f"Features of 10.5 GiB train\nwithin 6 GiB, where {len(killed)} of {len(size) - 1} ways of PyG and DGL are killed."
+        f"Features of 10.5 GiB train\nwithin 6 GiB, where {len(killed)} of {len(size) - 1} variants of PyG and DGL are killed."
     )
 
 

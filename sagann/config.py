@@ -91,19 +91,19 @@ class DataConfig:
     data: Annotated[str, Metavar("PATH|NAME")]
     "A dataset folder, an .npz file, or the name of an embedded graph (demo)."
     split: Annotated[str | None, Metavar("SPLIT")] = None
-    """random:TRAIN,VAL (shares), per-class:TRAIN,VAL (vertices per class), planetoid:TRAIN,VAL,TEST (TRAIN per class), or graphs:TRAIN/VAL/TEST (names
-    or positions, comma-separated), drawn with the seed of the run. None takes the dataset's own split, or random:0.6,0.2 where there is none. Of
-    links: edges:TRAIN,VAL (shares of the edges to learn and to validate on), by default edges:0.85,0.05."""
+    """random:TRAIN,VAL (shares), per-class:TRAIN,VAL (vertices per class), planetoid:TRAIN,VAL,TEST (TRAIN per class), or
+    graphs:TRAIN/VAL/TEST (names or positions, comma-separated), drawn with the run's seed. None takes the dataset's own split, or else
+    random:0.6,0.2. For links: edges:TRAIN,VAL (shares of the edges to train and validate on), by default edges:0.85,0.05."""
     targets: tuple[int, ...] | None = None
-    "Columns of the targets that a regression learns, from 0; None learns all of them."
+    "Columns of the targets that a regression learns, from 0; None learns all."
     undirected: bool = False
     "Add the reverse of every edge and merge multi-edges."
     inverse_edges: bool = False
-    "Typed graphs: give every edge a reverse of a type of its own."
+    "For typed graphs: add to every edge a reverse edge with a type of its own."
     normalise_features: bool = False
     "Divide each vertex's features by their sum."
     verify: Annotated[bool, ADVANCED] = True
-    "Compare the checksums of the dataset's files with their content, which tells a flipped bit."
+    "Verify the checksums of the dataset's files, to detect corruption."
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -120,8 +120,8 @@ class ModelConfig:
     """
 
     model: Annotated[str, Metavar("NAME|FILE.py:CLASS")] = "gcn"
-    """A model of the zoo, such as gcn, sage, gat or gin (the error for an unknown name lists them all); or ``path/to/file.py:ClassName`` for a layer or
-    model of the user's own."""
+    """A model of the zoo, such as gcn, sage, gat or gin (the error for an unknown name lists them all); or ``path/to/file.py:ClassName``
+    for your own layer or model."""
     layers: Annotated[int, _LAYERS] = 2
     "Number of layers; for ggnn, number of steps with shared parameters; for appnp and sgc, number of hops."
     hidden: Annotated[int, _WIDTHS] = 128
@@ -129,23 +129,23 @@ class ModelConfig:
     dropout: Annotated[float, _PROBABILITIES] = 0.5
     "Probability of dropping an input of a layer."
     norm: Annotated[str | None, one_of("batch", "layer")] = None
-    """Norm after every layer but the last: 'batch' (BatchNorm) or 'layer' (LayerNorm). In training, a BatchNorm takes its means over all vertices,
-    or over the mini-batch; it does not work with several devices."""
+    """Norm after every layer but the last: 'batch' (BatchNorm) or 'layer' (LayerNorm). In training, BatchNorm uses statistics over all
+    vertices, or over the mini-batch; several devices do not support it."""
     encoder: Annotated[str, one_of("auto", "none", "linear", "embedding")] = "auto"
-    """Module before the first layer: 'none'; 'linear' (dense or sparse features to ``hidden``); 'embedding' (a learned row per vertex); 'auto'
-    (embedding without features, linear for ggnn, else none). appnp and sgc have maps of their own, and read neither it nor the norms."""
+    """Module before the first layer: 'none'; 'linear' (dense or sparse features to ``hidden``); 'embedding' (a learned row per vertex);
+    'auto' (embedding without features, linear for ggnn, else none). appnp and sgc have maps of their own, and ignore encoder and norm."""
     heads: Annotated[int, _WIDTHS] = 8
     "For gat, gatv2 and transformer: number of heads of all layers but the last."
     pool: Annotated[str, Metavar("NAME,NAME,...")] = "mean"
-    """Where whole graphs are learned: how the rows of a graph's vertices become one row of the graph: 'mean', 'sum', 'max', 'min', 'var', 'std',
-    'mul', or several as 'mean,max', side by side. Two linear maps make the outputs of a graph of it."""
+    """For whole graphs: how the rows of a graph's vertices are pooled into one: 'mean', 'sum', 'max', 'min', 'var', 'std', 'mul', or
+    several, concatenated, as 'mean,max'. Two linear maps follow."""
     decoder: Annotated[str, one_of("auto", "dot", "distmult", "mlp")] = "auto"
-    """Where links are learned: the score of two vertices' rows: 'dot', their product; 'distmult', which weighs its columns by the type of the
-    link; 'mlp', two linear maps of it; 'auto' (distmult where edges have types, else dot). A model with a score of its own has no decoder."""
+    """For links: the score of two vertices' rows: 'dot' (dot product), 'distmult' (weighted by the type of the link), 'mlp' (two linear
+    maps of the product) or 'auto' (distmult if edges have types, else dot). A model with its own score has no decoder."""
     model_options: Arguments = field(default_factory=dict, hash=False)
-    """Further arguments of the model. gat, gatv2, transformer: out_heads (number of heads of the last layer, which are averaged, 1) and
-    attention_dropout (0); gat, gatv2: negative_slope (0.2); appnp: teleport (0.1); residual-gcn: linear_shortcut (false); your own layer or model: the
-    arguments of its constructor."""
+    """Further arguments of the model. gat, gatv2, transformer: out_heads (heads of the last layer, averaged, 1) and attention_dropout (0);
+    gat, gatv2: negative_slope (0.2); appnp: teleport (0.1); residual-gcn: linear_shortcut (false); your own layer or model: the arguments
+    of its constructor."""
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -190,16 +190,16 @@ class TrainConfig:
     epochs: Annotated[int, _COUNTS, FREE] = 200
     "Number of passes over the training vertices, or graphs, at least 1."
     task: Annotated[str | None, _TASKS] = None
-    """What the model learns: 'classification' (a class for each vertex), 'multi-label' (any number of classes) or 'regression' (numbers); about
-    the graphs of several in one 'graph-classification', 'graph-multi-label' or 'graph-regression'. None is the task that the data have answers
-    for; data with several kinds of answers need a name."""
+    """What the model learns: 'classification' (a class for each vertex), 'multi-label' (any number of classes) or 'regression' (numbers);
+    for whole graphs 'graph-classification', 'graph-multi-label' or 'graph-regression'. None infers the task from the data, if only one is
+    possible."""
     loss: Annotated[str | None, _LOSSES] = None
-    """What is minimised: 'cross_entropy' (classification), 'bce' (multi-label), 'mse', 'mae' or 'l1', 'huber' or 'smooth_l1' (regression), 'link_bce' (links;
-    it weighs the negative ones together as much as the positive ones) or 'link_softmax' (it finds the positive link among its negatives). None is the
-    first one of the task."""
+    """Loss to minimise: 'cross_entropy' (classification), 'bce' (multi-label), 'mse', 'mae' or 'l1', 'huber' or 'smooth_l1' (regression),
+    'link_bce' (links; all negatives together weigh as much as the positives) or 'link_softmax' (links; the positive against its negatives).
+    None is the task's default, the first of these."""
     class_weights: Annotated[Weights | None, at_least(0)] = None
-    """Weight of each class in the loss cross_entropy: 'balanced' (every class weighs the same in the loss of the training vertices), or a number
-    for each class. Weights are scaled so that their mean over the training vertices is 1. None weights all vertices alike."""
+    """Weight of each class in the loss cross_entropy: 'balanced' (every class has the same total weight), or a number per class. Weights
+    are scaled to a mean of 1 over the training vertices. None weights all vertices equally."""
     optimizer: Annotated[str, _OPTIMIZERS] = "Adam"
     "Name of a class in torch.optim."
     lr: Annotated[float, above(0)] = 0.01
@@ -207,7 +207,7 @@ class TrainConfig:
     weight_decay: Annotated[float | None, at_least(0)] = None
     "L2 penalty (decoupled in AdamW), at least 0. None is 5e-4 (Kipf's GCN), or 0 for an optimizer without weight decay."
     decay: Annotated[str, ADVANCED, one_of("all", "first-layer", "matrices")] = "all"
-    "Parameters that weight_decay is for: 'all', 'first-layer' (Kipf's GCN) or 'matrices' (no biases, no norms)."
+    "Parameters that weight_decay applies to: 'all', 'first-layer' (Kipf's GCN) or 'matrices' (no biases, no norms)."
     optimizer_options: Annotated[Arguments, ADVANCED] = field(default_factory=dict)
     "Further arguments of the optimizer ('momentum', 'betas', ...)."
     scheduler: Annotated[str | None, _SCHEDULERS] = None
@@ -215,80 +215,82 @@ class TrainConfig:
     scheduler_options: Annotated[Arguments, ADVANCED, _SCHEDULED] = field(default_factory=dict)
     "Arguments of the scheduler ('step_size', 'gamma', ...)."
     clip_norm: Annotated[float | None, above(0)] = None
-    "Largest norm of all gradients together; larger gradients are scaled down. None does not clip."
+    "Maximum norm of all gradients together; larger ones are scaled down. None disables clipping."
     seed: Annotated[int, integers(0, 2**63 - 1)] = 0
-    "Seed of all random numbers of training, and of the weights where Trainer builds the model."
+    "Seed of all random numbers in training, and of the weights if Trainer builds the model."
     device: Annotated[str, _RESOURCES, _DEVICES] = "auto"
-    """Device that computes: 'cpu', 'cuda' or 'cuda:N'; 'auto' is cuda where there is one. With 'cuda', every worker of a machine has one of its
-    own; 'auto' is the processor where one has none. Several, as 'cuda:0,cuda:1', share a streamed epoch, each within the memory budget."""
+    """Computing device: 'cpu', 'cuda' or 'cuda:N'; 'auto' is cuda if available. With 'cuda', every worker of a machine gets its own; 'auto'
+    falls back to the processor if there are too few. Several, as 'cuda:0,cuda:1', share a streamed epoch, each within the memory budget."""
     deterministic: Annotated[bool, ADVANCED] = True
-    "Refuse operators that have no reproducible implementation on the device, so that the same seed gives the same bits."
+    "Refuse operators without a reproducible implementation on the device, so that results are bitwise reproducible."
     sample: Annotated[tuple[int, ...] | None, _BATCHES, _FANOUTS] = None
-    """Fanouts of mini-batches: for each hop, the number of in-edges that a vertex picks; the first number is that of the hop nearest the
-    seeds, and -1 picks all. Evaluation takes all in-edges. None trains on the whole graph at once."""
+    """Fanouts of mini-batches: for each hop, starting at the seeds, the number of in-edges sampled per vertex; -1 takes all. Evaluation
+    uses all in-edges. None trains on the whole graph at once."""
     batch_size: Annotated[int | None, _BATCHES, _COUNTS] = None
-    """Number of training vertices, or of links to learn, in a mini-batch, where sample is set, or of graphs in a batch, where whole graphs are
-    learned; where links are learned on the whole graph, number of links in a step. None is 1024 vertices or links, 64 graphs, or all links."""
+    """Number of training vertices or links per mini-batch (with sample), of graphs per batch (for whole graphs), or of links per step (for
+    links on the whole graph). None is 1024 vertices or links, 64 graphs, or all links."""
     negatives: Annotated[int, _BATCHES, integers(1, 2**16)] = 1
-    "Where links are learned: number of negative links that are drawn for each positive one, at least 1."
+    "For links: number of negative links drawn per positive link, at least 1."
     keep_positives: Annotated[bool, ADVANCED, _BATCHES] = False
-    "Where links are learned on mini-batches: whether messages travel along a batch's positive links and their reverses too, which gives them away."
+    "For links on mini-batches: also send messages along a batch's positive links and their reverses, which leaks the labels."
     sampling_threads: Annotated[int, ADVANCED, _BATCHES, _THREADS, FREE, _SAMPLED] = 1
-    "Number of threads that sample mini-batches, and of threads that load their features (one with the cache look-ahead). It does not change the numbers."
+    """Number of threads that sample mini-batches, and of threads that load their features (one with cache look-ahead). Results do not
+    depend on it."""
     sample_on: Annotated[str, ADVANCED, _BATCHES, one_of("cpu", "device"), FREE, _SAMPLED] = "cpu"
-    """Who samples mini-batches: 'cpu' (the processor) or 'device' (the CUDA device that trains; edges that find no room in half of its free memory are read in
-    place from the host's). It does not change the numbers."""
+    """Where mini-batches are sampled: 'cpu' or 'device' (the CUDA device that trains; edges that do not fit in half of its free memory are
+    read in place from the host). Results do not depend on it."""
     batches_ahead: Annotated[int | None, ADVANCED, _BATCHES, integers(0, 2**13), FREE] = None
-    """Most batches that are made before the training step needs them; 0 makes each one when it is needed. None is 0 on a processor of
-    one or two cores with all data in memory or in the page cache, else 4. It does not change the numbers."""
+    """Maximum number of batches prepared ahead of the training step; 0 prepares each when it is needed. None is 0 on a processor of one or
+    two cores with all data in memory or in the page cache, else 4. Results do not depend on it."""
     devices: Annotated[str | None, _RESOURCES, _TRAINERS, FREE, _SAMPLED] = None
-    """Who trains each mini-batch together, each a share of the seeds: 'host' (the processor, in this process) at most once, 'cuda:N' for a CUDA device, and
-    'accelerator' for each process of its own, with their cores as 'host:2,accelerator:1'; 'accelerator:fpga' simulates hardware kernels, and answers with
-    PyTorch's numbers, 'accelerator:fpga:kernel' with those of the kernels' arithmetic, 'accelerator:fpga:rtl' with those of their circuits (extra
-    'hardware'). 'auto' is the processor and all CUDA devices. None is one device."""
+    """Trainers that split each mini-batch: 'host' (the processor, in this process) at most once, 'cuda:N' for a CUDA device, and
+    'accelerator' for each further process, with cores as in 'host:2,accelerator:1'; 'accelerator:fpga' simulates the time of hardware
+    kernels, 'accelerator:fpga:kernel' also their arithmetic, 'accelerator:fpga:rtl' their circuits (extra 'hardware'). 'auto' is the
+    processor and all CUDA devices. None is one device."""
     mapping: Annotated[str, ADVANCED, _RESOURCES, one_of("cores", "model"), FREE, _SHARED] = "cores"
-    """How seeds and threads are shared out between the devices when a run begins: 'cores' (in proportion to their cores; a CUDA device counts as all
-    cores of the processor) or 'model' (for the shortest iteration by the performance model, after a rehearsal of some seconds)."""
+    """How seeds and threads are split between the devices at the start of a run: 'cores' (in proportion to their cores; a CUDA device
+    counts as all cores of the processor) or 'model' (for the shortest iteration by the performance model, after measuring for a few
+    seconds)."""
     sharing: Annotated[str, ADVANCED, _RESOURCES, one_of("joint", "hyscale", "static"), FREE, _SHARED] = "joint"
-    """How seeds and threads are shared out between the devices after each mini-batch: 'joint' (all at once, by measured speeds), 'hyscale' (the
-    paper's Algorithm 1) or 'static' (as the run began)."""
+    """How seeds and threads are split between the devices after each mini-batch: 'joint' (all at once, by measured speeds), 'hyscale' (the
+    paper's Algorithm 1) or 'static' (unchanged)."""
     link_rate: Annotated[float | None, ADVANCED, _RESOURCES, above(0), Metavar("BYTES_PER_S"), FREE, _SHARED] = None
-    "Bytes per second at which mini-batches are copied to an accelerator in a process of its own, above 0. None is as fast as memory is."
+    "Bytes per second at which mini-batches are copied to an accelerator in its own process, above 0. None is the speed of memory."
     hot: Annotated[str | None, _BATCHES, _SHARES, FREE, _SAMPLED] = None
-    """Size of the hot tier, the memory for rows of features that mini-batches read most: a size as '2GiB', a part of the rows as '10%', or 'auto' for
-    half of the free memory. Other rows are read from where they are. None is what the memory budget has room for, or no tier without a budget.
-    The tier of a graph in the host's memory lies on the CUDA devices that train. It does not change the numbers."""
+    """Size of the hot tier, the memory for the feature rows that mini-batches read most: a size as '2GiB', a share of the rows as '10%', or
+    'auto' for half of the free memory. Other rows are read in place. None is what fits in the memory budget, or no tier without a budget.
+    If the graph is in host memory, the tier is on the CUDA devices that train. Results do not depend on it."""
     score: Annotated[str, ADVANCED, _BATCHES, _SCORES, FREE, _SAMPLED, _TIERED] = "vip"
-    """Score by which vertices are hot: 'degree', 'rpr' (reverse PageRank), 'wrpr' (the same from the training vertices) or 'vip' (the
-    probability that a mini-batch reads the vertex). It does not change the numbers."""
+    """Score that chooses hot vertices: 'degree', 'rpr' (reverse PageRank), 'wrpr' (the same from the training vertices) or 'vip' (the
+    probability that a mini-batch reads the vertex). Results do not depend on it."""
     cache: Annotated[str, ADVANCED, _BATCHES, _CACHES, FREE, _SAMPLED, _TIERED] = "look-ahead"
-    """What the hot tier keeps: 'static' (the rows of the highest score) or 'look-ahead' (rows that the next batches_ahead mini-batches read). It does
-    not change the numbers."""
+    """What the hot tier keeps: 'static' (rows of the highest score) or 'look-ahead' (rows that the next batches_ahead mini-batches read).
+    Results do not depend on it."""
     memory: Annotated[str | None, _RESOURCES, _SIZES] = None
-    """Memory budget of an epoch's tensors of vertices and edges, as '2GiB'. The model is streamed by intervals within the budget, with the numbers
-    of a dense run. With sample, evaluations are streamed within half of the budget; the hot tier and the mini-batches that are made ahead stay
-    within it too. None trains with everything in memory where that fits, else within the free memory."""
+    """Memory budget for an epoch's vertex and edge tensors, as '2GiB'. The model is streamed by intervals within the budget, with the
+    results of a run in memory. With sample, evaluation is streamed within half of the budget, which also covers the hot tier and the
+    mini-batches prepared ahead. None trains in memory if everything fits, else within the free memory."""
     spill: Annotated[str | None, _RESOURCES, _FOLDERS, FREE] = None
-    """Folder for blocks of a streamed model that are not in memory. The blocks lie in files without names on its disk. None is the
-    run folder, or the system's for temporary files; beside a CUDA device, None is the host's memory."""
+    """Folder for blocks of a streamed model that are not in memory, in unnamed files. None is the run folder, or else the system's
+    temporary folder; with a CUDA device, None is host memory."""
     profile: Annotated[bool, _RUN, ADVANCED, FREE, Needs(("memory", "devices"), "--memory 2GiB")] = False
-    """Write profile.json and profile.png into the run folder: the steps and copies of the last streamed epoch, as planned and as they ran, as a trace
-    in Chrome's format and as a picture. With devices, profile.json has the stages, trainers and decisions of the last epoch."""
+    """Write profile.json and profile.png into the run folder: the steps and copies of the last streamed epoch, as planned and as executed,
+    as a trace in Chrome's format and as a picture. With devices, profile.json has the stages, trainers and decisions of the last epoch."""
     monitor: Annotated[str | None, _EVALUATION, Metavar("SPLIT/METRIC")] = None
-    """Metric that early stopping and the best weights go by: 'val/accuracy', 'val/loss', 'val/r2', 'train/loss', ... None is
-    'val/accuracy' ('val/loss' for multi-label and regression, 'val/mrr' for links), or 'train/loss' where there is no val split."""
+    """Metric for early stopping and the best weights: 'val/accuracy', 'val/loss', 'val/r2', 'train/loss', ... None is 'val/accuracy'
+    ('val/loss' for multi-label and regression, 'val/mrr' for links), or 'train/loss' without a val split."""
     patience: Annotated[int | None, _EVALUATION, _COUNTS, FREE] = None
-    "Number of epochs without improvement of the monitored metric after which training stops; None never stops early."
+    "Number of epochs without improvement of the monitored metric before training stops; None never stops early."
     weights: Annotated[str | None, ADVANCED, _EVALUATION, _ENDS] = None
-    "Weights that a run ends with: 'best' by the monitor or 'last'. None is 'best' where val is monitored, else 'last'."
+    "Final weights of a run: 'best' by the monitor, or 'last'. None is 'best' if val is monitored, else 'last'."
     eval_every: Annotated[int, _EVALUATION, _COUNTS] = 1
-    """Number of epochs from one evaluation of train and val to the next. The last epoch is always evaluated; if eval_every does not divide the
-    number of epochs, only to be reported: it then sets no best epoch and steps no scheduler."""
+    """Evaluate train and val every N epochs. The last epoch is always evaluated; unless N divides the number of epochs, this is only
+    reported, and affects neither the best epoch nor the scheduler."""
     checkpoint_every: Annotated[int, _RUN, _COUNTS, FREE] = 10
-    """Largest number of epochs from one checkpoint to the next, if there is a run folder. Long epochs leave more checkpoints, and the
-    last epoch always leaves one."""
+    """Maximum number of epochs between checkpoints, if there is a run folder. Long epochs write more of them, and the last epoch always
+    writes one."""
     keep_checkpoints: Annotated[int, _RUN, ADVANCED, _COUNTS, FREE] = 2
-    "Number of newest checkpoints to keep, at least 1."
+    "Number of latest checkpoints to keep, at least 1."
     tensorboard: Annotated[bool, _RUN, FREE] = False
     "Write TensorBoard events into the run folder (extra 'tensorboard')."
 
@@ -386,16 +388,16 @@ class RunConfig:
     train: TrainConfig
     "Length, optimizer, device, checkpoints and logs of the training."
     engine: Annotated[str, ADVANCED, one_of("compiled", "lean", "naive")] = "compiled"
-    """How layers are executed. compiled: hoisted, commuted and fused ('sagann plan' shows how); lean: the same in less
-    memory and more time; naive: plain PyTorch, with a tensor per edge."""
+    """How layers are executed. compiled: hoisted, commuted and fused ('sagann plan' shows how); lean: the same with less memory and more
+    time; naive: plain PyTorch, with edge tensors."""
     workers: Annotated[int, _THREADS] = 1
-    """Number of processes on this machine that compute together, each with a part of the graph in its memory. Under torchrun, the
-    number of processes that it starts counts instead."""
+    """Number of processes on this machine that train together, each holding part of the graph. Under torchrun, its number of processes is
+    used instead."""
     worker_timeout: Annotated[float, ADVANCED, _WAITS] = 60.0
-    "Seconds for which a worker waits for another one while they compute, before it ends with an error."
+    "Seconds that a worker waits for another one during computation before it fails."
     balance: Annotated[str, ADVANCED, one_of("edges", "vertices", "cost")] = "edges"
-    """What the workers' parts have about equally much of: edges or vertices, as they are counted, or cost, the seconds that a cost model predicts from the
-    epochs of the run; in training, vertices then move between workers where that pays."""
+    """What workers' parts have equal amounts of: edges, vertices, or cost, the seconds that a cost model predicts from the run's epochs; in
+    training, vertices then move between workers if that pays off."""
 
     def __post_init__(self) -> None:
         check_fields(self)

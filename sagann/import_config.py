@@ -48,20 +48,19 @@ class ImportOptions:
     symmetrise: bool = False
     "Add the reverse of every edge that has none, and merge multi-edges."
     coalesce: bool = False
-    "Merge multi-edges: weights add up, types tell edges apart."
+    "Merge multi-edges of the same type; weights are summed."
     drop_self_loops: bool = False
-    "Leave out edges from a vertex to itself."
+    "Drop edges from a vertex to itself."
     num_vertices: Annotated[int | None, _ROWS] = None
-    """Number of vertices. None is the number that the source states, else the number of rows of the vertex arrays, else one more than the
-    largest id."""
+    "Number of vertices. None is the number in the source, else the number of rows of the vertex arrays, else the largest id plus one."
     num_classes: Annotated[int | None, _CLASSES] = None
-    "Number of classes. None is the number that the source states, else one more than the largest label."
+    "Number of classes. None is the number in the source, else the largest label plus one."
     name: Annotated[str | None, _NAMES] = None
-    "Name of the graph. None is the name of the source, or for an edge list that of the folder to make."
+    "Name of the graph. None is the name of the source; for an edge list, that of the dataset folder."
     memory_bytes: Annotated[int, _MEMORY, BYTES, _RESOURCES] = 256 * 2**20
-    "Working memory, without that of libraries; more makes a large import faster."
+    "Working memory, excluding libraries; more speeds up large imports."
     overwrite: Annotated[bool, _RESOURCES] = False
-    "Replace a dataset that stands in the folder to make."
+    "Replace an existing dataset."
     progress: Progress = silent
     "Callback for the progress of the import."
 
@@ -75,20 +74,19 @@ class EdgeListFormat:
     """Columns and file format of an edge list."""
 
     src: Column | None = None
-    "Column of the source ids, by name or position from 0. None is the one whose name says so, else the first."
+    "Column of the source ids, by name or position from 0. None detects it by name, else takes the first."
     dst: Column | None = None
-    "Column of the destination ids. None is the one whose name says so, else the second."
+    "Column of the destination ids. None detects it by name, else takes the second."
     weight: Column | None = None
-    "Column of the edge weights. None is for edges without weights."
+    "Column of the edge weights. None reads no weights."
     edge_type: Column | None = None
-    "Column of the edge types. None is for edges without types."
+    "Column of the edge types. None reads no types."
     separator: Annotated[str | None, Metavar("CHARACTER")] = None
-    """Character between the fields of CSV files, of features, labels and targets too; 'tab' for a tabulator. None is a tabulator in .tsv files, a
-    comma in others."""
+    "Field separator of CSV files, including features, labels and targets; 'tab' for tabs. None is a tab in .tsv files, a comma in others."
     header: bool | None = None
-    """Whether the CSV files of the edges begin with a line of names. None looks for such a line, as always in other files."""
+    "Whether the CSV files of the edges start with a header. None detects it, as always in other files."
     kind: Annotated[str | None, Metavar("|".join(EDGE_LISTS))] = None
-    "Format of the edge files, 'csv' or 'parquet'. None goes by the ending of each file's name."
+    "Format of the edge files, 'csv' or 'parquet'. None infers it from each file's suffix."
 
     def __post_init__(self) -> None:
         check_fields(self)

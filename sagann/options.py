@@ -136,9 +136,7 @@ _TYPES: dict[Any, _Type] = {
     float: _Type("a finite number", "NUMBER", _number, float),
     bool: _Type("True or False", "", _of(bool), bool),
     str: _Type("a text", "TEXT", _of(str)),
-    tuple[int, ...]: _Type(
-        "a list of integers with commas between them such as (25, 10)", "N,N,...", _integer, int
-    ),
+    tuple[int, ...]: _Type("a comma-separated list of integers such as (25, 10)", "N,N,...", _integer, int),
     Weights: _Type(
         f"'{BALANCED}', or a list of numbers, one for each class", f"{BALANCED}|W,W,...", _number, float
     ),
@@ -258,7 +256,7 @@ class Option(NamedTuple):
             if values is not None:
                 expected = f"{expected}, each {values.text}" if self.type in _LISTS else values.text
             expected += ", or None" if self.optional else ""
-        words = re.findall("'([^']+)'", expected) or expected.removeprefix("one of ").split(", ")
+        words = re.findall("'([^']+)'", expected) or expected.partition("one of ")[2].split(", ")
         return InputError(
             f"{self.name} is refused: {shown(value)}, expected {expected} (in {self.owner.__name__}.{self.name})",
             hint=hint or f"{did_you_mean(value, words)}Set {self.name} to {expected}.",

@@ -1,10 +1,10 @@
-"""A device's figures in one table: ``python -m bench.device``. It asks nothing, and goes on where something fails.
+"""Benchmarks of a device in one table: ``python -m bench.device``. It needs no input, and continues after failures.
 
-Epochs of the eight models against the best of PyG's variants on the same device; the fused gathers against the device's
-copy bandwidth; epochs streamed to the device within an eighth of their working set, their host in memory, against the
-same code without a budget; and the Trainer's epochs, recorded, queued, and PyG's in CUDA graphs. A part ends after ``--limit`` seconds, and
-is told as a line of JSON as well. With ``--device cpu`` the same runs on the processor, to try the script out. Sampled epochs are those of
-:mod:`bench.minibatches`, rows of a store those of :mod:`bench.cold_bytes.device`.
+Epochs of the eight models against the best of PyG's variants on the same device; the fused gathers against the device's copy bandwidth;
+epochs streamed to the device within an eighth of their working set, their host in memory, against the same code without a budget; and the
+Trainer's epochs, recorded, queued, and PyG's in CUDA graphs. Each part stops after ``--limit`` seconds, and also prints a line of JSON. With
+``--device cpu`` the script can be tried on the processor. :mod:`bench.minibatches` measures sampled epochs, :mod:`bench.cold_bytes.device`
+rows of a store.
 """
 
 from __future__ import annotations

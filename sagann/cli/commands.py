@@ -14,7 +14,7 @@ from sagann.errors import require_choice
 from sagann.options import Metavar, Values, check_fields, options, options_of
 from sagann.processes import is_worker, rank
 
-OverwriteOption = Annotated[bool, switch("--overwrite", "Replace a file that stands there.")]
+OverwriteOption = Annotated[bool, switch("--overwrite", "Replace an existing file.")]
 
 
 @options("use", "Options")
@@ -23,19 +23,18 @@ class Opening:
     """Options of the three commands: which run is opened, on which graph, and where it computes."""
 
     run: Annotated[str | None, Metavar("RUN_DIR")] = None
-    "Folder that 'sagann train' or a Trainer wrote."
+    "Folder written by 'sagann train' or a Trainer."
     data: Annotated[str | None, Metavar("PATH|NAME")] = None
-    "Another graph: a dataset folder, an .npz file or a name. It is prepared as the run's own was. None is the run's own."
+    "Another graph: a dataset folder, an .npz file or a name, prepared like the run's own. None is the run's own."
     model: Annotated[str | None, Metavar("FILE.py:CLASS")] = None
-    "The run's own model file, named again so that it may be executed; models of the zoo need none."
+    "The run's own model file, named again to allow its execution; not needed for models of the zoo."
     device: Annotated[str, SETTINGS["device"].mark(Values)] = "auto"
     "Where to compute."
     memory: Annotated[str | None, SETTINGS["memory"].mark(Values)] = None
-    """Memory for the tensors of vertices and edges, as 2GiB, of each worker: the model is streamed by intervals. None is the budget that it was
-    trained within, half of it for one on mini-batches, or no budget for a run in memory."""
+    """Memory budget of each worker for vertex and edge tensors, as 2GiB: the model is streamed by intervals. None is that of training (half of it
+    after mini-batches), or no budget for a run in memory."""
     spill: Annotated[str | None, SETTINGS["spill"].mark(Values)] = None
-    """Folder for blocks of a streamed model that memory does not hold, on a disk with room. None is the run's, if it was named one; else the system's for
-    temporary files."""
+    "Folder for blocks of a streamed model that are not in memory. None is the run's, if it was set; else the system's temporary folder."
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -57,7 +56,7 @@ def evaluate(
         ),
     ] = None,
 ) -> int:
-    """Measure a trained model on each split of its graph, or of another one.
+    """Evaluate a trained model on each split of its graph or of another one.
 
     Example: sagann evaluate runs/demo
     """
@@ -75,18 +74,18 @@ def predict(
     links: Annotated[
         Path | None,
         option(
-            "For a model of links: table of pairs to score, .csv or .parquet: source, destination, and the type if edges have types. Messages "
-            "travel along all edges of the graph, also those that the run held out.",
+            "For a link model: table of pairs to score, .csv or .parquet: source, destination, and type if edges have types. Messages "
+            "are sent along all edges of the graph, including those that the run held out.",
             "FILE",
         ),
     ] = None,
     overwrite: OverwriteOption = False,
 ) -> int:
-    """Predict the class of every vertex, with its probability, or the values of a regression; those of every graph of several in one; or how likely pairs are edges.
+    """Predict classes with probabilities, or the values of a regression, for every vertex or graph, or the probabilities of links.
 
-    One row per vertex (of a task on whole graphs, per graph): vertex, class, class_name, probability. Where a vertex may have several classes: vertex,
-    and a column per class with its probability (.npy: a float32 matrix). Of a regression: vertex, prediction, or prediction_0,
-    prediction_1, ... for several targets (.npy: a float32 array). Of links: src, dst, type and probability of each pair of --links (.npy: the probabilities).
+    One row per vertex (or per graph): vertex, class, class_name, probability. Multi-label: vertex, and a column per class with its
+    probability (.npy: a float32 matrix). Regression: vertex, prediction, or prediction_0, prediction_1, ... for several targets (.npy: float32).
+    Links: src, dst, type and probability of each pair of --links (.npy: the probabilities).
 
     Example: sagann predict runs/demo --out predictions.csv
     """
@@ -137,16 +136,16 @@ def train(
     ] = None,
     config: Annotated[
         Path | None,
-        option("Settings from a TOML file with the sections data, model and train; the command line wins.", "FILE"),
+        option("TOML file with the sections data, model and train; the command line overrides it.", "FILE"),
     ] = None,
     resume: Annotated[bool, switch("--resume", "Continue the run in RUN_DIR.")] = False,
     overwrite: Annotated[bool, switch("--overwrite", "Replace the run in RUN_DIR.")] = False,
 ) -> int:
     """Train a model on a graph, and save the run.
 
-    Every setting may stand in a TOML file instead (--config); a run's own is RUN_DIR/config.toml.
-    Ctrl-C or SIGTERM finishes the epoch, or with --sample the batch, and saves a checkpoint; --resume continues bitwise as if nothing had
-    happened. With --workers several processes train together; on several machines, start them with torchrun -m sagann train.
+    All settings can also be read from a TOML file (--config); a run saves its own as RUN_DIR/config.toml.
+    Ctrl-C or SIGTERM finishes the epoch, or with --sample the batch, and saves a checkpoint; --resume continues bitwise as if
+    uninterrupted. With --workers several processes train together; on several machines, start them with torchrun -m sagann train.
 
     Example: sagann train demo --model gcn --epochs 100 --out runs/demo
     """
@@ -166,7 +165,7 @@ def plan(
     show: Annotated[
         str,
         option(
-            "program: the program that each layer is compiled to, and why; kernels: the generated source as well, "
+            "program: what each layer is compiled to, and why; kernels: also the generated source, "
             "without --memory; steps: with --memory, every step and copy of an epoch.",
             "|".join(SHOWN),
         ),
@@ -199,15 +198,16 @@ def plan(
             default="the run of --config",
         ),
     ] = None,
-    config: Annotated[Path | None, option("Settings from a TOML file; the command line wins.", "FILE")] = None,
+    config: Annotated[
+        Path | None, option("TOML file with settings; the command line overrides it.", "FILE")
+    ] = None,
 ) -> None:
     """Explain what 'sagann train' would do with the same options, without training.
 
-    Without further options, say what each layer of the model is compiled to. With --memory, say how an epoch is streamed: into how many
-    intervals the graph is cut, how much memory it takes, what is copied, and how long it will take. With --sample, say how long an epoch of
-    mini-batches will take, which bytes it reads, and what holds it up; a few batches are trained for that. With --devices, predict it for a
-    processor and accelerators that train together, on this machine or on one that is described. With --workers, say how the graph is
-    divided among them, and what a run has learned of their seconds.
+    By default, show what each layer of the model is compiled to. With --memory, show how an epoch is streamed: the number of intervals,
+    the memory needed, the bytes copied, and the expected time. With --sample, train a few mini-batches to predict the time of an epoch, the
+    bytes read, and the bottleneck. With --devices, predict this for a processor and accelerators that train together, on this machine or
+    another one. With --workers, show how the graph is partitioned, and the seconds that a run's cost model predicts.
 
     Example: sagann plan demo --model gat
     """
@@ -222,9 +222,9 @@ def plan(
 
 @command()
 def doctor(shared: Shared) -> int:
-    """Say what is installed, what this machine offers, and which parts of sagann work here.
+    """Report what is installed, what this machine offers, and which parts of sagann work.
 
-    Exit code 0 when everything that sagann needs works.
+    The exit code is 0 if everything that sagann needs works.
     """
     with shared.loading():
         from sagann.report import doctor_tables as tables
@@ -249,13 +249,13 @@ def doctor(shared: Shared) -> int:
 def machine(
     shared: Shared,
     out: Annotated[Path | None, option("File to write: .toml.", "FILE", default="none")] = None,
-    disk: Annotated[Path, option("Folder whose disk is measured: where runs spill to.", "FOLDER")] = Path(),
-    device: Annotated[str, option("Device that is measured.", "cpu|cuda|cuda:N")] = "cpu",
-    overwrite: Annotated[bool, switch("--overwrite", "Replace a file that stands there.")] = False,
+    disk: Annotated[Path, option("Folder on the disk to measure, to which runs would spill.", "FOLDER")] = Path(),
+    device: Annotated[str, option("Device to measure.", "cpu|cuda|cuda:N")] = "cpu",
+    overwrite: Annotated[bool, switch("--overwrite", "Replace an existing file.")] = False,
 ) -> None:
     """Measure this machine: how fast it computes, gathers over edges, copies, reads and writes.
 
-    With --out, the rates are written as TOML. It takes a few seconds, and is best done while nothing else runs.
+    Takes a few seconds; run it on an idle machine. --out writes the rates as TOML.
 
     Example: sagann machine --out machine.toml
     """

@@ -24,7 +24,7 @@ FORMS = {name: each for name, each in options_of(EdgeListFormat).items() if name
 _EDGE_LIST, _OTHERS = FORMS["src"].panel, "OGB folders, files of PyG"
 _ROWS = "a row per vertex: .npy, CSV or Parquet."
 
-OutArgument = Annotated[Path, typer.Argument(help="Dataset folder to make.", metavar="OUT")]
+OutArgument = Annotated[Path, typer.Argument(help="Dataset folder to create.", metavar="OUT")]
 DatasetArgument = Annotated[
     str,
     typer.Argument(
@@ -225,7 +225,7 @@ def score(
     )
 
 
-generate = App(help="Generate a dataset at random.", no_args_is_help=True)
+generate = App(help="Generate a random dataset.", no_args_is_help=True)
 app.add_typer(generate, name="generate")
 
 _DRAWN = RANGES["drawn"]

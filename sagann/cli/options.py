@@ -211,18 +211,18 @@ def _show_all(context: typer.Context, value: bool) -> None:
 HelpAllOption = Annotated[
     bool,
     typer.Option(
-        "--help-all", help="Show the advanced options too, and exit.", metavar="", is_eager=True, callback=_show_all
+        "--help-all", help="Show advanced options too, and exit.", metavar="", is_eager=True, callback=_show_all
     ),
 ]
 DebugOption = Annotated[bool, switch("--debug", "Show the traceback of an error.", callback=_remember)]
 QuietOption = Annotated[
-    bool, typer.Option("--quiet", "-q", help="No progress and no notes.", metavar="", callback=_remember)
+    bool, typer.Option("--quiet", "-q", help="Suppress progress and notes.", metavar="", callback=_remember)
 ]
 ThreadsOption = Annotated[
     int | None,
     typer.Option(
         "--threads",
-        help=r"Threads that compute. It does not change the numbers. [dim]\[default: one for each core][/dim]",
+        help=r"Number of computing threads. Results do not depend on it. [dim]\[default: one for each core][/dim]",
         metavar="INTEGER",
         min=RANGES["threads"].low,
         max=RANGES["threads"].high,

@@ -204,7 +204,7 @@ def _file_of_resumed(out: Path | None, file: Path | None, *, overwrite: bool) ->
     if not (out / CONFIG_FILE).is_file():
         raise CheckpointError(
             f"nothing to resume: there is no {CONFIG_FILE} (in {out})",
-            hint="Name the folder of a run that 'sagann train' started; continue one of Python with fit(resume=True).",
+            hint="Pass the folder of a run of 'sagann train'; resume one started in Python with fit(resume=True).",
         )
     return out / CONFIG_FILE
 

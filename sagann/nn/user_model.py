@@ -63,7 +63,7 @@ def load_class(path: Path, class_name: str) -> type[nn.Module]:
     }
     if class_name not in modules:
         raise InputError(
-            f"no such model in the file: '{class_name}'; modules there: {', '.join(modules) or 'none'} (in '{path}')",
+            f"no such model in the file: '{class_name}'; modules found: {', '.join(modules) or 'none'} (in '{path}')",
             hint="Name a class derived from sagann.SagaLayer or torch.nn.Module.",
         )
     return modules[class_name]

@@ -170,8 +170,9 @@ class RunFolder:
         try:
             found = json.loads(path.read_bytes())
         except (OSError, ValueError) as error:
+            why = error.strerror if isinstance(error, OSError) else in_one_line(error)
             raise CheckpointError(
-                f"not a run folder: run.json cannot be read: {in_one_line(error)} (in {self.path})",
+                f"not a run folder: run.json cannot be read: {why} (in {self.path})",
                 hint="Pass the folder that a training run wrote (--out).",
             ) from error
         version = found.get("format") if isinstance(found, dict) else None

@@ -82,8 +82,7 @@ def require_features(graph: Graph, what: str, *, hint: str) -> None:
     """Refuse a graph without features. ``what`` is what needs them, in the plural, for the error."""
     if graph.num_features == 0:
         raise InputError(
-            f"{what} need features: vertices have none, and a model with a row for each vertex of its own "
-            f"reads all rows at once (in graph '{graph.name}')",
+            f"{what} need features, but the vertices have none; learned rows need the whole graph (in graph '{graph.name}')",
             hint=hint,
         )
 
@@ -112,9 +111,8 @@ def check_sampled(model: nn.Module, graph: Graph, fanouts: Sequence[int]) -> Non
     num_hops = count_hops(model)
     if len(fanouts) != num_hops:
         raise InputError(
-            f"fanouts and hops of the model differ in number: {len(fanouts)} fanouts, the model walks "
-            f"{num_hops} hops (in TrainConfig.sample)",
-            hint=f"Name {num_hops} fanouts, as --sample {','.join(['10'] * num_hops)}."
+            f"wrong number of fanouts: {len(fanouts)}, expected one for each of the model's {num_hops} hops (in TrainConfig.sample)",
+            hint=f"Set {num_hops} fanouts, as --sample {','.join(['10'] * num_hops)}."
             if num_hops
             else "Train it on the whole graph; it reads no edge.",
         )

@@ -156,7 +156,7 @@ def test_errors_have_colour_on_terminals_alone(
         ("train demo --lr=-1", "(in --lr) hint: Set lr to a finite number above 0", "train demo --lr 0.1"),
         ("train demo --memory 300", "--memory) hint: Write a number and a unit, as 300MiB.", "train demo --memory 300MiB"),
         ("train demo --hot 10%", "Leave hot out, or set sample (--sample 25,10)", "train demo --hot 10% --sample 25,10"),
-        ("train demo --sample '5 5'", "with commas between them", "train demo --sample 5,5"),
+        ("train demo --sample '5 5'", "a comma-separated list", "train demo --sample 5,5"),
         # Other commands.
         ("fit demo", "Did you mean 'train'?", "train demo"),
         ("info demo", "Did you mean 'data info'?", "data info demo"),

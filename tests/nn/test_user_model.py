@@ -67,7 +67,7 @@ def test_a_users_model_gets_the_sizes_it_names(users_file: Path) -> None:
     ("reference", "message"),
     [
         ("nowhere.py:Layer", "model file not found: '/.*/nowhere.py'"),
-        ("{file}:Missing", "no such model in the file: 'Missing'; modules there: Layer, Model, Odd"),
+        ("{file}:Missing", "no such model in the file: 'Missing'; modules found: Layer, Model, Odd"),
         ("{file}:number", "no such model in the file"),
         ("{file}:Odd", "wants arguments that are not offered: missing a required argument: 'colour'; offered: in_dim, out_dim"),
         ("{file}:Unstackable", "the layer cannot be stacked: Unstackable"),

@@ -12,6 +12,7 @@ from sagann.machines import published_machine
 from sagann.plan.dealing import EACH, Before
 from sagann.plan.machine import Link, Machine
 from sagann.plan.routes import routed, routes_of
+from sagann.plan.selection import ALWAYS
 from sagann.plan.simulate import simulate
 from sagann.plan.spec import verify
 from sagann.plan.steps import Move
@@ -91,3 +92,10 @@ def test_a_ring_of_eight_loads_an_eighth_of_the_rows() -> None:
     assert rows / (rows + ring.peer_bytes) == pytest.approx(1 / 8, abs=0.03)
     rows = chain.planned.plan.loaded_bytes - edges
     assert rows / (rows + chain.peer_bytes) == pytest.approx(1 / 2, abs=0.03)
+
+
+def test_chunks_of_the_drawn_graph_are_as_large_as_the_papers() -> None:
+    shape = several_gpus.SHAPES["enwiki"]
+    found = several_gpus.measured_chunks("enwiki", "random", 4, ALWAYS)
+    assert sum(found["edges"].values()) == pytest.approx(shape.edges, rel=1e-3)
+    assert max(found["needed"].values()) <= shape.vertices / 4
