@@ -136,11 +136,10 @@ class WholeGraph(EpochSource):
         self._profile = profile
         known = prepared.graph.answers
         rows, answers = known.rows(known.splits["train"])
-        self._rows, self._answers = rows.to(predictor.device), answers.to(predictor.device)
         # By device, of those that share an epoch: the rows to learn from, and their answers.
-        self._on = {predictor.device: (self._rows, self._answers)}
+        self._on = {predictor.device: (rows.to(predictor.device), answers.to(predictor.device))}
         # The rows of an interval are looked up on the host, so that the lookup does not wait for the device.
-        self._rows_on_host = rows.cpu()
+        self._rows = rows.cpu()
         self._measured: dict[str, tuple[Tensor, Tensor]] = {}
 
     @property
@@ -197,18 +196,16 @@ class WholeGraph(EpochSource):
             self.trace = Recorder()
         return self._runner.loss(self._loss_of, timeline=self.trace)
 
-    def _known_on(self, device: torch.device) -> tuple[Tensor, Tensor]:
-        if device not in self._on:
-            self._on[device] = self._rows.to(device), self._answers.to(device)
-        return self._on[device]
-
     def _loss_of(self, logits: Tensor, vertices: slice) -> Tensor:
         """The part of the training loss that a range of vertices adds."""
         bounds = torch.tensor([vertices.start, vertices.stop])
-        first, last = torch.searchsorted(self._rows_on_host, bounds).tolist()
+        first, last = torch.searchsorted(self._rows, bounds).tolist()
         if first == last:
             return logits.new_zeros(())
-        rows, answers = self._known_on(logits.device)
+        if (device := logits.device) not in self._on:
+            rows, answers = self._on[self._predictor.device]
+            self._on[device] = rows.to(device), answers.to(device)
+        rows, answers = self._on[device]
         rows = rows[first:last] - vertices.start
         part = self._predictor.mean_loss(logits.index_select(0, rows), answers[first:last])
         return part * ((last - first) / len(self._rows))
