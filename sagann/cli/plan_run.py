@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from itertools import chain
 from pathlib import Path
 
 import torch
@@ -338,5 +337,5 @@ def _show(terminal: Terminal, name: str, program: LayerProgram | str, *, with_so
     for either in (program, program.maps_last) if with_source else ():
         if either is not None and either.edges.function is not None:
             terminal.show(source_of(either.edges.function))
-            for step in chain.from_iterable(either.edges.derived.values()):
+            for step in sum(either.edges.derived.values(), ()):
                 terminal.show(source_of(step.function))

@@ -10,29 +10,24 @@ from torch import Tensor, nn
 
 from sagann import typed_linear
 from sagann.errors import LayerError
-from sagann.graph import Topology
 from sagann.saga import Edge, NaiveEngine, SagaLayer, using_engine
+from tests.compiler.layers import Layer as OfFunctions
 from tests.graphs import skewed
 
 F_DIM = 8
 
 
-class Layer(SagaLayer):
+class Layer(OfFunctions):
     """A layer with a bit of everything; the functions come from the test."""
 
+    edge_data = None
+
     def __init__(self, edge: Callable[..., Any] | None = None, vertex: Callable[..., Any] | None = None) -> None:
-        super().__init__()
-        self.edge_function, self.vertex_function = edge, vertex
+        super().__init__(edge, vertex)
         self.linear = nn.Linear(F_DIM, F_DIM)
         self.norm = nn.BatchNorm1d(F_DIM)
         self.gru = nn.GRUCell(F_DIM, F_DIM)
         self.register_buffer("counter", torch.zeros(1))
-
-    def apply_edge(self, edge: Edge) -> Tensor:
-        return self.edge_function(self, edge) if self.edge_function else edge.src
-
-    def apply_vertex(self, vertex: Tensor, accum: Tensor) -> Tensor:
-        return self.vertex_function(self, vertex, accum) if self.vertex_function else accum
 
 
 def run(layer: SagaLayer) -> Tensor:
@@ -52,12 +47,10 @@ ROW_WISE: dict[str, Callable[[Layer, Edge], Tensor]] = {
     "pick by arange": lambda layer, edge: edge.src[torch.arange(len(edge.src)), 0][:, None],
     "in place on a copy": lambda layer, edge: edge.src.clone().mul_(2),
     "infinite": lambda layer, edge: edge.src / 0,
-    "attention within": lambda layer, edge: F.scaled_dot_product_attention(
-        *[edge.src.view(-1, 1, 2, 4)] * 3
-    ).flatten(1),
+    "attention within": lambda layer, edge: F.scaled_dot_product_attention(*[edge.src.view(-1, 1, 2, 4)] * 3).flatten(1),
     "made empty": lambda layer, edge: edge.src.new_empty(len(edge.src), F_DIM).copy_(edge.src),
     "a parameter's value": lambda layer, edge: edge.src * layer.counter.item(),
-}
+}  # fmt: skip
 
 MIXING: dict[str, tuple[Callable[[Layer, Edge], Tensor], str]] = {
     "mean": (lambda layer, edge: edge.src - edge.src.mean(0), "mean"),
@@ -181,22 +174,13 @@ def test_the_check_takes_back_what_functions_set_and_append_to() -> None:
     ],
 )
 def test_a_wrong_form_for_softmax_is_told_of_apply_edge(edge: Callable[..., Any]) -> None:
-    class Attention(SagaLayer):
-        accumulator = "softmax"
+    def two_heads(layer: Layer, given: Edge) -> Any:
+        return edge(given.src[:, :2], given.src.view(-1, 2, 4))
 
-        def __init__(self) -> None:
-            super().__init__()
-            self.out = nn.Linear(6, 2)
-
-        def apply_edge(self, edge_: Edge) -> Any:
-            return edge(edge_.src[:, :2], edge_.src.view(-1, 2, 3))
-
-        def apply_vertex(self, vertex: Tensor, accum: Tensor) -> Tensor:
-            return self.out(accum.flatten(1))
-
-    topology = Topology.from_coo(src=torch.tensor([0, 1]), dst=torch.tensor([1, 2]), num_src=3)
+    layer = Layer(edge=two_heads, vertex=lambda layer, vertex, accum: layer.linear(accum.flatten(1)))
+    layer.accumulator = "softmax"
     with pytest.raises(LayerError, match=r"apply_edge must return \(score, value\)"):
-        Attention()(topology, torch.randn(3, 6))
+        run(layer)
 
 
 def test_a_layer_without_its_parameters_is_refused() -> None:

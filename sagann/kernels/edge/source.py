@@ -21,14 +21,13 @@ from types import ModuleType
 from uuid import uuid4
 
 from sagann.jit import cache_folder
-from sagann.kernels.edge.function import COMPARISONS, EdgeFunction, Input, Op, Output, kind_of, lanes, verify
+from sagann.kernels.edge.function import COMPARISONS, EdgeFunction, Input, Op, Output, kind_of, lanes
 
 
 def canonical_source(
     function: EdgeFunction, in_order: frozenset[str], emit: Callable[[EdgeFunction, frozenset[str]], str]
 ) -> str:
     """The source that ``emit`` writes for a function under canonical names; ``in_order`` names its inputs that lie in the order of the pass."""
-    verify(function)
     names = canonical_names(function)
     return emit(renamed(function, names), frozenset(names[name] for name in in_order))
 
