@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -29,7 +30,6 @@ from sagann.graph.counting_sort import group_by_key
 from sagann.graph.row_sort import sort_rows
 from sagann.graph.rows import id_dtype
 from sagann.import_config import Progress
-from sagann.jit import compiled
 from sagann.storage.edge_spool import EdgeRun, EdgeSpool, Histogram
 from sagann.storage.import_source import Dtype
 from sagann.storage.npy import ArraySpec, NpyWriter, dtype_name
@@ -211,25 +211,17 @@ class ExternalSort:
         Most runs fit memory; the caller splits a larger run again.
         """
         bounds = self._choose_bounds(histogram, 0 if by_src else _BYTES_PER_DST)
-        part_of_bin = np.repeat(np.arange(len(bounds) - 1, dtype=np.uint8), np.diff(bounds))
-        runs = [EdgeRun(self._spool.run.folder) for _ in range(len(bounds) - 1)]
-        ends = np.empty(len(runs), dtype=np.int64)
-        done, first, shift = 0, histogram.first, histogram.shift
-        key, other = (0, 1) if by_src else (1, 0)
+        part_of_bin = np.repeat(np.arange(len(bounds) - 1, dtype=np.int32), np.diff(bounds))
+        runs, done = [EdgeRun(self._spool.run.folder) for _ in range(len(bounds) - 1)], 0
         for block in blocks:
-            ids = [np.empty_like(block[0]), np.empty_like(block[1])]
-            positions = np.empty(len(ids[0]) if len(block) > 2 else 0, dtype=np.int32)
-            _split_by_part(
-                block[key], block[other], first, shift, part_of_bin, ends, ids[key], ids[other], positions
-            )
-            grouped = [*ids, *(column[positions] for column in block[2:])]
-            begin = 0
-            for run, end in zip(runs, ends.tolist(), strict=True):
-                run.append([column[begin:end] for column in grouped])
-                begin = end
-            done += len(ids[0])
+            parts = torch.from_numpy(part_of_bin[histogram.bins_of(block[0 if by_src else 1])])
+            grouped = group_by_key(parts, len(runs), positions=True, parallel=False)
+            columns = [column[grouped.positions.numpy()] for column in block]
+            for run, (begin, end) in zip(runs, pairwise(grouped.indptr.tolist()), strict=True):
+                run.append([column[begin:end] for column in columns])
+            done += len(parts)
             self._progress(done, self._num_edges, "edges", "partitioning")
-        limits = [min(stop, first + (int(bound) << shift)) for bound in bounds]
+        limits = [min(stop, histogram.first + (int(bound) << histogram.shift)) for bound in bounds]
         return list(zip(runs, limits[:-1], limits[1:], strict=True))
 
     def _choose_bounds(self, histogram: Histogram, bytes_per_id: int) -> list[int]:
@@ -299,38 +291,3 @@ def _refuse_overflow(sums: Array, src: Array, dst: Array) -> None:
             f"{np.finfo(sums.dtype).max:.3g}, the largest {sums.dtype} (in edge weights)",
             hint="Scale the weights, or import without merging multi-edges.",
         )
-
-
-@compiled()
-def _split_by_part(
-    keys: Array,
-    others: Array,
-    first: int,
-    shift: int,
-    part_of_bin: Array,
-    ends: Array,
-    out_keys: Array,
-    out_others: Array,
-    positions: Array,
-) -> None:
-    """Group edges by the part of their key, stably; ``ends`` gets the end of each part in the output.
-
-    The bins begin at id ``first`` and have 2^shift ids each. ``positions`` gets the former place of each edge; its
-    length is 0 if no positions are needed.
-    """
-    ends[:] = 0
-    for e in range(len(keys)):
-        ends[part_of_bin[(np.int64(keys[e]) - first) >> shift]] += 1
-    total = 0
-    for p in range(len(ends)):
-        count = ends[p]
-        ends[p] = total
-        total += count
-    for e in range(len(keys)):
-        part = part_of_bin[(np.int64(keys[e]) - first) >> shift]
-        at = ends[part]
-        ends[part] = at + 1
-        out_keys[at] = keys[e]
-        out_others[at] = others[e]
-        if len(positions):
-            positions[at] = e

@@ -12,7 +12,6 @@ from weakref import finalize
 
 import numpy as np
 
-from sagann.jit import compiled
 from sagann.storage.import_source import Dtype, EdgeChunk
 from sagann.storage.rows import Array
 
@@ -82,7 +81,12 @@ class Histogram:
 
     def add(self, ids: Array) -> None:
         """Count ids; every id must have a bin."""
-        _count_bins(ids, self.first, self.shift, self.counts)
+        counts = np.bincount(self.bins_of(ids))
+        self.counts[: len(counts)] += counts
+
+    def bins_of(self, ids: Array) -> Array:
+        """The number of each id's bin."""
+        return (ids - self.first) >> self.shift
 
 
 class EdgeSpool:
@@ -141,10 +145,3 @@ class EdgeSpool:
             # Ids that need 64 bits are rare.
             ids = np.int32 if self._largest_id <= 2**31 - 1 else np.int64
             self.run.append([src.astype(ids, copy=False), dst.astype(ids, copy=False), *data])
-
-
-@compiled()
-def _count_bins(ids: Array, first: int, shift: int, counts: Array) -> None:
-    """Add 1 to the bin's count, int64 [bins], for each of the ids [n]; bin 0 begins at id ``first``."""
-    for e in range(len(ids)):
-        counts[(np.int64(ids[e]) - first) >> shift] += 1

@@ -145,7 +145,7 @@ def test_every_write_is_synced_before_its_name_appears(tmp_path: Path, monkeypat
     assert len(seen) == 3
 
 
-# Kernels are compiled or loaded before the fork; syncing protects from a power cut, not from a kill.
+# Syncing protects from a power cut, not from a kill.
 PROGRAM = """
 import json, os, random, shutil, signal, sys, time
 from contextlib import suppress
@@ -154,15 +154,9 @@ import numpy as np
 import sagann.storage.edge_list
 from sagann.errors import DatasetError
 from sagann.storage import ImportOptions, check_dataset, import_edge_list, open_graph
-from sagann.storage.edge_sort import _split_by_part
-from sagann.storage.edge_spool import _count_bins
 from tests.forks import fork
 
 os.fsync = lambda handle: None
-count, part = np.zeros(1, np.int64), np.zeros(1, np.uint8)
-for ids in (np.zeros(1, np.int64), np.zeros(1, np.int32)):
-    _count_bins(ids, 0, 0, count)
-_split_by_part(ids, ids, 0, 0, part, count, ids.copy(), ids.copy(), np.empty(0, np.int32))
 source, out, replacing = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3] == "True"
 CLOSED = 3
 
