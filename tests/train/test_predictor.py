@@ -230,7 +230,7 @@ def test_workers_need_features():
     def work(workers):
         model = build_model(ModelConfig(hidden=8), graph)
         predictor = Predictor(model, Contract.of(graph), device=CPU, workers=workers)
-        with pytest.raises(InputError, match="workers need features: vertices have none"):
+        with pytest.raises(InputError, match="workers need features, but the vertices have none"):
             predictor.prepare(graph)
 
     in_threads(work, 2)
