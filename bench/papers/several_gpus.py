@@ -1,11 +1,11 @@
 """Several GPUs of NGra's and NeuGraph's server, simulated: ``python -m bench.papers.several_gpus``. Prints Markdown tables.
 
-One layer of a GCN, forward, whose input changes in every epoch, on the shapes of the papers' graphs; rows of all features are gathered, as the
-papers' systems do. A device has room for what a step needs and for the blocks of the next, and half as much again. All devices are those of
+One layer of a GCN, forward, whose input changes in every epoch, on the shapes of the papers' graphs; rows of all features are gathered, as in
+the papers. A device has room for what a step needs and for the blocks of the next, and half as much again. All devices are those of
 ``p100x8``. No epoch is run.
 
-NGra's Fig. 16: chunks have equally many edges. NeuGraph's Figs. 15 and 17: the papers' graphs are not available, so edges and needed rows of
-chunks are those of an R-MAT graph of 1/:data:`SCALE` of the vertices and edges, times :data:`SCALE`, in random order and in METIS's.
+NGra's Fig. 16: chunks have equally many edges. NeuGraph's Figs. 15 and 17: the papers' graphs are not available, so edges and needed rows
+of chunks are those of an R-MAT graph of 1/:data:`SCALE` of the vertices and edges, times :data:`SCALE`, in random order and in METIS's.
 
 TF-SAGA is NeuGraph without its optimizations: tensors of edges are written and read, copies and steps take turns, every chunk loads whole
 intervals, and every device loads for itself. The rate of the tensors of edges is fitted to one figure of the paper (:func:`edge_byte_s`).
@@ -63,7 +63,11 @@ WIDTH = 512
 ROOM = 1.5
 "Budget, as a multiple of what a step takes beside the blocks of the next."
 ENGINES = Beside(copies_beside=True, has_engines=True)
+FORWARD = partial(plan_epoch, trains=False, traversal=Traversal(), beside=ENGINES)
+"One column on each device, as in the papers."
 SCALING = "dataset | devices | route | s | times one | GB from the host | GB from devices"
+NOTE = f"""NeuGraph's Figs. 15 and 17, R-MAT graphs of 1/{SCALE} of the vertices and edges. *Rows needed*: of a source interval, by a chunk.
+*Kernels*, *selection*: times as fast as the step before, without overlap. Devices: times TF-SAGA on one."""
 FIGURES = "dataset | P | rows needed | TF-SAGA s | kernels | selection | one device | two, each | two, chain | two, TF-SAGA"
 
 
@@ -102,19 +106,8 @@ def epoch_of(
     alone = Schedule(BlockSizes(program, sizes, part, gradients))
     needed = needed_bytes(list(alone.forward()), alone.sizes.of, ahead=True)
     part = replace(part, devices=tuple(f"device{number}" for number in range(num_devices)))
-    found = plan_epoch(
-        program,
-        sizes,
-        part,
-        int(ROOM * needed),
-        gradients=gradients,
-        trains=False,
-        selection=selection,
-        # One column on each device, as in the papers.
-        traversal=Traversal(),
-        beside=ENGINES,
-        route=route,
-    )
+    budget_bytes = int(ROOM * needed)
+    found = FORWARD(program, sizes, part, budget_bytes, gradients=gradients, selection=selection, route=route)
     return Epoch(found, seconds_of(found, MACHINE, StepWork(found.schedule)))
 
 
@@ -155,9 +148,8 @@ def measured_chunks(
 def least_intervals(dataset: str, order: VertexOrder) -> int:
     """The least P whose largest chunk fits TF-SAGA's memory for tensors of edges."""
     most = TENSOR_BYTES // (TENSORS * 4 * SHAPES[dataset].features)
-    return next(
-        count for count in range(1, 256) if max(measured_chunks(dataset, order, count)["edges"].values()) <= most
-    )
+    largest = (max(measured_chunks(dataset, order, count)["edges"].values()) for count in range(1, 256))
+    return next(count for count, edges in enumerate(largest, 1) if edges <= most)
 
 
 def serial(dataset: str, order: VertexOrder, selection: Selection = NEVER) -> tuple[float, float, float]:
@@ -183,12 +175,10 @@ def figures(dataset: str, order: VertexOrder) -> list[float]:
     shape, count = SHAPES[dataset], least_intervals(dataset, order)
     whole, picked = serial(dataset, order), serial(dataset, order, RULE)
     edges_s = edge_byte_s(order) * 4 * shape.features * shape.edges
-    first = sum(whole) + edges_s
-    rivals = [(1, EACH), *((2, route) for route in routes(2))]
     epoch = partial(epoch_of, dataset, num_intervals=count, order=order, selection=RULE)
-    found = [epoch(*each).seconds for each in rivals]
+    found = [epoch(*each).seconds for each in [(1, EACH), *((2, route) for route in routes(2))]]
     # Devices below one switch share its rate.
-    second = whole[0] + (whole[2] + edges_s) / 2
+    first, second = sum(whole) + edges_s, whole[0] + (whole[2] + edges_s) / 2
     every = measured_chunks(dataset, order, count, ALWAYS)["needed"]
     share = sum(rows for (form, *_), rows in every.items() if form == PICKED_CSC) / (count * shape.vertices)
     gains = first / sum(whole), sum(whole) / sum(picked), *(first / each for each in (*found, second))
@@ -201,16 +191,10 @@ def main() -> int:
     for dataset in SHAPES:
         for cells in scaling(dataset):
             print(row(cells), flush=True)
-    print(
-        f"\nNeuGraph's Figs. 15 and 17, R-MAT graphs of 1/{SCALE} of the vertices and edges. *Rows needed*: of a source interval, by a chunk."
-    )
-    print(
-        "*Kernels*, *selection*: times as fast as the step before, without overlap. Devices: times TF-SAGA on one."
-    )
+    print(f"\n{NOTE}")
     for order in ORDERS:
-        print(
-            f"\nOrder: {order}. Fitted: {1e12 * edge_byte_s(order):.3g} ps per byte of a tensor of edges.\n\n{head(FIGURES, words=('dataset',))}"
-        )
+        fitted = f"Order: {order}. Fitted: {1e12 * edge_byte_s(order):.3g} ps per byte of a tensor of edges."
+        print(f"\n{fitted}\n\n{head(FIGURES, words=('dataset',))}")
         every = {dataset: figures(dataset, order) for dataset in SHAPES}
         every["mean"] = [sum(each) / len(SHAPES) for each in zip(*every.values(), strict=True)]
         for name, found in every.items():

@@ -223,7 +223,7 @@ def test_workers_need_features():
 
     def work(workers):
         predictor = predictor_of(build_model(ModelConfig(hidden=8), graph), graph, workers=workers)
-        with pytest.raises(InputError, match="workers need features: vertices have none"):
+        with pytest.raises(InputError, match="workers need features, but the vertices have none"):
             predictor.prepare(graph)
 
     in_threads(work, 2)

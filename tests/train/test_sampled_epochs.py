@@ -99,12 +99,12 @@ def test_a_model_that_mixes_vertices_is_refused_before_training(model: type[nn.M
 
 def test_fanouts_and_features_are_those_of_the_models_hops() -> None:
     with pytest.raises(
-        InputError, match=r"2 fanouts, the model walks 3 hops .*Name 3 fanouts, as --sample 10,10,10"
+        InputError, match=r"wrong number of fanouts: 2, .* 3 hops .*Set 3 fanouts, as --sample 10,10,10"
     ):
         trainer_of(ModelConfig(layers=3), sample=(25, 10))
     with pytest.raises(InputError, match="Train it on the whole graph; it reads no edge"):
         trainer_of(seeded_model(Plain), sample=(3,))
-    with pytest.raises(InputError, match="mini-batches need features: vertices have none"):
+    with pytest.raises(InputError, match="mini-batches need features, but the vertices have none"):
         trainer_of(ModelConfig(), replace(community_graph(), features=None), sample=(25, 10))
 
 
