@@ -12,7 +12,7 @@ References:
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -44,41 +44,63 @@ _PRELOAD_BYTES = 64 << 20
 class _Asked:
     """Vertices by owner, and those that the others ask this worker for. All workers make theirs at the same time."""
 
-    def __init__(self, ids: Tensor, bounds: Sequence[int], channel: SideChannel, doing: str) -> None:
+    def __init__(self, ids: Tensor, bounds: Array, channel: SideChannel, doing: str) -> None:
         self._channel, self._doing = channel, doing
-        owner = torch.searchsorted(torch.tensor(bounds), ids, right=True) - 1
-        self.places = [(owner == rank).nonzero().squeeze(1) for rank in range(channel.size)]
+        places, back, by_owner = (np.empty(len(ids), dtype=np.int64) for _ in range(3))
+        ends = np.zeros(channel.size + 1, dtype=np.int64)
+        _divide(ids.numpy(), bounds, places, back, by_owner, ends)
+        sizes = np.diff(ends).tolist()
+        self.places = torch.from_numpy(places).split(sizes)
         "Where the vertices of each owner stand."
-        asked = {rank: ids[place] for rank, place in enumerate(self.places)}
+        self.back = torch.from_numpy(back)
+        "Where each vertex stands in the order of the owners."
+        asked = dict(enumerate(torch.from_numpy(by_owner).split(sizes)))
         self.own = asked.pop(channel.rank)
         "The vertices that this worker owns."
-        self.num_others = sum(map(len, asked.values()))
+        self.num_others = len(ids) - len(self.own)
         "Number of vertices that the others own."
         found = channel.exchange({rank: [each] for rank, each in asked.items()}, doing)
         self.wanted = {rank: each for rank, (each,) in found.items()}
         "The own vertices that each other worker asks for."
 
-    @property
-    def back(self) -> Tensor:
-        """Where each vertex stands in the order of the owners."""
-        order = torch.cat(self.places)
-        return torch.empty_like(order).index_copy_(0, order, torch.arange(len(order)))
-
     def answered(self, answers: Mapping[int, Sequence[Tensor]]) -> dict[int, list[Tensor]]:
         """Give each other worker some arrays; those that each of them gives."""
         return self._channel.exchange(answers, self._doing)
 
-    def joined(self, own: Sequence[Tensor], answers: Mapping[int, Sequence[Tensor]]) -> list[Tensor]:
-        """As :meth:`answered`, with the own arrays; each array is joined in the order of the ranks."""
+    def joined(self, arrays_of: Callable[[Tensor], Sequence[Tensor]]) -> list[Tensor]:
+        """What the owners give, joined in the order of the ranks: ``arrays_of`` vertices an array of their numbers of entries, and arrays of entries."""
+        # What all ask for is made at once: what lies together in memory is read together.
+        ranks = sorted({**self.wanted, self._channel.rank: self.own})
+        asked = [self.wanted.get(rank, self.own) for rank in ranks]
+        counts, *entries = arrays_of(torch.cat(asked))
+        of_vertices = counts.split(list(map(len, asked)))
+        sizes = [int(each.sum()) for each in of_vertices]
+        pieces = zip(of_vertices, *(each.split(sizes) for each in entries), strict=True)
+        answers = dict(zip(ranks, map(list, pieces), strict=True))
+        own = answers.pop(self._channel.rank)
         found = self.answered(answers) | {self._channel.rank: own}
-        return [torch.cat([found[rank][at] for rank in range(self._channel.size)]) for at in range(len(own))]
+        return [torch.cat([found[rank][at] for rank in ranks]) for at in range(len(own))]
+
+
+@compiled()
+def _divide(ids: Array, bounds: Array, places: Array, back: Array, by_owner: Array, ends: Array) -> None:
+    """Divide vertices by owner, each owner's in their order: write their places, and the place of each in that order; ``ends`` begins with zeros."""
+    for vertex in ids:
+        ends[np.searchsorted(bounds, vertex, side="right")] += 1
+    nexts = np.cumsum(ends)
+    ends[:] = nexts
+    for at in range(len(ids)):
+        owner = np.searchsorted(bounds, ids[at], side="right") - 1
+        here = nexts[owner]
+        nexts[owner] += 1
+        places[here], by_owner[here], back[at] = at, ids[at], here
 
 
 class PartEdges:
     """The in-edges of all vertices, those of the others from the workers that own them; see :class:`sagann.sampling.neighbor_sampler.Edges`."""
 
     def __init__(self, part: WorkerPart, channel: SideChannel) -> None:
-        self._bounds, self._channel, self._id_type = part.bounds, channel, id_dtype(part.num_edges)
+        self._bounds, self._channel, self._id_type = np.array(part.bounds), channel, id_dtype(part.num_edges)
         self._topology, own = part.topology.to("cpu"), torch.arange(part.vertices.start, part.vertices.stop)
         ids = torch.cat([own, part.halo.part.halo.cpu()]).to(id_dtype(part.bounds[-1]))
         first_vertex, first_edge = part.vertices.start, part.halo.first_edge
@@ -95,8 +117,7 @@ class PartEdges:
             sources = torch.from_numpy(found.indices[found.positions])
             return [counts, sources, edge_ids.to(self._id_type), *data]
 
-        answers = {rank: picked(ids) for rank, ids in asked.wanted.items()}
-        counts, sources, edge_ids, *data = asked.joined(picked(asked.own), answers)
+        counts, sources, edge_ids, *data = asked.joined(picked)
         indptr, places = gather_ranges(offsets_of(counts), asked.back)
         return Picked(
             indptr=indptr.numpy(),
@@ -114,7 +135,7 @@ class PartRows:
     """
 
     def __init__(self, part: WorkerPart, channel: SideChannel) -> None:
-        self._bounds, self._channel, self._vertices = part.bounds, channel, part.vertices
+        self._bounds, self._channel, self._vertices = np.array(part.bounds), channel, part.vertices
         own = mapped_rows(part.features, lambda array: array.to("cpu"))
         assert own is not None
         self._own, self.is_sparse = own if is_sparse(own) else own.contiguous(), is_sparse(own)
@@ -190,8 +211,7 @@ class PartRows:
             rows = take_rows(self._own, wanted - self._vertices.start)
             return [rows.crow_indices().diff(), rows.col_indices(), rows.values()]
 
-        answers = {rank: arrays(wanted) for rank, wanted in asked.wanted.items()}
-        counts, columns, values = asked.joined(arrays(asked.own), answers)
+        counts, columns, values = asked.joined(arrays)
         offsets = offsets_of(counts).to(columns.dtype)
         return take_rows(csr_tensor(offsets, columns, values, num_columns=self.row_shape[0]), asked.back)
 
