@@ -239,9 +239,9 @@ class Workers(Team):
 
     def any(self, flag: bool, doing: str, *, timeout_s: float | None = None) -> bool:
         mine = dict.fromkeys(self.others, torch.tensor([flag]))
-        if timeout_s is None:
+        if timeout_s is None and (channel := self._asides.get("steps")) is not None:
             # After every batch: gloo's thread would take a part of the core from the training step.
-            found = self.aside("steps").exchange({rank: [each] for rank, each in mine.items()}, doing)
+            found = channel.exchange({rank: [each] for rank, each in mine.items()}, doing)
             return flag or any(bool(each) for (each,) in found.values())
         return flag or any(map(bool, self.exchange(mine, doing, timeout_s=timeout_s).values()))
 

@@ -23,7 +23,6 @@ from sagann.graph.large_arrays import empty_array
 from sagann.graph.rows import (
     as_bytes,
     csr_tensor,
-    gather_ranges,
     id_dtype,
     is_sparse,
     mapped_rows,
@@ -102,9 +101,10 @@ class PartEdges:
     def __init__(self, part: WorkerPart, channel: SideChannel) -> None:
         self._bounds, self._channel, self._id_type = np.array(part.bounds), channel, id_dtype(part.num_edges)
         self._topology, own = part.topology.to("cpu"), torch.arange(part.vertices.start, part.vertices.stop)
-        ids = torch.cat([own, part.halo.part.halo.cpu()]).to(id_dtype(part.bounds[-1]))
-        first_vertex, first_edge = part.vertices.start, part.halo.first_edge
-        self._own = InEdges(self._topology, first_vertex=first_vertex, first_edge=first_edge, ids=ids)
+        self._ids = torch.cat([own, part.halo.part.halo.cpu()]).to(id_dtype(part.bounds[-1]))
+        "Ids in the graph of the part's sources."
+        self._first_edge = part.halo.first_edge
+        self._own = InEdges(self._topology, first_vertex=part.vertices.start)
 
     def pick(self, vertices: Array, fanout: int, key: np.uint64, *, replace: bool, hop: int) -> Picked:
         """Pick in-edges of some vertices. All workers call this at the same time."""
@@ -113,19 +113,44 @@ class PartEdges:
         def picked(ids: Tensor) -> list[Tensor]:
             found = self._own.pick(ids.numpy(), fanout, key, replace=replace, hop=hop)
             data = (found.edge_data[name] for name in self._topology.edge_data)
-            counts, edge_ids = torch.from_numpy(found.indptr).diff(), torch.from_numpy(found.edge_ids)
-            sources = torch.from_numpy(found.indices[found.positions])
-            return [counts, sources, edge_ids.to(self._id_type), *data]
+            count = len(found.positions)
+            sources, edge_ids = self._ids.new_empty(count), torch.empty(count, dtype=self._id_type)
+            given = found.indices, found.positions, self._ids.numpy(), self._first_edge
+            _write_ids(*given, sources.numpy(), edge_ids.numpy())
+            return [torch.from_numpy(found.indptr).diff(), sources, edge_ids, *data]
 
         counts, sources, edge_ids, *data = asked.joined(picked)
-        indptr, places = gather_ranges(offsets_of(counts), asked.back)
+        indptr, places = np.empty(len(counts) + 1, dtype=np.int64), np.empty(len(sources), dtype=np.int64)
+        _arrange(offsets_of(counts).numpy(), asked.back.numpy(), indptr, places)
         return Picked(
-            indptr=indptr.numpy(),
+            indptr=indptr,
             indices=sources.numpy(),
-            positions=places.numpy(),
-            edge_ids=edge_ids[places].numpy(),
+            positions=places,
+            edge_ids=edge_ids.numpy()[places],
             edge_data={name: rows[places] for name, rows in zip(self._topology.edge_data, data, strict=True)},
         )
+
+
+@compiled()
+def _write_ids(
+    indices: Array, positions: Array, ids: Array, first_edge: int, sources: Array, edge_ids: Array
+) -> None:
+    """Write the ids in the graph of picked edges and of their sources. Sources are far apart in memory: no other pass waits for them."""
+    for number, position in enumerate(positions):
+        sources[number] = ids[indices[position]]
+        edge_ids[number] = first_edge + position
+
+
+@compiled()
+def _arrange(offsets: Array, order: Array, indptr: Array, places: Array) -> None:
+    """Write the offsets of ranges in an order, and where their entries stand."""
+    at = 0
+    for number, which in enumerate(order):
+        indptr[number] = at
+        for place in range(offsets[which], offsets[which + 1]):
+            places[at] = place
+            at += 1
+    indptr[len(order)] = at
 
 
 class PartRows:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Protocol
 
-import torch
+import numpy as np
 from torch import Tensor
 
 from sagann.errors import WorkerError
@@ -91,10 +91,10 @@ class _Message:
 
     def __init__(self, link: socket.socket, tensors: Sequence[Tensor]) -> None:
         self._link, self._like = link, tensors
-        counts = torch.tensor([len(tensor) for tensor in tensors])
-        self._to_send = _views([counts, *tensors])
-        self._counts = torch.empty_like(counts)
-        self._to_receive = _views([self._counts])
+        counts = np.array([len(tensor) for tensor in tensors], dtype=np.int64)
+        self._to_send = [counts.data.cast("B"), *_views(tensors)]
+        self._counts = np.empty_like(counts)
+        self._to_receive = [self._counts.data.cast("B")]
         self.received: list[Tensor] = []
 
     @property
