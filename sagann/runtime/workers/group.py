@@ -242,8 +242,10 @@ class Workers(Team):
         if timeout_s is None and (channel := self._asides.get("steps")) is not None:
             # After every batch: gloo's thread would take a part of the core from the training step.
             found = channel.exchange({rank: [each] for rank, each in mine.items()}, doing)
-            return flag or any(bool(each) for (each,) in found.values())
-        return flag or any(map(bool, self.exchange(mine, doing, timeout_s=timeout_s).values()))
+            flags = [each for (each,) in found.values()]
+        else:
+            flags = list(self.exchange(mine, doing, timeout_s=timeout_s).values())
+        return flag or any(map(bool, flags))
 
     @contextmanager
     def forward(self) -> Iterator[None]:
