@@ -30,6 +30,7 @@ from sagann.graph.rows import (
     take_rows,
 )
 from sagann.jit import compiled
+from sagann.kernels.memory import POOL
 from sagann.runtime.tiered.counters import TierCounts, Traffic
 from sagann.runtime.workers.side_channel import SideChannel
 from sagann.runtime.workers.worker_part import WorkerPart
@@ -212,7 +213,8 @@ class PartRows:
         """Copy the rows of some vertices, dense or ``torch.sparse_csr``; see :class:`sagann.graph.feature_store.FeatureStore`."""
         if self.is_sparse:
             return self._sparse_rows(ids)
-        rows = empty_array((len(ids), *self.row_shape), self.dtype, torch.device("cpu"))
+        # Threads of a pipeline allocate: what they free the C library would return to the system.
+        rows = POOL.empty((len(ids), *self.row_shape), self.dtype)
         others: Tensor | None = None
         if self.num_hot_rows:
             found = torch.searchsorted(self._hot_ids, ids).clamp_(max=self.num_hot_rows - 1)

@@ -23,6 +23,7 @@ from torch import Tensor
 
 from sagann.errors import WorkerError
 from sagann.graph.rows import flat_bytes
+from sagann.kernels.memory import POOL
 
 _TOKEN_BYTES, _RANK_BYTES = 16, 4
 _GREETING_S = 2.0
@@ -109,7 +110,8 @@ class _Message:
         if not self._to_receive and not self.received:
             counts = self._counts.tolist()
             self.received = [
-                each.new_empty(count, *each.shape[1:]) for each, count in zip(self._like, counts, strict=True)
+                POOL.empty((count, *each.shape[1:]), each.dtype)
+                for each, count in zip(self._like, counts, strict=True)
             ]
             self._to_receive = _views(self.received)
             _move(self._to_receive, self._receive)
