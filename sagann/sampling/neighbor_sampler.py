@@ -77,24 +77,14 @@ class Edges(Protocol):
 
 
 class InEdges:
-    """The in-edges of the vertices from ``first_vertex`` on, which lie in memory or in mapped files; their ids begin with ``first_edge``.
+    """The in-edges of the vertices from ``first_vertex`` on, which lie in memory or in mapped files; ids are those of ``topology``.
 
-    The sources are ids in the graph, or their places in ``ids``. ``weights`` names edge data by which edges are picked.
+    ``weights`` names edge data by which edges are picked.
     """
 
-    def __init__(
-        self,
-        topology: Topology,
-        *,
-        weights: str | None = None,
-        first_vertex: int = 0,
-        first_edge: int = 0,
-        ids: Tensor | None = None,
-    ) -> None:
+    def __init__(self, topology: Topology, *, weights: str | None = None, first_vertex: int = 0) -> None:
         self._indptr, self._indices = (array.contiguous().numpy() for array in (topology.indptr, topology.indices))
-        self._first_vertex, self._first_edge = first_vertex, first_edge
-        self._ids = None if ids is None else ids.numpy()
-        self._edge_data, self._weights = topology.edge_data, weights
+        self._first_vertex, self._edge_data, self._weights = first_vertex, topology.edge_data, weights
         # Arguments of the picks besides those that all of them have.
         self._given = () if weights is None else (_checked_weights(topology, weights).contiguous().numpy(),)
 
@@ -118,16 +108,8 @@ class InEdges:
         # Edges of weight 0 leave room.
         positions = positions if count == most else positions[:count].copy()
         edge_data = {name: _rows_at(positions, rows) for name, rows in self._edge_data.items()}
-        if self._ids is None:
-            return Picked(
-                indptr=indptr, indices=self._indices, positions=positions, edge_ids=positions, edge_data=edge_data
-            )
         return Picked(
-            indptr=indptr,
-            indices=self._ids,
-            positions=self._indices[positions],
-            edge_ids=positions.astype(np.int64) + self._first_edge,
-            edge_data=edge_data,
+            indptr=indptr, indices=self._indices, positions=positions, edge_ids=positions, edge_data=edge_data
         )
 
 

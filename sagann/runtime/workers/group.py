@@ -238,9 +238,14 @@ class Workers(Team):
                 )
 
     def any(self, flag: bool, doing: str, *, timeout_s: float | None = None) -> bool:
-        flags = {rank: torch.empty(1, dtype=torch.bool) for rank in self.others}
-        self.transfer(dict.fromkeys(self.others, torch.tensor([flag])), flags, doing, timeout_s=timeout_s)
-        return flag or any(map(bool, flags.values()))
+        mine = dict.fromkeys(self.others, torch.tensor([flag]))
+        if timeout_s is None and (channel := self._asides.get("steps")) is not None:
+            # After every batch: gloo's thread would take a part of the core from the training step.
+            found = channel.exchange({rank: [each] for rank, each in mine.items()}, doing)
+            flags = [each for (each,) in found.values()]
+        else:
+            flags = list(self.exchange(mine, doing, timeout_s=timeout_s).values())
+        return flag or any(map(bool, flags))
 
     @contextmanager
     def forward(self) -> Iterator[None]:
@@ -256,21 +261,24 @@ class Workers(Team):
             for dtype in dict.fromkeys(parameter.dtype for parameter in trained)
         ]
         flats = [_flat_gradients(each) for each in by_type]
-        device, channel, doing = parameters[0].device, self.aside("gradients"), "adding gradients"
-        # What a processor has found travels in one message; devices have carriers of their own.
-        parts = [flat.tensor_split(self.size) for flat in flats] if device.type == "cpu" else []
+        device, channel, doing = parameters[0].device, self.aside("steps"), "adding gradients"
+        # What a processor has found travels in one message; devices have carriers of their own. Of two workers each adds all of it, which
+        # takes as many bytes as half of it and the sum of the other half.
+        pieces = 1 if self.size == 2 else self.size
+        parts = [flat.tensor_split(pieces) for flat in flats] if device.type == "cpu" else []
         states = [state if self.is_first else state[:0] for state in _random_states(device)]
-        messages = {rank: [numbers, *states, *(part[rank] for part in parts)] for rank in self.others}
-        found = channel.exchange(messages, doing) | {
-            self.rank: [numbers, *states, *(part[self.rank] for part in parts)]
-        }
+        messages = {rank: [numbers, *states, *(part[rank % pieces] for part in parts)] for rank in range(self.size)}
+        own = messages.pop(self.rank)
+        found = channel.exchange(messages, doing) | {self.rank: own}
         in_order = [found[rank] for rank in range(self.size)]
         summed = [_sum(arrays) for arrays in zip(*(each[1 + len(states) :] for each in in_order), strict=True)]
-        if parts:
+        if not parts:
+            flats = [self.add_up(flat, doing) for flat in flats]
+        elif pieces == 1:
+            flats = summed
+        else:
             found = channel.exchange(dict.fromkeys(self.others, summed), doing) | {self.rank: summed}
             flats = [torch.cat([found[rank][at] for rank in range(self.size)]) for at in range(len(flats))]
-        else:
-            flats = [self.add_up(flat, doing) for flat in flats]
         for of_type, flat in zip(by_type, flats, strict=True):
             num_workers, *gradients = flat.split([len(of_type), *map(Tensor.numel, of_type)])
             # As a list: each number of a device that is read alone would wait for the device.

@@ -12,7 +12,7 @@ References:
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -23,7 +23,6 @@ from sagann.graph.large_arrays import empty_array
 from sagann.graph.rows import (
     as_bytes,
     csr_tensor,
-    gather_ranges,
     id_dtype,
     is_sparse,
     mapped_rows,
@@ -31,6 +30,7 @@ from sagann.graph.rows import (
     take_rows,
 )
 from sagann.jit import Array, compiled
+from sagann.kernels.memory import POOL
 from sagann.runtime.tiered.counters import TierCounts, Traffic
 from sagann.runtime.workers.side_channel import SideChannel
 from sagann.runtime.workers.worker_part import WorkerPart
@@ -44,45 +44,68 @@ _PRELOAD_BYTES = 64 << 20
 class _Asked:
     """Vertices by owner, and those that the others ask this worker for. All workers make theirs at the same time."""
 
-    def __init__(self, ids: Tensor, bounds: Sequence[int], channel: SideChannel, doing: str) -> None:
+    def __init__(self, ids: Tensor, bounds: Array, channel: SideChannel, doing: str) -> None:
         self._channel, self._doing = channel, doing
-        owner = torch.searchsorted(torch.tensor(bounds), ids, right=True) - 1
-        self.places = [(owner == rank).nonzero().squeeze(1) for rank in range(channel.size)]
+        places, back, by_owner = (np.empty(len(ids), dtype=np.int64) for _ in range(3))
+        ends = np.zeros(channel.size + 1, dtype=np.int64)
+        _divide(ids.numpy(), bounds, places, back, by_owner, ends)
+        sizes = np.diff(ends).tolist()
+        self.places = torch.from_numpy(places).split(sizes)
         "Where the vertices of each owner stand."
-        asked = {rank: ids[place] for rank, place in enumerate(self.places)}
+        self.back = torch.from_numpy(back)
+        "Where each vertex stands in the order of the owners."
+        asked = dict(enumerate(torch.from_numpy(by_owner).split(sizes)))
         self.own = asked.pop(channel.rank)
         "The vertices that this worker owns."
-        self.num_others = sum(map(len, asked.values()))
+        self.num_others = len(ids) - len(self.own)
         "Number of vertices that the others own."
         found = channel.exchange({rank: [each] for rank, each in asked.items()}, doing)
         self.wanted = {rank: each for rank, (each,) in found.items()}
         "The own vertices that each other worker asks for."
 
-    @property
-    def back(self) -> Tensor:
-        """Where each vertex stands in the order of the owners."""
-        order = torch.cat(self.places)
-        return torch.empty_like(order).index_copy_(0, order, torch.arange(len(order)))
-
     def answered(self, answers: Mapping[int, Sequence[Tensor]]) -> dict[int, list[Tensor]]:
         """Give each other worker some arrays; those that each of them gives."""
         return self._channel.exchange(answers, self._doing)
 
-    def joined(self, own: Sequence[Tensor], answers: Mapping[int, Sequence[Tensor]]) -> list[Tensor]:
-        """As :meth:`answered`, with the own arrays; each array is joined in the order of the ranks."""
+    def joined(self, arrays_of: Callable[[Tensor], Sequence[Tensor]]) -> list[Tensor]:
+        """What the owners give, joined in the order of the ranks: ``arrays_of`` vertices an array of their numbers of entries, and arrays of entries."""
+        # What all ask for is made at once: what lies together in memory is read together.
+        ranks = sorted({**self.wanted, self._channel.rank: self.own})
+        asked = [self.wanted.get(rank, self.own) for rank in ranks]
+        counts, *entries = arrays_of(torch.cat(asked))
+        of_vertices = counts.split(list(map(len, asked)))
+        sizes = [int(each.sum()) for each in of_vertices]
+        pieces = zip(of_vertices, *(each.split(sizes) for each in entries), strict=True)
+        answers = dict(zip(ranks, map(list, pieces), strict=True))
+        own = answers.pop(self._channel.rank)
         found = self.answered(answers) | {self._channel.rank: own}
-        return [torch.cat([found[rank][at] for rank in range(self._channel.size)]) for at in range(len(own))]
+        return [torch.cat([found[rank][at] for rank in ranks]) for at in range(len(own))]
+
+
+@compiled()
+def _divide(ids: Array, bounds: Array, places: Array, back: Array, by_owner: Array, ends: Array) -> None:
+    """Divide vertices by owner, each owner's in their order: write their places, and the place of each in that order; ``ends`` begins with zeros."""
+    for vertex in ids:
+        ends[np.searchsorted(bounds, vertex, side="right")] += 1
+    nexts = np.cumsum(ends)
+    ends[:] = nexts
+    for at in range(len(ids)):
+        owner = np.searchsorted(bounds, ids[at], side="right") - 1
+        here = nexts[owner]
+        nexts[owner] += 1
+        places[here], by_owner[here], back[at] = at, ids[at], here
 
 
 class PartEdges:
     """The in-edges of all vertices, those of the others from the workers that own them; see :class:`sagann.sampling.neighbor_sampler.Edges`."""
 
     def __init__(self, part: WorkerPart, channel: SideChannel) -> None:
-        self._bounds, self._channel, self._id_type = part.bounds, channel, id_dtype(part.num_edges)
+        self._bounds, self._channel, self._id_type = np.array(part.bounds), channel, id_dtype(part.num_edges)
         self._topology, own = part.topology.to("cpu"), torch.arange(part.vertices.start, part.vertices.stop)
-        ids = torch.cat([own, part.halo.part.halo.cpu()]).to(id_dtype(part.bounds[-1]))
-        first_vertex, first_edge = part.vertices.start, part.halo.first_edge
-        self._own = InEdges(self._topology, first_vertex=first_vertex, first_edge=first_edge, ids=ids)
+        self._ids = torch.cat([own, part.halo.part.halo.cpu()]).to(id_dtype(part.bounds[-1]))
+        "Ids in the graph of the part's sources."
+        self._first_edge = part.halo.first_edge
+        self._own = InEdges(self._topology, first_vertex=part.vertices.start)
 
     def pick(self, vertices: Array, fanout: int, key: np.uint64, *, replace: bool, hop: int) -> Picked:
         """Pick in-edges of some vertices. All workers call this at the same time."""
@@ -91,20 +114,44 @@ class PartEdges:
         def picked(ids: Tensor) -> list[Tensor]:
             found = self._own.pick(ids.numpy(), fanout, key, replace=replace, hop=hop)
             data = (found.edge_data[name] for name in self._topology.edge_data)
-            counts, edge_ids = torch.from_numpy(found.indptr).diff(), torch.from_numpy(found.edge_ids)
-            sources = torch.from_numpy(found.indices[found.positions])
-            return [counts, sources, edge_ids.to(self._id_type), *data]
+            count = len(found.positions)
+            sources, edge_ids = self._ids.new_empty(count), torch.empty(count, dtype=self._id_type)
+            given = found.indices, found.positions, self._ids.numpy(), self._first_edge
+            _write_ids(*given, sources.numpy(), edge_ids.numpy())
+            return [torch.from_numpy(found.indptr).diff(), sources, edge_ids, *data]
 
-        answers = {rank: picked(ids) for rank, ids in asked.wanted.items()}
-        counts, sources, edge_ids, *data = asked.joined(picked(asked.own), answers)
-        indptr, places = gather_ranges(offsets_of(counts), asked.back)
+        counts, sources, edge_ids, *data = asked.joined(picked)
+        indptr, places = np.empty(len(counts) + 1, dtype=np.int64), np.empty(len(sources), dtype=np.int64)
+        _arrange(offsets_of(counts).numpy(), asked.back.numpy(), indptr, places)
         return Picked(
-            indptr=indptr.numpy(),
+            indptr=indptr,
             indices=sources.numpy(),
-            positions=places.numpy(),
-            edge_ids=edge_ids[places].numpy(),
+            positions=places,
+            edge_ids=edge_ids.numpy()[places],
             edge_data={name: rows[places] for name, rows in zip(self._topology.edge_data, data, strict=True)},
         )
+
+
+@compiled()
+def _write_ids(
+    indices: Array, positions: Array, ids: Array, first_edge: int, sources: Array, edge_ids: Array
+) -> None:
+    """Write the ids in the graph of picked edges and of their sources. Sources are far apart in memory: no other pass waits for them."""
+    for number, position in enumerate(positions):
+        sources[number] = ids[indices[position]]
+        edge_ids[number] = first_edge + position
+
+
+@compiled()
+def _arrange(offsets: Array, order: Array, indptr: Array, places: Array) -> None:
+    """Write the offsets of ranges in an order, and where their entries stand."""
+    at = 0
+    for number, which in enumerate(order):
+        indptr[number] = at
+        for place in range(offsets[which], offsets[which + 1]):
+            places[at] = place
+            at += 1
+    indptr[len(order)] = at
 
 
 class PartRows:
@@ -114,7 +161,7 @@ class PartRows:
     """
 
     def __init__(self, part: WorkerPart, channel: SideChannel) -> None:
-        self._bounds, self._channel, self._vertices = part.bounds, channel, part.vertices
+        self._bounds, self._channel, self._vertices = np.array(part.bounds), channel, part.vertices
         own = mapped_rows(part.features, lambda array: array.to("cpu"))
         assert own is not None
         self._own, self.is_sparse = own if is_sparse(own) else own.contiguous(), is_sparse(own)
@@ -166,7 +213,8 @@ class PartRows:
         """Copy the rows of some vertices, dense or ``torch.sparse_csr``; see :class:`sagann.graph.feature_store.FeatureStore`."""
         if self.is_sparse:
             return self._sparse_rows(ids)
-        rows = empty_array((len(ids), *self.row_shape), self.dtype, torch.device("cpu"))
+        # Threads of a pipeline allocate: what they free the C library would return to the system.
+        rows = POOL.empty((len(ids), *self.row_shape), self.dtype)
         others: Tensor | None = None
         if self.num_hot_rows:
             found = torch.searchsorted(self._hot_ids, ids).clamp_(max=self.num_hot_rows - 1)
@@ -190,8 +238,7 @@ class PartRows:
             rows = take_rows(self._own, wanted - self._vertices.start)
             return [rows.crow_indices().diff(), rows.col_indices(), rows.values()]
 
-        answers = {rank: arrays(wanted) for rank, wanted in asked.wanted.items()}
-        counts, columns, values = asked.joined(arrays(asked.own), answers)
+        counts, columns, values = asked.joined(arrays)
         offsets = offsets_of(counts).to(columns.dtype)
         return take_rows(csr_tensor(offsets, columns, values, num_columns=self.row_shape[0]), asked.back)
 

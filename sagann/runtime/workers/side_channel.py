@@ -18,11 +18,12 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Protocol
 
-import torch
+import numpy as np
 from torch import Tensor
 
 from sagann.errors import WorkerError
 from sagann.graph.rows import flat_bytes
+from sagann.kernels.memory import POOL
 
 _TOKEN_BYTES, _RANK_BYTES = 16, 4
 _GREETING_S = 2.0
@@ -91,10 +92,10 @@ class _Message:
 
     def __init__(self, link: socket.socket, tensors: Sequence[Tensor]) -> None:
         self._link, self._like = link, tensors
-        counts = torch.tensor([len(tensor) for tensor in tensors])
-        self._to_send = _views([counts, *tensors])
-        self._counts = torch.empty_like(counts)
-        self._to_receive = _views([self._counts])
+        counts = np.array([len(tensor) for tensor in tensors], dtype=np.int64)
+        self._to_send = [counts.data.cast("B"), *_views(tensors)]
+        self._counts = np.empty_like(counts)
+        self._to_receive = [self._counts.data.cast("B")]
         self.received: list[Tensor] = []
 
     @property
@@ -109,7 +110,8 @@ class _Message:
         if not self._to_receive and not self.received:
             counts = self._counts.tolist()
             self.received = [
-                each.new_empty(count, *each.shape[1:]) for each, count in zip(self._like, counts, strict=True)
+                POOL.empty((count, *each.shape[1:]), each.dtype)
+                for each, count in zip(self._like, counts, strict=True)
             ]
             self._to_receive = _views(self.received)
             _move(self._to_receive, self._receive)
