@@ -189,10 +189,10 @@ def main() -> None:
         {"p_out"},
         warps=4,
     )
-    pick_types = dict.fromkeys(["p_begins", "p_degrees", "p_vertices", "p_indptr"], "*i64") | {
+    pick_types = dict.fromkeys(["p_begins", "p_degrees", "p_vertices", "p_indptr", "p_key"], "*i64") | {
         "p_positions": "*i32"
     }
-    pick_types |= dict.fromkeys(["num_rows", "num_picks", "fanout"], "i32") | {"key": "i64"}
+    pick_types |= dict.fromkeys(["num_rows", "num_picks", "fanout"], "i32")
     for rows, width in ((16, 32), (1, edge_picks.MOST_DIFFERENT)):
         of_tile = {"rows": rows, "width": width}
         report(f"pick {width} different", edge_picks.pick_tile, pick_types, of_tile, set(), warps=4)
