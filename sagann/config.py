@@ -237,7 +237,7 @@ class TrainConfig:
     "Number of threads that sample mini-batches, and of threads that load their features (one with the cache look-ahead). It does not change the numbers."
     sample_on: Annotated[str, ADVANCED, _BATCHES, one_of("cpu", "device"), FREE, _SAMPLED] = "cpu"
     """Who samples mini-batches: 'cpu' (the processor) or 'device' (the CUDA device that trains; edges that find no room in half of its free memory are read in
-    place from the host's). It does not change the numbers."""
+    place from the host's). It does not change the numbers, but where a device pads mini-batches their last bits."""
     batches_ahead: Annotated[int | None, ADVANCED, _BATCHES, integers(0, 2**13), FREE] = None
     """Most batches that are made before the training step needs them; 0 makes each one when it is needed. None is 0 on a processor of
     one or two cores with all data in memory or in the page cache, else 4. It does not change the numbers."""

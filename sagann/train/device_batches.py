@@ -73,7 +73,7 @@ class DeviceBatches(DeviceEpochs):
         self._unpadded = _unpadded_cause(session, source)
         self._rooms: dict[int, list[Room]] = {}
         self._by_size: dict[int, Recording] = {}
-        self._beyond = torch.zeros((), device=device)
+        self._beyond = torch.zeros((), dtype=torch.float32, device=device)
         "1 from a batch beyond the envelope until it is trained, else 0."
         graph = source.minibatches.graph
         self._labels, self._targets = (
@@ -164,14 +164,15 @@ class DeviceBatches(DeviceEpochs):
                 dialect.set_cut(block, at, dialect.cut_on_device(block, at))
         self._beyond.copy_(torch.maximum(self._beyond, is_beyond.to(self._beyond.dtype)))
         batch = self._with_rows(batch, seeds)
-        known = [each.clone() for each in session.model.buffers()]
+        known = [(each, each._version, each.clone()) for each in session.model.buffers() if not each.is_inference()]
 
         loss = partial(self._batches.loss_of_padded, batch, count)
         step = TrainStep(loss=loss, num_labelled=count, num_edges=0)
         with skipping_steps(session.optimizer, self._beyond):
             found, _ = session.queue_step(step, rates if reads_rates(session.optimizer) else ())
-        for each, before in zip(session.model.buffers(), known, strict=True):
-            each.copy_(torch.where(self._beyond > 0, before, each))
+        for each, version, before in known:
+            if each._version != version:
+                each.copy_(torch.where(self._beyond > 0, before, each))
         return torch.stack([found.double(), self._beyond.double(), num_edges.double()])
 
     def _with_rows(self, batch: MiniBatch, seeds: Tensor) -> MiniBatch:
