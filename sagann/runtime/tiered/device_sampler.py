@@ -18,8 +18,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
+from operator import gt
 from typing import NamedTuple
 
 import torch
@@ -224,7 +226,7 @@ class DeviceSampler:
                 )
                 # Whether there are any follows from the room, as the order of sums does.
                 for at in ("dst", "src"):
-                    block.derived(("has hubs", at), lambda most=most: most > 2 * MOST_TERMS)
+                    block.derived(("has hubs", at), partial(gt, most, 2 * MOST_TERMS))
                 blocks.append(block)
         batch = MiniBatch(blocks=tuple(reversed(blocks)), src_ids=src_ids, seeds=ids)
         return PaddedBatch(batch, is_beyond, num_edges)
