@@ -72,21 +72,14 @@ def trained(name: str, queued: bool, **options: Any) -> dict[str, Any]:
     return run(model_of(name), queued=queued, **{**SAMPLED, **SCHEDULED, **options})
 
 
-def difference(**options: Any) -> float:
+def difference() -> float:
     """Largest difference of a weight of a float64 run from that of the same run without padding."""
-    model = model_of("gat").double()
-    begun = {name: each.tolist() for name, each in model.state_dict().items()}
     padded, plain = (
-        run(model_of("gat").double(), weights="last", **{**SAMPLED, "sample_on": place}, **options)
+        run(model_of("gat").double(), weights="last", **{**SAMPLED, "sample_on": place})
         for place in ("device", "cpu")
     )
-    assert any("launches" in counts for counts in padded["counts"])
-    assert not any("launches" in counts for counts in plain["counts"])
-    return largest(padded["weights"], plain["weights"]) / largest(begun, plain["weights"])
-
-
-def largest(some: dict[str, Any], others: dict[str, Any]) -> float:
-    pairs = zip(some.values(), others.values(), strict=True)
+    assert [any("launches" in counts for counts in each["counts"]) for each in (padded, plain)] == [True, False]
+    pairs = zip(padded["weights"].values(), plain["weights"].values(), strict=True)
     return max(float((torch.tensor(one) - torch.tensor(other)).abs().max()) for one, other in pairs)
 
 
@@ -95,27 +88,25 @@ def tight(num_src: int, num_edges: int) -> Room:
     return Room(num_src, num_edges)
 
 
-def taken_again() -> Any:
-    """Notes the batches that are trained without padding."""
-    found: list[tuple[int, int]] = []
+def beyond() -> dict[str, Any]:
+    """With the batches that are trained without padding: epochs, and the first number."""
+    again: list[tuple[int, int]] = []
     plain = session.TrainSession.results
 
     def results(self: Any, epoch: int, first: int) -> Any:
-        found.append((epoch, first))
+        again.append((epoch, first))
         return plain(self, epoch, first)
 
-    return found, patch.object(session.TrainSession, "results", results)
-
-
-def beyond() -> dict[str, Any]:
-    again, counting = taken_again()
-    with patch.object(Room, "beyond", staticmethod(tight)), counting:
+    with (
+        patch.object(Room, "beyond", staticmethod(tight)),
+        patch.object(session.TrainSession, "results", results),
+    ):
         found = {**both(lambda queued: trained("gcn", queued)), "again": list(again)}
         return {**found, "difference": difference()}
 
 
-def resumed(folder: Path) -> dict[str, Any]:
-    """A run that crashes after a batch of its third epoch, after which it was saved, and is resumed."""
+def resumed(folder: Path) -> dict[str, bool]:
+    """Whether runs that crash after a batch, after which they were saved, and are resumed, are the whole run."""
 
     def after(epoch: int, batch: int, name: str) -> dict[str, Any]:
         watching = Watching()
@@ -123,6 +114,7 @@ def resumed(folder: Path) -> dict[str, Any]:
         always = patch.multiple(saver, _MOST_UNSAVED_S=0.0, _LEAST_SPACING=0)
         with always, suppress(CrashError):
             trained("gcn", False, run_dir=folder / name, watching=watching)
+        assert any("-batch-" in each.name for each in (folder / name / "checkpoints").iterdir())
         return trained("gcn", False, run_dir=folder / name, resume=True)
 
     whole = trained("gcn", False)

@@ -87,8 +87,10 @@ def test_the_host_waits_once_for_a_batch(fanouts: list[int], given: dict[str, An
 
 @interpreted
 @pytest.mark.filterwarnings("ignore::RuntimeWarning:triton")
-@pytest.mark.parametrize("dialect", ["naive", "gpu"])
-@pytest.mark.parametrize("name", ["gcn", "sage", "gat", "gin", "maxpool-gcn", "transformer", "pna"])
+@pytest.mark.parametrize(
+    ("name", "dialect"),
+    [*((name, "naive") for name in ("sage", "gin", "transformer", "pna")), ("gat", "gpu"), ("maxpool-gcn", "gpu")],
+)
 def test_a_padded_batch_trains_as_the_batch_without_padding(name: str, dialect: str) -> None:
     graph = labelled_graph(300, 3000)
     graph = replace(graph, features=graph.features.double())
@@ -119,8 +121,7 @@ def test_a_padded_batch_trains_as_the_batch_without_padding(name: str, dialect: 
         ]
         for block in padded.blocks:
             block.validate()
-            with auto_dialect(dialect):
-                kernels: Any = dialect_for("cpu")
+            kernels: Any = dialect_for("cpu", dialect)
             for at in ("dst", "src") if dialect == "gpu" else ():
                 kernels.set_cut(block, at, kernels.cut_on_device(block, at))
         batch = sampler.sample(seeds, epoch=0, batch=number)
