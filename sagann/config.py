@@ -238,7 +238,7 @@ class TrainConfig:
     depend on it."""
     sample_on: Annotated[str, ADVANCED, _BATCHES, one_of("cpu", "device"), FREE, _SAMPLED] = "cpu"
     """Where mini-batches are sampled: 'cpu' or 'device' (the CUDA device that trains; edges that do not fit in half of its free memory are
-    read in place from the host). Results do not depend on it."""
+    read in place from the host). Only the last bits of results depend on it, if the device pads batches."""
     batches_ahead: Annotated[int | None, ADVANCED, _BATCHES, integers(0, 2**13), FREE] = None
     """Maximum number of batches prepared ahead of the training step; 0 prepares each when it is needed. None is 0 on a processor of one or
     two cores with all data in memory or in the page cache, else 4. Results do not depend on it."""

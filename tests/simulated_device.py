@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -79,7 +80,9 @@ class Tape:
         """Add an operator; its results, which are poison, or views."""
         schema = func._schema
         by_ids = func is _ATEN.index.Tensor and all(each is None or each.dtype != torch.bool for each in args[1])
-        if {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape} & set(func.tags) and not by_ids:
+        # The host has said how long the result is.
+        is_known = by_ids or kwargs.get("output_size") is not None
+        if {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape} & set(func.tags) and not is_known:
             raise NotRecordableError(str(func))
         if any(each.alias_info is not None and not each.alias_info.is_write for each in schema.returns):
             return func(*args, **kwargs)
@@ -99,6 +102,10 @@ class Tape:
         results = pytree.tree_map_only(Tensor, self.empty, like)
         self._add(run, args, kwargs, pytree.tree_leaves(results), is_random)
         return results
+
+    def kernel(self, run: Callable[..., Any], args: Any, kwargs: Any) -> None:
+        """Add a kernel, which writes to its arguments."""
+        self._add(run, args, kwargs, [], False)
 
     def copy(self, source: Tensor, target: Tensor) -> None:
         """Add a copy from or to pinned memory."""
@@ -225,6 +232,12 @@ class SimulatedTensor(Tensor):
     def __init__(self, values: Tensor) -> None:
         pass
 
+    def data_ptr(self) -> int:
+        return self.values.data_ptr()
+
+    def set_(self, source: Any, offset: int, size: Sequence[int]) -> SimulatedTensor:  # type: ignore[override]
+        return SimulatedTensor(torch.empty(0, dtype=self.dtype).set_(source, offset, size))
+
     def tolist(self) -> Any:
         _read("tolist")
         return self.values.tolist()
@@ -321,7 +334,8 @@ class SimulatedStreams:
         return self._given
 
     def finish(self, mark: int) -> None:
-        _run_late(max(0, mark - self._done))
+        while self._done < mark:
+            _run_late(1)
 
     def capture(self, work: Callable[[], None]) -> Callable[[], None]:
         if "no graphs" in FAULTS:
@@ -348,6 +362,47 @@ class SimulatedStreams:
             work()
 
         _LATE.append(done)
+
+
+class LoadStreams(SimulatedStreams):
+    """What :class:`sagann.runtime.device.streams.Streams` asks of CUDA besides. There is one lane."""
+
+    @contextmanager
+    def on(self, lane: str) -> Iterator[None]:
+        yield
+
+    def wait(self, lane: str, mark: int) -> None:
+        pass
+
+    def is_passed(self, mark: int) -> bool:
+        return self._done >= mark
+
+    def launch(self, work: Callable[[], None]) -> None:
+        work()
+
+    def empty(self, num_bytes: int) -> Tensor:
+        return torch.empty(num_bytes, dtype=torch.uint8, device=self.device)
+
+    def hand_over(self, tensor: Tensor) -> None:
+        pass
+
+
+def queue_kernels() -> None:
+    """Have Triton's interpreter, whose kernels are those of other modules, queue kernels on the device, and record them."""
+    from triton.runtime.interpreter import GridExecutor
+
+    run = GridExecutor.__call__
+
+    def queued(executor: Any, *args: Any, **kwargs: Any) -> None:
+        COUNTED["operators"] += 1
+        args, kwargs = [_values(each) for each in args], {name: _values(each) for name, each in kwargs.items()}
+        if _TAPES:
+            _TAPES[-1].kernel(partial(run, executor), args, kwargs)
+        else:
+            _run_late(len(_LATE))
+            run(executor, *args, **kwargs)
+
+    GridExecutor.__call__ = queued
 
 
 FAULTS: set[str] = set()

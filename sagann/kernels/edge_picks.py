@@ -57,7 +57,7 @@ def below(bits, end):
     return ((bits >> 11).to(tl.float64) * TO_UNIT * end.to(tl.float64)).to(tl.int64)
 
 
-@triton.jit(do_not_specialize=["num_rows", "num_picks", "fanout", "key"])
+@triton.jit(do_not_specialize=["num_rows", "num_picks", "fanout", "p_key"])
 def pick_tile(
     p_begins,
     p_degrees,
@@ -67,7 +67,7 @@ def pick_tile(
     num_rows,
     num_picks,
     fanout,
-    key,
+    p_key,
     rows: tl.constexpr,
     width: tl.constexpr,
 ):
@@ -75,7 +75,7 @@ def pick_tile(
     m_row = o_row < num_rows
     begin = tl.load(p_begins + o_row, mask=m_row, other=0)
     degree = tl.load(p_degrees + o_row, mask=m_row, other=0)
-    state = stream_of(key, tl.load(p_vertices + o_row, mask=m_row, other=0))
+    state = stream_of(tl.load(p_key), tl.load(p_vertices + o_row, mask=m_row, other=0))
     lane = tl.arange(0, width)[None, :]
     # Destinations with few edges give all of them, and draw in vain.
     m_drawn = (degree > fanout)[:, None]
@@ -100,27 +100,27 @@ def pick_tile(
     tl.store(p_positions + o_edge, b_position, mask=m_picked & (o_edge < num_picks))
 
 
-@triton.jit(do_not_specialize=["num_picks", "fanout", "key"])
-def draw_tile(p_begins, p_degrees, p_vertices, p_positions, num_picks, fanout, key, tile: tl.constexpr):
+@triton.jit(do_not_specialize=["num_picks", "fanout", "p_key"])
+def draw_tile(p_begins, p_degrees, p_vertices, p_positions, num_picks, fanout, p_key, tile: tl.constexpr):
     o_pick = tl.program_id(0).to(tl.int64) * tile + tl.arange(0, tile)
     m_pick = o_pick < num_picks
     o_row = o_pick // fanout
     begin = tl.load(p_begins + o_row, mask=m_pick, other=0)
     degree = tl.load(p_degrees + o_row, mask=m_pick, other=1)
     number = (o_pick - o_row * fanout + 1).to(tl.uint64)
-    state = stream_of(key, tl.load(p_vertices + o_row, mask=m_pick, other=0)) + number * GOLDEN
+    state = stream_of(tl.load(p_key), tl.load(p_vertices + o_row, mask=m_pick, other=0)) + number * GOLDEN
     position = begin + below(mix(state), degree)
     tl.store(p_positions + o_pick, position.to(p_positions.dtype.element_ty), mask=m_pick)
 
 
 def pick_different(
-    begins: Tensor, degrees: Tensor, vertices: Tensor, fanout: int, key: int, indptr: Tensor, positions: Tensor
+    begins: Tensor, degrees: Tensor, vertices: Tensor, fanout: int, key: Tensor, indptr: Tensor, positions: Tensor
 ) -> None:
     """Pick ``fanout`` different in-edges of each destination; all edges where there are no more.
 
     Work is queued on the current stream. All tensors lie on the device; under TRITON_INTERPRET=1 they lie on the CPU. Of each destination are
     given: the position of its first in-edge, its number of in-edges, its id, and in ``indptr`` the offset of its picks. ``positions`` is written,
-    int32 or int64, ascending within a destination, as far as it has room. ``fanout`` is at most :data:`MOST_DIFFERENT`; ``key`` has 64 bits.
+    int32 or int64, ascending within a destination, as far as it has room. ``fanout`` is at most :data:`MOST_DIFFERENT`; ``key`` is an int64 scalar.
     """
     assert 1 <= fanout <= MOST_DIFFERENT
     if not len(positions):
@@ -137,23 +137,18 @@ def pick_different(
             len(vertices),
             len(positions),
             fanout,
-            _signed(key),
+            key,
             rows=rows,
             width=width,
             num_warps=4,
         )
 
 
-def draw(begins: Tensor, degrees: Tensor, vertices: Tensor, fanout: int, key: int, positions: Tensor) -> None:
+def draw(begins: Tensor, degrees: Tensor, vertices: Tensor, fanout: int, key: Tensor, positions: Tensor) -> None:
     """Draw one of the in-edges of each destination, which has some, ``fanout`` times: ``positions`` [num_dst * fanout] are in the order drawn."""
     if not len(positions):
         return
     with torch.cuda.device_of(positions):
         draw_tile[(triton.cdiv(len(positions), LANES),)](
-            begins, degrees, vertices, positions, len(positions), fanout, _signed(key), tile=LANES, num_warps=4
+            begins, degrees, vertices, positions, len(positions), fanout, key, tile=LANES, num_warps=4
         )
-
-
-def _signed(key: int) -> int:
-    """The same 64 bits as a signed number, so that no key compiles a kernel of another type."""
-    return key - (key >> 63 << 64)

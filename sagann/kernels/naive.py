@@ -44,7 +44,9 @@ def by_source(topology: Topology) -> tuple[Topology, Tensor]:
     csr, num_src = topology.csr(), max(topology.num_src, topology.num_dst)
 
     def exchanged() -> Topology:
-        return Topology(indptr=csr.indptr, indices=csr.indices, num_src=num_src, validate=False)
+        found = Topology(indptr=csr.indptr, indices=csr.indices, num_src=num_src, validate=False)
+        found.derived(("has hubs", "dst"), lambda: has_hubs(topology, "src"))
+        return found
 
     # Kept with what is found of its degrees, for which the host waits for a device.
     return topology.derived("exchanged", exchanged), csr.edge_ids.long()
@@ -64,7 +66,8 @@ def has_hubs(topology: Topology, at: str) -> bool:
 
     def found() -> bool:
         degrees = topology.out_degrees() if at == "src" else topology.in_degrees()
-        return len(degrees) > 0 and int(degrees.max()) > 2 * MOST_TERMS
+        # A few edges need no look at a device.
+        return topology.num_edges > 2 * MOST_TERMS and int(degrees.max()) > 2 * MOST_TERMS
 
     has: bool = topology.derived(("has hubs", at), found)
     return has
@@ -260,8 +263,10 @@ def _pieces(topology: Topology) -> tuple[Tensor, Tensor] | None:
         return None
     counts = (topology.in_degrees() + MOST_TERMS - 1) // MOST_TERMS
     of_row = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
-    begins = torch.arange(0, int(of_row[-1]) * MOST_TERMS, MOST_TERMS, device=counts.device)
-    begins += torch.repeat_interleave(topology.indptr[:-1] - of_row[:-1] * MOST_TERMS, counts)
+    # As many as there can be, so that the host does not ask a device how many there are; the last ones are empty.
+    piece = torch.arange(topology.num_dst + topology.num_edges // MOST_TERMS, device=counts.device)
+    row = torch.searchsorted(of_row, piece, right=True) - 1
+    begins = topology.indptr[row] + torch.where(row < topology.num_dst, (piece - of_row[row]) * MOST_TERMS, 0)
     return torch.cat([begins, topology.indptr[-1:]]), of_row
 
 

@@ -5,7 +5,7 @@ Evaluation walks all in-edges of the whole graph, in memory or streamed, and rea
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial, reduce
 from operator import add
@@ -24,8 +24,9 @@ from sagann.runtime.loading.batches import AHEAD, useful_ahead
 from sagann.runtime.loading.minibatches import SampleOn
 from sagann.runtime.tiered import DeviceFeatures, TieredFeatures
 from sagann.runtime.tiered.counters import Traffic
+from sagann.runtime.tiered.device_sampler import Room
 from sagann.saga.batch_norms import batch_norms_over_rows, batch_size_without_rest
-from sagann.sampling import LearnedLinks
+from sagann.sampling import LearnedLinks, MiniBatch
 from sagann.sampling.batches import cut_seeds
 from sagann.sampling.links import beside
 from sagann.train.epoch_source import EpochSource, TrainStep
@@ -115,8 +116,38 @@ class SampledEpochs(BatchEpochs):
             self._stores = [features]
         elif prepared.rows is not None and prepared.rows.num_hot_rows:
             self._stores = [prepared.rows]
+        self._sizes: dict[int, list[Room]] = {}
+        "Sources and edges of each hop of the batches of the first epoch, by number."
         self.counters: tuple[StageCounters, ...] = ()
         "The work of each stage for the steps that were taken last, and of the caller."
+
+    @property
+    def samples_on_device(self) -> bool:
+        return self.minibatches.device_sampler is not None and self._team.size == 1
+
+    def steps(self, epoch: int, *, first: int = 0) -> Generator[TrainStep, None, None]:
+        with self._begun(epoch, first) as batches:
+            for number, batch in enumerate(batches, first):
+                if epoch == 1:
+                    self._sizes[number] = sizes_of(batch)
+                yield self.step(batch, number)
+
+    def envelope(self) -> Mapping[int, list[Room]]:
+        """Room for the batches of every epoch, for each number of seeds: what the first epoch needed, and 2% more, by hop from the seeds.
+
+        It follows from seed and configuration alone: batches of the first epoch that this process has not trained are sampled.
+        """
+        batches, found = self.minibatches, dict[int, list[Room]]()
+        for number, ids in enumerate(batches.items_of(1)):
+            if number not in self._sizes:
+                self._sizes[number] = sizes_of(batches.sample(ids, epoch=1, batch=number))
+            known = found.get(len(ids), [Room(0, 0)] * len(self._sizes[number]))
+            found[len(ids)] = [Room(*map(max, *each)) for each in zip(known, self._sizes[number], strict=True)]
+        return {count: [Room.beyond(*room) for room in rooms] for count, rooms in found.items()}
+
+    def loss_of_padded(self, batch: MiniBatch, num_seeds: int) -> Tensor:
+        """The mean loss of a padded batch's first rows, with its gradient; the batch has the answers of these seeds alone."""
+        return self._predictor.head.loss(self._predictor.forward_batch(batch)[:num_seeds], batch)
 
     def _made(self, config: TrainConfig, say: Callable[[str], None]) -> MiniBatches:
         graph, ahead, sample_on = self._tiered(config, say)
@@ -213,12 +244,19 @@ class SampledEpochs(BatchEpochs):
         if self._predictor.streaming is not None:
             # What an evaluation allocated would stay beside the hot tier.
             POOL.release()
-        before = self._traffic()
         try:
-            with batches:
+            with self.counting_traffic(), batches:
                 yield batches
         finally:
             self.counters = batches.counters
+
+    @contextmanager
+    def counting_traffic(self) -> Iterator[None]:
+        """Afterwards ``traffic`` is that of the ``with`` block."""
+        before = self._traffic()
+        try:
+            yield
+        finally:
             if before is not None:
                 now = self._traffic()
                 assert now is not None
@@ -228,6 +266,11 @@ class SampledEpochs(BatchEpochs):
         """What all tiers have given so far; None without tiers."""
         found = [store.traffic() for store in self._stores]
         return reduce(add, found) if found else None
+
+
+def sizes_of(batch: MiniBatch) -> list[Room]:
+    """Sources and edges of each hop of a batch, from the seeds."""
+    return [Room(block.num_src, block.num_edges) for block in reversed(batch.blocks)]
 
 
 def require_shareable(model: nn.Module, prepared: PreparedGraph, by: str) -> None:

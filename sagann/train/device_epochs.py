@@ -20,7 +20,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 from sagann.graph.rows import is_sparse
 from sagann.runtime.device.recording import GraphStreams, Recording
 from sagann.runtime.device.streams import Mark
-from sagann.train.epoch_source import WholeGraph
+from sagann.train.epoch_source import EpochSource, WholeGraph
 from sagann.train.metrics import Metrics
 from sagann.train.policies import check_rates, reads_rates, step_scheduler, steps_on_device
 from sagann.train.reporter import EpochProgress, Reporter
@@ -48,7 +48,7 @@ class _Queued(NamedTuple):
 class DeviceEpochs:
     """The epochs of a session; see the module. ``say`` is told why epochs are not recorded, once."""
 
-    def __init__(self, session: TrainSession, source: WholeGraph, say: Callable[[str], None]) -> None:
+    def __init__(self, session: TrainSession, source: EpochSource, say: Callable[[str], None]) -> None:
         self._session, self._source, self._say = session, source, say
         self._streams = GraphStreams(session.device)
         self._ring = self._streams.pinned(2 * 8 * _MOST_NUMBERS).view(torch.float64).reshape(2, -1)
@@ -98,15 +98,19 @@ class DeviceEpochs:
             self._recordings[measures] = self._recording(measures)
         recording = self._recordings[measures]
         numbers = recording.run(rates)
-        if recording.cause is not None and recording.cause not in self._said:
-            self._said.add(recording.cause)
-            ms = f"{1e3 * recording.queued_s:.1f} ms of the host each"
-            self._say(f"Epochs are queued one by one ({ms}), because {recording.cause}.")
+        self._report(recording, "Epochs")
         step_scheduler(session.scheduler)
         read = self._ring[epoch % 2, : len(numbers)]
         self._streams.copy(read, numbers)
         names = self._names if measures else ()
         return _Queued(epoch, rates[0], names, read, self._streams.mark("compute"), since_s)
+
+    def _report(self, recording: Recording, what: str) -> None:
+        """Say once why a recording is none; ``what`` is queued instead."""
+        if recording.cause is not None and recording.cause not in self._said:
+            self._said.add(recording.cause)
+            ms = f"{1e3 * recording.queued_s:.1f} ms of the host each"
+            self._say(f"{what} are queued one by one ({ms}), because {recording.cause}.")
 
     def _end(self, queued: _Queued, reporters: Sequence[Reporter], *, is_last: bool) -> None:
         """Read an epoch, and report it; ``is_last`` says whether no later one is queued."""
@@ -131,6 +135,7 @@ class DeviceEpochs:
     def _work(self, measures: bool, rates: Sequence[Tensor]) -> Tensor:
         """Queue an epoch; its numbers, float64 on the device."""
         session, source = self._session, self._source
+        assert isinstance(source, WholeGraph)
         session.model.train()
         if session.tracker.keep_weights:
             self._before = _copied(session.model.state_dict(), self._before)

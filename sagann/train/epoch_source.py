@@ -70,6 +70,11 @@ class EpochSource(ABC):
     def num_batches(self) -> int:
         """Number of steps in an epoch; each one trains a batch."""
 
+    @property
+    def samples_on_device(self) -> bool:
+        """Whether the device that trains also samples its mini-batches."""
+        return False
+
     @abstractmethod
     def steps(self, epoch: int, *, first: int = 0) -> Generator[TrainStep, None, None]:
         """The steps of an epoch, in order, without the ``first`` ones, which were taken already.
@@ -77,6 +82,20 @@ class EpochSource(ABC):
         A step depends on the epoch's number (from 1), its own number, the run's seed and the model alone. Whoever does not take all
         steps closes the generator.
         """
+
+    @property
+    def graph(self) -> Graph:
+        """The graph that is walked."""
+        return self._prepared.graph
+
+    @property
+    def loss(self) -> Loss:
+        """The loss that is trained."""
+        return self._predictor.mean_loss
+
+    def is_quick(self, metric: str) -> bool:
+        """Whether a metric is the loss or the quick one of the task."""
+        return metric in ("loss", KINDS[self._predictor.contract.kind].quick)
 
     @property
     def _runner(self) -> Runner:
@@ -151,20 +170,6 @@ class WholeGraph(EpochSource):
         """Whether all that an epoch needs lies in the memory of one device, which is not the processor."""
         streams = self._predictor.streaming is not None or self._prepared.part is not None
         return self._predictor.device.type != "cpu" and not streams
-
-    @property
-    def graph(self) -> Graph:
-        """The graph that is walked."""
-        return self._prepared.graph
-
-    @property
-    def loss(self) -> Loss:
-        """The loss that is trained."""
-        return self._predictor.mean_loss
-
-    def is_quick(self, metric: str) -> bool:
-        """Whether :meth:`quick` gives a metric."""
-        return metric in ("loss", KINDS[self._predictor.contract.kind].quick)
 
     def quick(self) -> dict[str, dict[str, Tensor]]:
         """The loss and the quick metric on the splits 'train' and 'val', as :meth:`measure` gives them, on the device."""

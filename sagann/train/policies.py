@@ -212,6 +212,22 @@ def rates_on(device: torch.device, optimizer: torch.optim.Optimizer) -> list[Ten
     return list(torch.tensor([float(group["lr"]) for group in optimizer.param_groups]).to(device).unbind())
 
 
+def can_skip_steps(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether the optimizer leaves out a step where a flag on the device says so."""
+    return type(optimizer) in _FUSED and all(group.get("fused") for group in optimizer.param_groups)
+
+
+@contextmanager
+def skipping_steps(optimizer: Any, flag: Tensor) -> Iterator[None]:
+    """Inside the block, a step changes nothing where ``flag``, a float32 scalar on the device, is 1 and not 0."""
+    # As torch.amp.GradScaler hands it to a fused optimizer.
+    optimizer.grad_scale, optimizer.found_inf = None, flag
+    try:
+        yield
+    finally:
+        del optimizer.grad_scale, optimizer.found_inf
+
+
 @contextmanager
 def with_rates(optimizer: torch.optim.Optimizer, rates: Sequence[Tensor]) -> Iterator[None]:
     """Inside the block, the groups have these learning rates, if any. Schedulers and checkpoints have the numbers."""

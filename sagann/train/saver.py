@@ -44,8 +44,8 @@ class Saver(Reporter):
         return self.is_late or epoch % self._session.config.checkpoint_every == 0
 
     def on_batch(self, progress: EpochProgress) -> None:
-        """Save the batch that was trained last, where a checkpoint is due."""
-        if self.is_late:
+        """Save the batch that was trained last, where a checkpoint is due, unless the next one has begun."""
+        if self.is_late and not self._session.is_ahead:
             self.save()
 
     def on_epoch(self, record: EpochRecord) -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -34,6 +34,9 @@ from sagann.train.policies import (
 )
 from sagann.train.reporter import EpochProgress, EpochRecord, Reporter
 from sagann.train.resources import capture_rng, restore_rng
+
+Results: TypeAlias = Callable[[int, int], Generator[tuple[TrainStep, float, int], None, None]]
+"Takes the steps of an epoch, without the first ones, as :meth:`TrainSession.results` does."
 
 
 @dataclass(eq=False)
@@ -63,17 +66,20 @@ class TrainSession:
     history: list[EpochRecord] = field(default_factory=list, init=False)
     "The records of all epochs that have ended."
     is_ahead: bool = field(default=False, init=False)
-    "Whether the weights are already those of the epoch after the last one that has ended."
+    "Whether the weights are already those of the epoch, or the batch, after the last one that was reported."
 
-    def run_epoch(self, leave: Callable[[EpochProgress], bool] = lambda progress: False) -> EpochRecord | None:
+    def run_epoch(
+        self, leave: Callable[[EpochProgress], bool] = lambda progress: False, *, results: Results | None = None
+    ) -> EpochRecord | None:
         """Train one epoch, evaluate it where it is due, step the scheduler, and add it to the history.
 
         Between two batches ``leave`` is called: where it returns True, the epoch is left there for the next call, and the result is None.
+        ``results`` take the steps, by default :meth:`results`.
         """
         epoch = self.epoch + 1
         check_rates(self.scheduler, self.optimizer)
         lr = float(self.optimizer.param_groups[0]["lr"])
-        trained = self._train(epoch, leave)
+        trained = self._train(epoch, leave, results or self.results)
         if trained is None:
             return None
         metrics = self.evaluate(epoch)
@@ -127,14 +133,22 @@ class TrainSession:
             from sagann.train.device_epochs import DeviceEpochs
 
             DeviceEpochs(self, self.source, say).run(reporters, stops=stops)
-            return
+        elif self.source.samples_on_device:
+            from sagann.train.device_batches import DeviceBatches
+
+            DeviceBatches(self, self.source, say).run(reporters, stops=stops)
+        else:
+            self.run_epochs(reporters, stops=stops, results=self.results)
+
+    def run_epochs(self, reporters: Sequence[Reporter], *, stops: Callable[[], bool], results: Results) -> None:
+        """Train until the run has ended or ``stops``, with ``results`` that take the steps of an epoch."""
 
         def leave(progress: EpochProgress) -> bool:
             for reporter in reporters:
                 reporter.on_batch(progress)
-            return stops()
+            return not self.is_ahead and stops()
 
-        while not (self.finished or stops()) and (record := self.run_epoch(leave=leave)) is not None:
+        while not (self.finished or stops()) and (record := self.run_epoch(leave, results=results)) is not None:
             for reporter in reporters:
                 reporter.on_epoch(record)
 
@@ -153,17 +167,15 @@ class TrainSession:
             torch.cuda.synchronize(self.device)
         return time.perf_counter()
 
-    def _train(self, epoch: int, leave: Callable[[EpochProgress], bool]) -> EpochProgress | None:
+    def _train(self, epoch: int, leave: Callable[[EpochProgress], bool], results: Results) -> EpochProgress | None:
         """Take the steps that are left of an epoch; its sums, or None where ``leave`` has returned True."""
         self.model.train()
         progress = self.progress or EpochProgress(epoch=epoch, num_batches=self.source.num_batches)
         since_s = self._now_s() - progress.train_s
         # A run that resumes has the state of the first worker alone.
         self.team.share_random_numbers(self.device)
-        rates = rates_on(self.device, self.optimizer)
-        with closing(self.source.steps(epoch, first=progress.batch)) as steps:
-            for step in steps:
-                loss, num_edges = self._step(step, epoch, rates)
+        with closing(results(epoch, progress.batch)) as taken:
+            for step, loss, num_edges in taken:
                 train_s = time.perf_counter() - since_s
                 progress = progress.after(step, loss=loss, num_edges=num_edges, train_s=train_s)
                 if progress.is_whole:
@@ -174,6 +186,13 @@ class TrainSession:
                     return None
                 since_s += time.perf_counter() - paused_s
         return replace(progress, train_s=self._now_s() - since_s)
+
+    def results(self, epoch: int, first: int) -> Generator[tuple[TrainStep, float, int], None, None]:
+        """Take the steps of an epoch without the ``first`` ones; each with its loss and its number of edges."""
+        rates = rates_on(self.device, self.optimizer)
+        with closing(self.source.steps(epoch, first=first)) as steps:
+            for step in steps:
+                yield step, *self._step(step, epoch, rates)
 
     def _step(self, step: TrainStep, epoch: int, rates: Sequence[Tensor] = ()) -> tuple[float, int]:
         """Take one optimizer step; its loss and number of edges."""

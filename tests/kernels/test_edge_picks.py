@@ -42,6 +42,11 @@ def degrees_around(fanout: int, count: int) -> list[int]:
     return [0, fanout - 1, fanout, fanout + 1, 100_000, *numbers.tolist()]
 
 
+def in_memory(key: int, device: str = "cpu") -> torch.Tensor:
+    """The 64 bits of a key, where a kernel reads them."""
+    return torch.tensor(key - (key >> 63 << 64), device=device)
+
+
 def check_different(
     fanout: int, key: int, count: int, dtype: torch.dtype, first: int = 0, device: str = "cpu"
 ) -> None:
@@ -50,7 +55,7 @@ def check_different(
     # Places before and after the picks must not be written.
     memory = torch.full((len(positions) + 2,), -1, dtype=dtype, device=device)
     on = [each.to(device) for each in rows]
-    edge_picks.pick_different(*on, fanout, key, indptr.to(device), memory[1:-1])
+    edge_picks.pick_different(*on, fanout, in_memory(key, device), indptr.to(device), memory[1:-1])
     assert memory[1:-1].tolist() == positions.tolist()
     assert memory[[0, -1]].tolist() == [-1, -1]
 
@@ -59,7 +64,7 @@ def check_drawn(fanout: int, key: int, count: int, dtype: torch.dtype, first: in
     rows = rows_of([degree for degree in degrees_around(fanout, count) if degree], first)
     _, positions = expected(picks.pick_uniform_replacing, *rows, fanout, key)
     memory = torch.full((len(positions) + 2,), -1, dtype=dtype, device=device)
-    edge_picks.draw(*(each.to(device) for each in rows), fanout, key, memory[1:-1])
+    edge_picks.draw(*(each.to(device) for each in rows), fanout, in_memory(key, device), memory[1:-1])
     assert memory[1:-1].view(-1, fanout).sort(dim=1).values.view(-1).tolist() == positions.tolist()
     assert memory[[0, -1]].tolist() == [-1, -1]
 
@@ -81,9 +86,9 @@ def test_positions_beyond_32_bits() -> None:
 @interpreted
 def test_no_destination_has_an_edge() -> None:
     none = torch.empty(0, dtype=torch.int32)
-    zeros = torch.zeros(3, dtype=torch.int64)
-    edge_picks.pick_different(zeros, zeros, torch.arange(3), 2, KEYS[0], torch.zeros(4, dtype=torch.int64), none)
-    edge_picks.draw(zeros[:0], zeros[:0], zeros[:0], 2, KEYS[0], none)
+    zeros, key = torch.zeros(3, dtype=torch.int64), in_memory(KEYS[0])
+    edge_picks.pick_different(zeros, zeros, torch.arange(3), 2, key, torch.zeros(4, dtype=torch.int64), none)
+    edge_picks.draw(zeros[:0], zeros[:0], zeros[:0], 2, key, none)
 
 
 @pytest.mark.gpu

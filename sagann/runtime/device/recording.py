@@ -77,34 +77,40 @@ class GraphStreams(Streams):
 
 
 class Table:
-    """The numbers of an epoch that the host decides, on the device: learning rates, and seeds.
+    """The numbers of an epoch that the host decides, on the device: learning rates, seeds, and what else the work is given.
 
     The host writes two pinned copies in turn, so that it need not wait for the copy of the last epoch.
     """
 
-    def __init__(self, streams: Streams, num_rates: int, num_seeds: int) -> None:
+    def __init__(self, streams: Streams, num_rates: int, num_seeds: int, num_given: int = 0) -> None:
         self._streams = streams
         # A number has 16 bytes, so that all addresses are aligned alike: no kernel is compiled anew.
-        shape = (num_rates + num_seeds, 2)
+        shape = (num_rates + num_given + num_seeds, 2)
         self._on_host = streams.pinned(2 * 16 * shape[0]).view(torch.int64).reshape(2, *shape)
         self._on_device = torch.zeros(shape, dtype=torch.int64, device=streams.device)
         self._turn = 0
         self.rates = self._on_device.view(torch.float32)[:num_rates, 0].unbind()
         "The learning rate of each group of parameters, a float32 scalar."
-        self.seeds = self._on_device[num_rates:, 0].unbind()
+        self.given = self._on_device[num_rates : num_rates + num_given, 0]
+        "What the work is given: int64 [num_given]."
+        self.seeds = self._on_device[num_rates + num_given :, 0].unbind()
         "The seeds in the order in which they are drawn, int64 scalars."
 
-    def send(self, rates: Sequence[float], seeds: Sequence[int]) -> None:
+    def send(self, rates: Sequence[float], seeds: Sequence[int], given: Tensor | None = None) -> None:
         """Queue the copy of an epoch's numbers."""
         self._turn = 1 - self._turn
-        given = self._on_host[self._turn]
-        given.view(torch.float32)[: len(rates), 0] = torch.tensor(rates)
-        given[len(rates) : len(rates) + len(seeds), 0] = torch.tensor(seeds, dtype=torch.int64)
-        self._streams.copy(self._on_device, given)
+        numbers, first = self._on_host[self._turn], len(rates)
+        numbers.view(torch.float32)[:first, 0] = torch.tensor(rates)
+        if given is not None:
+            numbers[first : first + len(given), 0] = given
+        first += len(self.given)
+        numbers[first : first + len(seeds), 0] = torch.tensor(seeds, dtype=torch.int64)
+        self._streams.copy(self._on_device, numbers)
 
 
-Work = Callable[[Sequence[Tensor]], Tensor]
-"Queues an epoch, given the learning rates on the device; gives its numbers, on the device."
+Work = Callable[..., Tensor]
+"""Queues an epoch, or a batch: gets the learning rates on the device, scalars, and if there are any the numbers that it is given, int64 [num_given]
+on the device. Gives its numbers, on the device."""
 
 
 class Recording:
@@ -114,6 +120,7 @@ class Recording:
         make: queues the work of an epoch.
         baked: what a graph of the work has baked in, by name: addresses, versions, options. What changes it in each epoch cannot be recorded.
         keep: keeps what the work changes on the host, and gives what puts it back.
+        num_given: how many numbers the work is given each time, besides rates.
         cause: why the work cannot be recorded; None where it is tried.
     """
 
@@ -125,6 +132,7 @@ class Recording:
         keep: Callable[[], Callable[[], None]],
         *,
         num_rates: int,
+        num_given: int = 0,
         cause: str | None = None,
     ) -> None:
         self.cause = cause
@@ -132,8 +140,8 @@ class Recording:
         self.queued_s = 0.0
         "Seconds of the host that the last epoch took to be queued."
         self._streams, self._make, self._baked_now, self._keep = streams, make, baked, keep
-        self._num_rates = num_rates
-        self._table = Table(streams, num_rates, 0)
+        self._num_rates, self._num_given = num_rates, num_given
+        self._table = Table(streams, num_rates, 0, num_given)
         self._num_seeds: int | None = None
         "Seeds that an epoch draws; None before the first one."
         self._baked: Mapping[str, object] = {}
@@ -141,8 +149,8 @@ class Recording:
         self._launch: Callable[[], None] | None = None
         self._numbers: Tensor | None = None
 
-    def run(self, rates: Sequence[float]) -> Tensor:
-        """Queue or launch an epoch; gives its numbers, on the device until the next epoch."""
+    def run(self, rates: Sequence[float], given: Tensor | None = None) -> Tensor:
+        """Queue or launch an epoch, which gets the int64 numbers that are given; gives its own, on the device until the next epoch."""
         if self._launch is not None and (name := _changed(self._baked, self._baked_now())):
             self._end(f"{name} changed after epochs were recorded")
         seeds: list[int] | None = None
@@ -151,12 +159,12 @@ class Recording:
         elif self.cause is None and self._num_seeds is not None:
             seeds = self._capture()
         if seeds is None or self._launch is None or self._numbers is None:
-            return self._queue(rates)
-        self._table.send(rates, seeds)
+            return self._queue(rates, given)
+        self._table.send(rates, seeds, given)
         self._launch()
         return self._numbers
 
-    def _queue(self, rates: Sequence[float]) -> Tensor:
+    def _queue(self, rates: Sequence[float], given: Tensor | None) -> Tensor:
         seeds: list[int] = []
 
         def counted(seed: int) -> int:
@@ -164,16 +172,17 @@ class Recording:
             return seed
 
         began_s = time.perf_counter()
-        self._table.send(rates, ())
+        self._table.send(rates, (), given)
         with placing_seeds(counted):
-            numbers = self._make(self._table.rates)
+            numbers = self._made(self._table)
         self.queued_s, self._num_seeds = time.perf_counter() - began_s, len(seeds)
         return numbers
 
     def _capture(self) -> list[int] | None:
         """Record an epoch; gives the seeds that it has drawn, or None where it cannot be recorded: then nothing has happened."""
         before, put_back, states = self._baked_now(), self._keep(), _random_states(self._streams.device)
-        table, seeds = Table(self._streams, self._num_rates, self._num_seeds or 0), list[int]()
+        table = Table(self._streams, self._num_rates, self._num_seeds or 0, self._num_given)
+        seeds = list[int]()
 
         def placed(seed: int) -> Tensor:
             seeds.append(seed)
@@ -183,7 +192,7 @@ class Recording:
 
         def work() -> None:
             with placing_seeds(placed):
-                self._numbers = self._make(table.rates)
+                self._numbers = self._made(table)
 
         collects = gc.isenabled()
         # A kernel or a graph that is freed meanwhile would spoil the capture.
@@ -207,6 +216,9 @@ class Recording:
             return None
         self._table, self._baked = table, before
         return seeds
+
+    def _made(self, table: Table) -> Tensor:
+        return self._make(table.rates, *([table.given] if self._num_given else []))
 
     def _end(self, cause: str) -> None:
         self.cause, self._launch, self._numbers = cause, None, None

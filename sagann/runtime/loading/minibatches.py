@@ -145,7 +145,7 @@ class MiniBatches(Batches[MiniBatch]):
         self.neighbor_sampler = NeighborSampler(
             graph.topology, fanouts, replace=replace, weights=weights, seed=seed
         )
-        self._device_sampler = device_sampler_of(
+        self.device_sampler = device_sampler_of(
             sample_on,
             graph.topology,
             fanouts,
@@ -216,7 +216,7 @@ class MiniBatches(Batches[MiniBatch]):
             # One thread takes the batches in order.
             stages.append(Stage(name="announce", work=self._announce))
             read, threads = lambda announced: self.load(*announced), 1
-        if self.device.type == "cpu" and self._device_sampler is None and not isinstance(features, DeviceFeatures):
+        if self.device.type == "cpu" and self.device_sampler is None and not isinstance(features, DeviceFeatures):
             loading = Stage(name="load", work=read, threads=threads, size_of=size_of, ahead=self.ahead)
             return (*stages, loading), lambda batch: batch
         streams, pool = self._queue()
@@ -235,9 +235,9 @@ class MiniBatches(Batches[MiniBatch]):
         """
         own = self.team.share_of(len(seeds))
         own = own if own.start < own.stop else slice(0, 1)
-        if self._device_sampler is None:
+        if self.device_sampler is None:
             return self.drawn(seeds, own, self.neighbor_sampler, epoch=epoch, batch=batch)[0].prepare()
-        given = self._queue()[0], seeds, own, self._device_sampler, self._features
+        given = self._queue()[0], seeds, own, self.device_sampler, self._features
         return self.drawn_on(*given, epoch=epoch, batch=batch)
 
     def drawn(

@@ -6,7 +6,7 @@ result whatever order the device works in.
 
 How many edges and sources a hop has is known to the device alone. So arrays have *room*: for what earlier batches had, and 2% more. Unused
 places hold padding, which has the id -1. A batch is queued without a wait; then the host reads all numbers at once, and cuts the arrays to their
-lengths. A batch that finds no room is sampled again, with numbers that are read hop by hop.
+lengths. A batch that finds no room is sampled again, with numbers that are read hop by hop. A padded batch is not cut: the host reads nothing.
 
 Tests run it with simulated devices and in Triton's interpreter.
 
@@ -18,8 +18,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
+from operator import gt
 from typing import NamedTuple
 
 import torch
@@ -30,6 +32,7 @@ from sagann.graph.checks import require_distinct
 from sagann.graph.random_numbers import key_of
 from sagann.graph.rows import id_dtype, offsets_of
 from sagann.graph.topology import Csr, Topology, for_training_as_well
+from sagann.kernels.edge.work import MOST_TERMS
 from sagann.kernels.row_gather import PADDING
 from sagann.runtime.tiered.device_topology import DeviceTopology
 from sagann.sampling import MiniBatch
@@ -61,23 +64,25 @@ class Hop:
     "Local ids of the sources [room of edges]; 0 for padding."
     edge_ids: Tensor
     "Ids of the edges in the graph [room of edges]."
-    edge_data: Mapping[str, Tensor]
-    "Rows of the edge data; zeros for padding."
     ids: Tensor
     "int64 [room of sources]: ids of the sources in the graph."
     num_src: Tensor
     "int64 []: number of sources."
-    csr: Csr
-    "Out-edges."
 
-    def block(self, num_src: int, by_dst: Tensor, by_src: Tensor) -> Topology:
+    def out_edges(self) -> Csr:
+        """The edges by source, padding last."""
+        return _out_edges(self.indptr, torch.where(self.edge_ids >= 0, self.indices, len(self.ids)), len(self.ids))
+
+    def block(
+        self, csr: Csr, edge_data: Mapping[str, Tensor], num_src: int, by_dst: Tensor, by_src: Tensor
+    ) -> Topology:
         """The hop without padding, with its number of sources, and the offsets of in-edges and of out-edges, on the host."""
-        num_edges, csr = int(by_dst[-1]), self.csr
+        num_edges = int(by_dst[-1])
         block = Topology(
             indptr=self.indptr[: len(by_dst)],
             indices=self.indices[:num_edges],
             num_src=num_src,
-            edge_data={name: rows[:num_edges] for name, rows in self.edge_data.items()},
+            edge_data={name: rows[:num_edges] for name, rows in edge_data.items()},
             edge_ids=self.edge_ids[:num_edges],
             csr=Csr(
                 indptr=csr.indptr[: len(by_src)],
@@ -89,6 +94,17 @@ class Hop:
         block.derived(("offsets", "dst"), lambda: by_dst)
         block.derived(("offsets", "src"), lambda: by_src)
         return block
+
+
+class PaddedBatch(NamedTuple):
+    """A batch whose shapes do not depend on what was sampled, without features and labels."""
+
+    batch: MiniBatch
+    "The batch; rows, ids and edges of the padding come last."
+    is_beyond: Tensor
+    "bool []: whether a hop found no room; then the batch means nothing."
+    num_edges: Tensor
+    "int64 []: number of edges that were sampled, of all hops together."
 
 
 class DeviceSampler:
@@ -137,12 +153,17 @@ class DeviceSampler:
         require_some(seeds)
         rooms, hops, blocks = self._rooms, list[Hop](), None
         with for_training_as_well():
-            seeds = self.edges.pool.bring(seeds) if seeds.device.type == "cpu" else seeds
+            keys = self.keys(epoch, batch)
+            if seeds.device.type == "cpu":
+                both = self.edges.pool.bring(torch.cat([seeds, keys]))
+                seeds, keys = both[: len(seeds)], both[len(seeds) :]
+            else:
+                keys = self.edges.pool.bring(keys)
             if rooms:
-                hops = self.queue(seeds, rooms, epoch=epoch, batch=batch)
+                hops = self.queue(seeds, keys, rooms)
                 blocks = self._blocks(hops, len(seeds))
             if blocks is None:
-                hops = self.queue(seeds, epoch=epoch, batch=batch)
+                hops = self.queue(seeds, keys)
                 blocks = self._blocks(hops, len(seeds))
                 assert blocks is not None
                 # A thread that does so at the same time costs no more than a batch that is sampled twice.
@@ -152,36 +173,72 @@ class DeviceSampler:
                 )
         return MiniBatch(blocks=blocks[::-1], src_ids=hops[-1].ids[: blocks[-1].num_src], seeds=seeds)
 
-    def queue(self, seeds: Tensor, rooms: Sequence[Room] = (), *, epoch: int, batch: int) -> list[Hop]:
+    def keys(self, epoch: int, batch: int) -> Tensor:
+        """The keys of a batch's draws: int64 [number of hops], on the processor. With its seeds, they decide what is sampled."""
+        keys = [int(key_of(self.seed, NEIGHBOURS, epoch, batch, hop)) for hop in range(len(self.fanouts))]
+        return torch.tensor([key - (key >> 63 << 64) for key in keys])
+
+    def queue(self, seeds: Tensor, keys: Tensor, rooms: Sequence[Room] = ()) -> list[Hop]:
         """Queue the sampling of some seeds on the device, with room for each hop; without rooms, the host waits for the edges of each hop.
 
-        A hop that finds no room is cut off, and later ones mean nothing.
+        A hop that finds no room is cut off, and later ones mean nothing. Seeds and :meth:`keys` lie on the device.
         """
         hops, ids = list[Hop](), seeds
         for number, fanout in enumerate(self.fanouts):
-            key = int(key_of(self.seed, NEIGHBOURS, epoch, batch, number))
             room = rooms[number] if rooms else None
-            indptr, edge_ids = self._picked(ids, fanout, key, number, None if room is None else room.num_edges)
+            most_edges = None if room is None else room.num_edges
+            indptr, edge_ids = self._picked(ids, fanout, keys[number], number, most_edges)
             most = min(len(ids) + len(edge_ids), self.edges.num_vertices) if room is None else room.num_src
             sources = torch.where(edge_ids >= 0, self.edges.sources(edge_ids).long(), PADDING)
             local_ids, ids, num_src = number_sources(ids, sources, most)
             indices = local_ids.to(id_dtype(len(indptr) + len(edge_ids)))
-            hops.append(
-                Hop(
-                    indptr=indptr,
-                    indices=indices,
-                    edge_ids=edge_ids,
-                    edge_data=self.edges.edge_data(edge_ids),
-                    ids=ids,
-                    num_src=num_src,
-                    csr=_out_edges(indptr, indices, edge_ids, most),
-                )
-            )
+            hops.append(Hop(indptr=indptr, indices=indices, edge_ids=edge_ids, ids=ids, num_src=num_src))
         return hops
+
+    def padded(self, seeds: Tensor, keys: Tensor, rooms: Sequence[Room]) -> PaddedBatch:
+        """Queue a batch whose arrays fill their rooms, so that all batches have the same shapes; the host waits for nothing.
+
+        The last destination of each block is padding, and all edges of the padding end there, so no other row sees them. The model gives a row
+        more than there are seeds, the last one. ``rooms`` have room for more sources than any hop has. Seeds and :meth:`keys` lie on the device.
+        """
+        ids = torch.nn.functional.pad(seeds, (0, 1), value=PADDING)
+        blocks, src_ids = list[Topology](), ids
+        is_beyond = torch.zeros((), dtype=torch.bool, device=ids.device)
+        num_edges = torch.zeros((), dtype=torch.int64, device=ids.device)
+        with for_training_as_well():
+            for hop, room in zip(self.queue(ids, keys, rooms), rooms, strict=True):
+                count, most = hop.indptr[-1], room.num_edges
+                is_beyond = is_beyond | (hop.num_src >= room.num_src) | (count > most)
+                num_edges, src_ids = num_edges + count, hop.ids
+                # A batch beyond its rooms means nothing, but stays within the arrays.
+                indptr = torch.cat([hop.indptr[:-1].clamp(max=most), hop.indptr.new_full((1,), most)])
+                is_padding = torch.arange(most, device=ids.device) >= count
+                indices = torch.where(is_padding, len(indptr) - 2, hop.indices).clamp(max=room.num_src - 1)
+                edge_ids = hop.edge_ids.clamp(min=0)
+                block = Topology(
+                    indptr=indptr,
+                    indices=indices.to(hop.indices.dtype),
+                    num_src=room.num_src,
+                    edge_data=self.edges.edge_data(edge_ids),
+                    edge_ids=edge_ids,
+                    csr=_out_edges(indptr, indices, room.num_src),
+                    validate=False,
+                )
+                # Whether there are any follows from the room, as the order of sums does.
+                for at in ("dst", "src"):
+                    block.derived(("has hubs", at), partial(gt, most, 2 * MOST_TERMS))
+                blocks.append(block)
+        batch = MiniBatch(blocks=tuple(reversed(blocks)), src_ids=src_ids, seeds=ids)
+        return PaddedBatch(batch, is_beyond, num_edges)
 
     def _blocks(self, hops: Sequence[Hop], num_dst: int) -> tuple[Topology, ...] | None:
         """The hops without padding, after the host has waited for their numbers; None if one of them found no room."""
-        parts = [part for hop in hops for part in (hop.num_src.view(1), hop.indptr, hop.csr.indptr)]
+        csrs = [hop.out_edges() for hop in hops]
+        parts = [
+            part
+            for hop, csr in zip(hops, csrs, strict=True)
+            for part in (hop.num_src.view(1), hop.indptr, csr.indptr)
+        ]
         read = self.edges.pool.read(torch.cat(parts)).split([len(part) for part in parts])
         blocks = []
         for number, hop in enumerate(hops):
@@ -189,11 +246,12 @@ class DeviceSampler:
             num_src = int(count)
             if num_src > len(hop.ids) or by_dst[num_dst] > len(hop.indices):
                 return None
-            blocks.append(hop.block(num_src, by_dst[: num_dst + 1], by_src[: num_src + 1]))
+            offsets = by_dst[: num_dst + 1], by_src[: num_src + 1]
+            blocks.append(hop.block(csrs[number], self.edges.edge_data(hop.edge_ids), num_src, *offsets))
             num_dst = num_src
         return tuple(blocks)
 
-    def _picked(self, ids: Tensor, fanout: int, key: int, hop: int, most: int | None) -> tuple[Tensor, Tensor]:
+    def _picked(self, ids: Tensor, fanout: int, key: Tensor, hop: int, most: int | None) -> tuple[Tensor, Tensor]:
         """Offsets and ids of the edges that a hop picks of the in-edges of some vertices, with room for ``most`` edges; None for all of them."""
         begins = self.edges.offsets(ids)
         degrees = self.edges.offsets(ids + 1) - begins
@@ -263,9 +321,9 @@ def _in_rows(indptr: Tensor, begins: Tensor, room: int) -> Tensor:
     return torch.where(edges < indptr[-1], shifts[_rows_of(indptr, room)] + edges, PADDING)
 
 
-def _out_edges(indptr: Tensor, indices: Tensor, edge_ids: Tensor, num_src: int) -> Csr:
-    """The edges by source, padding last."""
-    keys, order = torch.where(edge_ids >= 0, indices, num_src).sort(stable=True)
+def _out_edges(indptr: Tensor, indices: Tensor, num_src: int) -> Csr:
+    """The edges by source, those last whose source is ``num_src``."""
+    keys, order = indices.sort(stable=True)
     bounds = torch.arange(num_src + 1, dtype=keys.dtype, device=keys.device)
     rows = _rows_of(indptr, len(indices)).to(indices.dtype)
     return Csr(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,11 +11,17 @@ import torch
 
 from sagann.errors import InputError, MissingDependencyError
 from sagann.graph import Topology, rmat_graph
-from sagann.runtime.tiered import CudaDevices, DeviceSampler, DeviceTopology
-from sagann.sampling import NeighborSampler
-from tests.graphs import odd_topologies, random_topology
+from sagann.kernels.edge import dialect_for
+from sagann.kernels.row_dropout import rows_of
+from sagann.nn import ModelConfig, build_model
+from sagann.runtime.tiered import CudaDevices, DeviceFeatures, DeviceSampler, DeviceTopology
+from sagann.runtime.tiered.device_sampler import Room
+from sagann.sampling import MiniBatch, NeighborSampler
+from tests.graphs import labelled_graph, odd_topologies, random_topology
+from tests.plain import auto_dialect
 from tests.runtime.device.drivers import SimulatedDevices
 from tests.sampling.naive import assert_same
+from tests.tolerances import assert_close, largest
 
 pytest.importorskip("triton", reason="triton is not installed: pip install sagann[cuda]")
 interpreted = pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") != "1", reason="needs Triton's interpreter")
@@ -76,6 +83,69 @@ def test_the_host_waits_once_for_a_batch(fanouts: list[int], given: dict[str, An
         # The first batch waits for the edges of each hop.
         assert calls.waits == {"mark": 1 if batch else 3}
     assert calls.queued.total() <= queued
+
+
+@interpreted
+@pytest.mark.filterwarnings("ignore::RuntimeWarning:triton")
+@pytest.mark.parametrize(
+    ("name", "dialect"),
+    [*((name, "naive") for name in ("sage", "gin", "transformer", "pna")), ("gat", "gpu"), ("maxpool-gcn", "gpu")],
+)
+def test_a_padded_batch_trains_as_the_batch_without_padding(name: str, dialect: str) -> None:
+    graph = labelled_graph(300, 3000)
+    graph = replace(graph, features=graph.features.double())
+    model = build_model(ModelConfig(model=name, hidden=8, heads=2, dropout=0.4), graph).double()
+    graph = model.prepare(graph)
+    store = DeviceFeatures(graph.features, "30%", devices=SimulatedDevices())
+    sampler = DeviceSampler(on_device(graph.topology), [4, 3], seed=3)
+    rooms = [Room(150, 120), Room(300, 500)]
+
+    def trained(batch: MiniBatch) -> list[torch.Tensor]:
+        x = torch.full((len(batch.src_ids), 8), torch.nan, dtype=torch.float64)
+        store.gather(batch.src_ids, store.pick(batch.src_ids[:1]), x)
+        torch.manual_seed(7)
+        model.zero_grad()
+        with auto_dialect(dialect):
+            with rows_of(batch.src_ids):
+                rows = model(batch.blocks, x)[:16]
+            torch.nn.functional.cross_entropy(rows, graph.labels[batch.seeds[:16]]).backward()
+        return [rows.detach(), *(each.grad for each in model.parameters())]
+
+    for number in range(3):
+        seeds = torch.arange(number, 300, 19)[:16]
+        padded, is_beyond, num_edges = sampler.padded(seeds, sampler.keys(0, number), rooms)
+        assert not is_beyond
+        assert [(each.num_dst, each.num_src, each.num_edges) for each in padded.blocks] == [
+            (150, 300, 500),
+            (17, 150, 120),
+        ]
+        for block in padded.blocks:
+            block.validate()
+            kernels: Any = dialect_for("cpu", dialect)
+            for at in ("dst", "src") if dialect == "gpu" else ():
+                kernels.set_cut(block, at, kernels.cut_on_device(block, at))
+        batch = sampler.sample(seeds, epoch=0, batch=number)
+        assert num_edges == batch.num_edges
+        expected = trained(batch)
+        for ours, theirs in zip(trained(padded), expected, strict=True):
+            assert_close(ours, theirs, scale=max(map(largest, expected)))
+
+
+@interpreted
+@pytest.mark.parametrize(
+    "rooms", [[Room(40, 120), Room(300, 500)], [Room(150, 30), Room(300, 500)], [Room(150, 120), Room(300, 90)]]
+)
+def test_a_batch_beyond_its_rooms_raises_a_flag_and_nothing_waits(rooms: list[Room]) -> None:
+    host_calls = pytest.importorskip("tests.runtime.host_calls")
+    sampler, seeds = DeviceSampler(on_device(SEVERAL), [4, 3], seed=3), torch.arange(16)
+    keys = sampler.keys(0, 0)
+    with host_calls.counted() as calls:
+        padded, is_beyond, _ = sampler.padded(seeds, keys, rooms)
+    assert is_beyond
+    assert not calls.waits
+    # No kernel reads or writes beyond an array.
+    for block in padded.blocks:
+        block.validate()
 
 
 @interpreted

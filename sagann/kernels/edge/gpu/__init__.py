@@ -3,7 +3,7 @@
 import os
 
 from sagann.jit import cache_folder
-from sagann.kernels.edge.gpu.cut import Cut as Cut, cut_of as cut_of
+from sagann.kernels.edge.gpu.cut import Cut as Cut, cut_of as cut_of, cut_on_device as cut_on_device
 from sagann.kernels.edge.gpu.layout import supports as supports
 from sagann.kernels.edge.gpu.run import run as run, set_cut as set_cut
 

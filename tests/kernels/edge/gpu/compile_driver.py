@@ -154,10 +154,8 @@ def main() -> None:
     report("gather_rows", row_gather.copy_rows, row_types, sizes, {"p_out", "width"}, warps=4)
     sizes |= {"p_places": None, "p_counts": None}
     report("gather_rows of one source", row_gather.copy_rows, row_types, sizes, {"p_out"}, warps=4)
-    pick_types = dict.fromkeys(["p_begins", "p_degrees", "p_vertices", "p_indptr"], "*i64")
-    pick_types |= (
-        {"p_positions": "*i32"} | dict.fromkeys(["num_rows", "num_picks", "fanout"], "i32") | {"key": "i64"}
-    )
+    pick_types = dict.fromkeys(["p_begins", "p_degrees", "p_vertices", "p_indptr", "p_key"], "*i64")
+    pick_types |= {"p_positions": "*i32"} | dict.fromkeys(["num_rows", "num_picks", "fanout"], "i32")
     for rows, width in ((16, 32), (1, edge_picks.MOST_DIFFERENT)):
         of_tile = {"rows": rows, "width": width}
         report(f"pick {width} different", edge_picks.pick_tile, pick_types, of_tile, set(), warps=4)
