@@ -34,7 +34,7 @@ from sagann.runtime.tiered import DeviceFeatures
 from sagann.runtime.tiered.device_sampler import Room
 from sagann.saga.batch_norms import batch_norms_over_rows
 from sagann.sampling import MiniBatch
-from sagann.train.batch_epochs import SampledEpochs, SampledLinkEpochs
+from sagann.train.batch_epochs import SampledEpochs
 from sagann.train.device_epochs import DeviceEpochs
 from sagann.train.epoch_source import EpochSource, TrainStep
 from sagann.train.policies import can_skip_steps, reads_rates, skipping_steps
@@ -199,7 +199,7 @@ def _unpadded_cause(session: TrainSession, source: SampledEpochs) -> str | None:
     store, optimizer = source.minibatches.graph.features, session.optimizer
     # Layers say what they do while they are trained.
     session.model.train()
-    if isinstance(source, SampledLinkEpochs):
+    if source.links is not None:
         return "those of links differ too much in size"
     if any(rows.requires_grad for rows in source.minibatches.graph.topology.edge_data.values()):
         return "edge data learn"
