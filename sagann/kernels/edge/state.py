@@ -93,11 +93,8 @@ class GatherState:
                 # A dialect has no kernel for that, and the host would wait for a device.
                 self.finish()
                 forms = [form for form in function.results if form.rows == "edge"]
-                dtypes = [form.dtype or id_dtype(0) for form in forms]
-                return tuple(
-                    torch.empty((0, *form.shape), dtype=dtype, device=self.device)
-                    for form, dtype in zip(forms, dtypes, strict=True)
-                )
+                given = [((0, *form.shape), form.dtype or id_dtype(0)) for form in forms]
+                return tuple(torch.empty(shape, dtype=dtype, device=self.device) for shape, dtype in given)
             results = run(function, edges, arrays, seed=seed, into=self.finish(), edge_offset=edge_offset)
         return tuple(result for result, form in zip(results, function.results, strict=True) if form.rows == "edge")
 

@@ -126,9 +126,9 @@ class DeviceResidents(Residents):
         # The lane that computes has waited for the stores of what was dropped here, and not for what other devices copy.
         marks = [at.streams.mark("compute"), *(copy.mark() for copy in after)]
         load = partial(at.reader.load, block, num_bytes, memory, marks)
-        if is_pinned:
+        if parts is not None and is_pinned:
             # To queue a copy takes less than to hand it to the thread, with which this one would share Python's lock.
-            landing = load(lambda: parts)
+            landing = load(lambda parts=parts: parts)
             return self._comes(block, lambda: landing)
         read = partial(_read_stored, self._stored.get(block.outside, nothing), self._sources, block)
         return self._comes(block, at.threads.loader.submit(load, read).result)

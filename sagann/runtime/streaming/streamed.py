@@ -66,6 +66,19 @@ MOST_PLANS = 16
 "Plans kept per model; the oldest goes first."
 
 
+def why_queued(planned: Planned, x: Features, *, on_disk: bool) -> str | None:
+    """Why a device's epochs are not recorded, as far as their plan and features say; None where that is tried."""
+    if len(planned.schedule.part.devices) > 1:
+        return "several devices share them"
+    if on_disk:
+        return "blocks lie in files of the spill folder"
+    if not isinstance(positioned(x), TensorRows):
+        return "the features are read from a file"
+    if any(size.needed for size in planned.schedule.sizes.hops.values()):
+        return "the host picks the rows that some chunks need"
+    return "the model draws random numbers besides dropout's" if planned.program.draws_more else None
+
+
 class _Kept(NamedTuple):
     """Blocks that are the same in every epoch, on a host, and the features with the version that they were made of."""
 
@@ -447,18 +460,10 @@ class StreamedModel(nn.Module):
 
     def why_queued(self, x: Features) -> str | None:
         """Why no :meth:`loss` can be recorded, as far as that is known before one is computed; None where it is tried."""
-        program, store = self.plan(x, folded=True).program, self._store_of(x)
-        if len(self._backend.devices) > 1:
-            return "several devices share them"
-        if self._folder is not None:
-            return "blocks lie in files of the spill folder"
-        if not isinstance(store, TensorRows):
-            return "the features are read from a file"
-        if (refused := self._backend.pin(store.tensor)) is not None:
+        cause, store = why_queued(self.plan(x, folded=True), x, on_disk=self._folder is not None), self._store_of(x)
+        if cause is None and isinstance(store, TensorRows) and (refused := self._backend.pin(store.tensor)):
             return f"the host reads the features for the device: {refused}"
-        if any(chunks.size.needed for chunks in self.chunks_of(program).values()):
-            return "the host picks the rows that some chunks need"
-        return "the model draws random numbers besides dropout's" if program.draws_more else None
+        return cause
 
     def close(self) -> None:
         """Forget all blocks, in memory and on disk; the next call makes them again. No call may be under way."""
