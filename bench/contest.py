@@ -172,7 +172,7 @@ def _run_alone(command: Sequence[str], specification: Mapping[str, Any], rules: 
         "peak_bytes": steady["peak_bytes"],
         "process_bytes": max(first["process_bytes"], steady["process_bytes"]),
         # Before any step, and before the third.
-        "losses": [None if math.isnan(answer["loss"]) else answer["loss"] for answer in (first, steady)],
+        "losses": [None if math.isnan(loss) else loss for loss in (first["losses"][-1], steady["losses"][-1])],
         "seconds": seconds,
     }
 

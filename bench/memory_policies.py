@@ -136,25 +136,21 @@ def cases_of(dataset: str, model: str, hidden: int, num_intervals: int, machine:
                 raise
             num_intervals *= 2
     for budget, each in found.items():
-        yield _case(dataset, model, budget, each, machine)
-
-
-def _case(dataset: str, model: str, budget: str, found: Planned, machine: Machine) -> Case:
-    plans = {name: replaced(found, policy, ahead=True).plan for name, policy in POLICIES.items()}
-    work = StepWork(found.schedule)
-    steps = [each for each in found.plan.operations if isinstance(each, Step)]
-    step_s = {step: work.of(step).seconds(machine) for step in steps}
-    gaps = gaps_of(steps, found.schedule.sizes.of, found.plan.budget_bytes)
-    return Case(
-        dataset=dataset,
-        model=model,
-        budget=budget,
-        num_intervals=found.plan.num_intervals,
-        plans=plans,
-        seconds={policy: simulate(plan, step_s.__getitem__, machine).seconds for policy, plan in plans.items()},
-        least_bytes=prices_of(gaps, plans["dp"].moved_bytes).least_bytes,
-        compulsory_bytes=gaps.compulsory_bytes,
-    )
+        plans = {name: replaced(each, policy, ahead=True).plan for name, policy in POLICIES.items()}
+        work = StepWork(each.schedule)
+        steps = [operation for operation in each.plan.operations if isinstance(operation, Step)]
+        step_s = {step: work.of(step).seconds(machine) for step in steps}
+        gaps = gaps_of(steps, each.schedule.sizes.of, each.plan.budget_bytes)
+        yield Case(
+            dataset=dataset,
+            model=model,
+            budget=budget,
+            num_intervals=num_intervals,
+            plans=plans,
+            seconds={policy: simulate(plan, step_s.__getitem__, machine).seconds for policy, plan in plans.items()},
+            least_bytes=prices_of(gaps, plans["dp"].moved_bytes).least_bytes,
+            compulsory_bytes=gaps.compulsory_bytes,
+        )
 
 
 def captured_for(

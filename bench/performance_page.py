@@ -102,7 +102,9 @@ def render(results: Path) -> str:
     tables = [introduction, FAST, *_fast_table(rows), "", SMALL, *_small_table(rows, streamed, size)]
     others = [
         *minibatch_section(results),
-        *page_section(results / PYG_MODELS),
+        "",
+        # Headings of a page stand one level deeper in a section.
+        *(f"#{line}" if line.startswith("#") else line for line in (results / PYG_MODELS).read_text().splitlines()),
         *device_section(results / "device.md"),
     ]
     return "\n".join([*tables, *others, ""])
@@ -117,7 +119,7 @@ def with_table(readme: str, results: Path) -> str:
     lines = [
         "",
         f"Seconds per epoch, and MiB beyond the loaded graph, on a generated graph with {shape.vertices:,} vertices, {shape.edges:,} edges and\n"
-        f"{shape.features} features: {CONTESTS['defaults'].removeprefix('epochs, ')}, against the best variant of each peer ({_command('defaults')}).",
+        f"{shape.features} features: {CONTESTS['defaults'].removeprefix('epochs, ')}, against the best variant of each peer (`python -m bench.epochs --defaults`).",
         "",
         *table_of(rows_of(records)),
         "",
@@ -193,12 +195,6 @@ def minibatch_section(results: Path) -> list[str]:
         f"limit of 6 GiB:\n{large['s / batch']} s a batch of {large['rows / batch']} rows, {large['held MiB']} MiB held "
         "(`minibatches_large.md`).",
     ]
-
-
-def page_section(path: Path) -> list[str]:
-    """A page of figures as a section."""
-    # Headings stand one level deeper.
-    return ["", *(f"#{line}" if line.startswith("#") else line for line in path.read_text().splitlines())]
 
 
 def device_section(path: Path) -> list[str]:
@@ -296,10 +292,6 @@ def _by_case(streamed: Iterable[dict[str, str]]) -> list[tuple[str, dict[str, di
 def _mean(values: Iterable[float | None]) -> str:
     known = [value for value in values if value is not None]
     return f"{geometric_mean(known):.2f}" if known else "-"
-
-
-def _command(name: str) -> str:
-    return f"`python -m bench.epochs{' --defaults' if name == 'defaults' else ''}`"
 
 
 def _records(path: Path) -> list[Record]:

@@ -69,13 +69,9 @@ def device_to_measure(name: str) -> torch.device:
         raise SystemExit(f"There is nothing to measure. {error}") from error
 
 
-def device_name(device: torch.device) -> str:
-    """The device's name for tables."""
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else "the processor"
-
-
 def where(device: torch.device) -> str:
     """The device, the host, and versions."""
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else "the processor"
     versions = []
     for package in PACKAGES:
         try:
@@ -83,6 +79,6 @@ def where(device: torch.device) -> str:
         except PackageNotFoundError:
             continue
     return (
-        f"{device_name(device)}, {num_cores()} cores of {processor_name()}; PyTorch {torch.__version__}, CUDA {torch.version.cuda}, "
+        f"{name}, {num_cores()} cores of {processor_name()}; PyTorch {torch.__version__}, CUDA {torch.version.cuda}, "
         f"{', '.join(versions)}."
     )

@@ -14,16 +14,13 @@ from typing import Any
 
 import torch
 
-from bench.hybrid.runs import Run
+from bench.hybrid.runs import Run, predictor_of
 from bench.standalone.serve import answer_requests
 from bench.standalone.training import LEARNING_RATE
-from sagann.nn import ModelConfig, build_model
 from sagann.runtime.workers import join_workers
 from sagann.storage import load_graph
 from sagann.train.balancer import REPAY_EPOCHS, Balancer
-from sagann.train.contract import Contract
 from sagann.train.epoch_source import WholeGraph
-from sagann.train.predictor import Predictor
 
 
 @contextmanager
@@ -32,16 +29,12 @@ def training(specification: dict[str, Any]) -> Iterator[tuple[dict[str, Any], Ca
     os.environ.update(specification["environment"])
     # The parent wrote the files, so they are not checked.
     graph = load_graph(Path(specification["folder"]), verify=False)
-    torch.manual_seed(0)
-    model = build_model(
-        ModelConfig(model=specification["model"], hidden=specification["hidden"], dropout=0.0), graph
-    )
     with join_workers(timeout_s=600) as workers:
-        predictor = Predictor(model, Contract.of(graph), device=torch.device("cpu"), workers=workers)
+        predictor = predictor_of(graph, specification["model"], specification["hidden"], workers=workers)
         prepared = predictor.prepare(graph, validate=False)
         part = prepared.part
         assert part is not None
-        optimizer = torch.optim.Adam(model.parameters(), lr=LEARNING_RATE)
+        optimizer = torch.optim.Adam(predictor.model.parameters(), lr=LEARNING_RATE)
         with Run(WholeGraph(predictor, prepared), optimizer) as run:
             balancer = Balancer(part)
 

@@ -90,17 +90,15 @@ def _contests(
     dataset: str, folder: Path, how: argparse.Namespace
 ) -> Iterator[tuple[str, Callable[[], Iterable[str]]]]:
     plain = graph_of(write_task(folder, dataset, [*how.models, *how.streamed, *how.recorded], how.hidden))
-    told = {"hidden": how.hidden, "folder": str(folder)}
-    for model in how.models:
-        specification = specification_of(model, **told)
-        yield f"epoch, {model}", lambda m=model, s=specification: [epochs(dataset, m, s, folder, how)]
-    yield "gathers", lambda: gathers(dataset, plain, how)
-    for model in how.streamed:
-        specification = specification_of(model, **told)
-        yield f"streamed, {model}", lambda m=model, s=specification: [streamed(dataset, m, s, load(s, folder), how)]
-    for model in how.recorded:
-        specification = specification_of(model, **told | {"defaults": True, "dropout": 0.5})
-        yield f"recorded, {model}", lambda m=model, s=specification: recorded(dataset, m, s, folder, how)
+
+    def part(kind: str, model: str, run: Callable[..., Iterable[str]], **others: Any) -> tuple[str, Any]:
+        specification = specification_of(model, hidden=how.hidden, folder=str(folder), **others)
+        return f"{kind}, {model}", partial(run, dataset, model, specification, folder, how)
+
+    yield from (part("epoch", model, epochs) for model in how.models)
+    yield "gathers", partial(gathers, dataset, plain, how)
+    yield from (part("streamed", model, streamed) for model in how.streamed)
+    yield from (part("recorded", model, recorded, defaults=True, dropout=0.5) for model in how.recorded)
 
 
 def _arguments(given: Sequence[str] | None) -> argparse.Namespace:
@@ -135,7 +133,7 @@ def line(
     return row([what, on, seconds[0], against, seconds[1], ratio, remarks])
 
 
-def epochs(dataset: str, model: str, specification: dict, folder: Any, how: argparse.Namespace) -> str:
+def epochs(dataset: str, model: str, specification: dict, folder: Any, how: argparse.Namespace) -> list[str]:
     """An epoch against the best of PyG's variants, each of which runs in alternation with sagann's."""
     refused: list[str] = []
     pairs: dict[str, dict[str, list[float]]] = {}
@@ -145,7 +143,7 @@ def epochs(dataset: str, model: str, specification: dict, folder: Any, how: argp
         first_loss = _loss(ours)
         peak = peak_bytes(ours.run, how.device)
     except torch.OutOfMemoryError:
-        return line(what, dataset, [], "PyG", [], "out of memory")
+        return [line(what, dataset, [], "PyG", [], "out of memory")]
     for variant in how.variants:
         try:
             theirs = _theirs(specification | {"variant": variant}, folder, how.device)
@@ -166,9 +164,9 @@ def epochs(dataset: str, model: str, specification: dict, folder: Any, how: argp
             free(how.device)
     remarks = "; ".join([*([] if peak is None else [f"{peak / 2**20:.0f} MiB beyond the graph"]), *refused])
     if not pairs:
-        return line(what, dataset, [], "PyG", [], remarks)
+        return [line(what, dataset, [], "PyG", [], remarks)]
     best = min(pairs, key=lambda variant: median(pairs[variant][variant]))
-    return line(what, dataset, pairs[best]["sagann"], f"PyG, {best}", pairs[best][best], remarks)
+    return [line(what, dataset, pairs[best]["sagann"], f"PyG, {best}", pairs[best][best], remarks)]
 
 
 def gathers(dataset: str, graph: Graph, how: argparse.Namespace) -> Iterator[str]:
@@ -202,8 +200,9 @@ def traffic_bytes(gather: Gather, topology: Topology, results: Sequence[Tensor])
     return given + sum(each.numel() * each.element_size() for each in (topology.indices, topology.indptr, *results))
 
 
-def streamed(dataset: str, model: str, specification: dict, graph: Graph, how: argparse.Namespace) -> str:
+def streamed(dataset: str, model: str, specification: dict, folder: Any, how: argparse.Namespace) -> list[str]:
     """An epoch within a share of the dense working set, its host in memory, against P = 1 of the same code."""
+    graph = load(specification, folder)
     x, labels = graph.features, graph.labels
     assert x is not None
     assert labels is not None
@@ -228,7 +227,7 @@ def streamed(dataset: str, model: str, specification: dict, graph: Graph, how: a
     remarks += ["1/8 cannot be met"] if plan.budget_bytes > wanted else []
     remarks += [] if taken["dense"] else ["P = 1 ran out of memory"]
     what = f"streamed within 1/{SHARE}, {model}"
-    return line(what, dataset, taken["ours"], "P = 1", taken["dense"], ", ".join(remarks), longer=True)
+    return [line(what, dataset, taken["ours"], "P = 1", taken["dense"], ", ".join(remarks), longer=True)]
 
 
 def recorded(dataset: str, model: str, specification: dict, folder: Any, how: argparse.Namespace) -> Iterator[str]:

@@ -12,7 +12,6 @@ everything pointwise is one pass. It is an estimate, not a proof; its assumption
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 
@@ -198,83 +197,49 @@ COPIED_AT_ONCE_BYTES = 64 << 20
 
 
 class Floor:
+    """An epoch's floor on a graph, with features where they are sparse."""
+
     def __init__(self, work: Work, topology: Topology, features: torch.Tensor | None) -> None:
-        self.work, self.topology = work, topology
-        most = max([max(m * k, k * n) for m, k, n in work.products], default=0)
-        self.operands = torch.randn(most) if most else torch.empty(0)
-        self.product = torch.empty(max([m * n for m, _, n in work.products], default=0))
+        self.work = work
+        self.operands = torch.randn(max((max(m * k, k * n) for m, k, n in work.products), default=0))
+        self.product = torch.empty(max((m * n for m, _, n in work.products), default=0))
         half = min(COPIED_AT_ONCE_BYTES, work.moved_bytes // 2) // FLOAT_BYTES
         self.source, self.target = torch.ones(half), torch.ones(half)
-        self.features = features
-
-    @cached_property
-    def rows(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """What is gathered, and where to: features and results, and gradients of these and of those."""
-        widest = max(self.work.gathers, default=0)
-        return [
-            (torch.ones(self.topology.num_src * widest), torch.ones(self.topology.num_dst * widest))
-            for _ in range(2)
-        ]
+        rows = topology.num_src * max(work.gathers, default=0)
+        self.gathered = [(torch.ones(rows), torch.ones(rows)) for _ in range(2)]
+        "What is gathered, and where to: features and results, and gradients of these and of those."
+        self.loops = Yardstick(topology)
+        self.sparse: list[tuple[Yardstick, list[int]]] = []
+        if features is not None:
+            # A sparse product is a sum over the non-zeros, by rows and by columns.
+            vertex, feature = features.nonzero().int().unbind(1)
+            # A topology's destinations are among its sources.
+            most, (num_vertices, num_features) = max(features.shape), features.shape
+            by_rows = Topology.from_coo(src=feature, dst=vertex, num_src=most, num_dst=num_vertices)
+            by_columns = Topology.from_coo(src=vertex, dst=feature, num_src=most, num_dst=num_features)
+            self.sparse = [(Yardstick(by_rows), work.by_rows), (Yardstick(by_columns), work.by_columns)]
+            widest = max([*work.by_rows, *work.by_columns], default=0)
+            self.mapped = torch.ones(most * widest), torch.ones(most * widest)
 
     def run(self) -> float:
         """One epoch's floor."""
-        self._products()
-        self._sparse_products()
-        self._gathers()
-        self._copies()
-        return float("nan")
-
-    def _products(self) -> None:
         for m, k, n in self.work.products:
             left, right = self.operands[: m * k].view(m, k), self.operands[: k * n].view(k, n)
             # The gradient of weights is a product with a transposed matrix.
             left = self.operands[: m * k].view(k, m).T if k > m and k > n else left
             torch.mm(left, right, out=self.product[: m * n].view(m, n))
-
-    def _sparse_products(self) -> None:
-        if self.features is None:
-            return
-        by_rows, by_columns = self.nonzeros
-        for loops, widths in ((by_rows, self.work.by_rows), (by_columns, self.work.by_columns)):
+        for loops, widths in self.sparse:
             for width in widths:
                 loops.run("sum", *self.mapped, num_features=width)
-
-    @cached_property
-    def mapped(self) -> list[torch.Tensor]:
-        """What sparse products read and write: rows of weights, and of vertices."""
-        assert self.features is not None
-        widest = max([*self.work.by_rows, *self.work.by_columns], default=0)
-        return [torch.ones(max(self.features.shape) * widest) for _ in range(2)]
-
-    @cached_property
-    def nonzeros(self) -> tuple[Yardstick, Yardstick]:
-        """The C++ loops over the non-zeros of the features: a sparse product is a sum over these, by rows and by columns."""
-        assert self.features is not None
-        vertex, feature = self.features.nonzero().int().unbind(1)
-        num_vertices, num_features = self.features.shape
-        # A topology's destinations are among its sources.
-        sources = max(num_vertices, num_features)
-        return (
-            Yardstick(Topology.from_coo(src=feature, dst=vertex, num_src=sources, num_dst=num_vertices)),
-            Yardstick(Topology.from_coo(src=vertex, dst=feature, num_src=sources, num_dst=num_features)),
-        )
-
-    def _gathers(self) -> None:
         # In order of width, so that two of a width, forward and backward, do not find the other's rows in the cache.
         for number, width in enumerate(sorted(self.work.gathers)):
-            x, out = self.rows[number % 2]
-            self.yardstick.run("sum", x, out, num_features=width)
-
-    @cached_property
-    def yardstick(self) -> Yardstick:
-        return Yardstick(self.topology)
-
-    def _copies(self) -> None:
+            self.loops.run("sum", *self.gathered[number % 2], num_features=width)
         # Copying reads a byte and writes one.
-        left = self.work.moved_bytes // 2 // FLOAT_BYTES
-        while left > 0:
-            self.target[:left].copy_(self.source[:left])
-            left -= len(self.source)
+        left_over = self.work.moved_bytes // 2 // FLOAT_BYTES
+        while left_over > 0:
+            self.target[:left_over].copy_(self.source[:left_over])
+            left_over -= len(self.source)
+        return float("nan")
 
 
 def load(specification: dict, folder: Path) -> Stored:

@@ -21,7 +21,6 @@ COLUMNS = "model | sagann, s | PyG, s | DGL, s | speed-up over the faster peer |
 
 
 class Timed(NamedTuple):
-    name: str
     seconds: float
     turns: tuple[float, ...]
 
@@ -96,7 +95,7 @@ def _row(
         if record["outcome"] != "ok":
             continue
         turns = tuple(median(turn) for turn in together.get(name, ()))
-        timed = Timed(name=name, seconds=median(turns or record["seconds"]), turns=turns)
+        timed = Timed(seconds=median(turns or record["seconds"]), turns=turns)
         system = system_of(name)
         best = times.get(system)
         # What was timed in alternation goes before what was timed alone, at another moment.

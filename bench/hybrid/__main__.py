@@ -19,16 +19,14 @@ import torch
 
 from bench.epochs.graphs import hubs_first
 from bench.held_back import HELD_BACK, held_back
-from bench.hybrid.runs import Run
+from bench.hybrid.runs import Run, predictor_of
 from bench.pages import best_of, command_line, head, parser_of, ranged, row
 from bench.timing import median_ratio
 from sagann.hybrid.assignment import HOST
 from sagann.hybrid.devices import on_cores
-from sagann.nn import ModelConfig, build_model
 from sagann.runtime.processor import processor_name
 from sagann.train import TrainConfig
 from sagann.train.batch_epochs import SampledEpochs
-from sagann.train.contract import Contract
 from sagann.train.hybrid_epochs import HybridEpochs
 from sagann.train.predictor import Predictor
 
@@ -50,9 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = options_of(arguments)
     torch.set_num_threads(1)
     graph = hubs_first(options)
-    torch.manual_seed(0)
-    model = build_model(ModelConfig(model="sage", hidden=options.hidden, dropout=0.0), graph)
-    predictor = Predictor(model, Contract.of(graph), device=torch.device("cpu"))
+    predictor = predictor_of(graph, "sage", options.hidden)
     print(
         f"# Two trainers of unequal speed\n\n`{command_line('bench.hybrid', arguments)}`; {processor_name()}, a core for each trainer. "
         f"GraphSAGE, {options.hidden} wide, fanouts {options.sample}, batches of {options.batch_size} seeds; R-MAT, "

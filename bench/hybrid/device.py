@@ -15,17 +15,14 @@ from statistics import fmean, median
 import torch
 
 from bench.epochs.graphs import hubs_first
-from bench.hybrid.runs import Run
+from bench.hybrid.runs import Run, predictor_of
 from bench.pages import command_line, head, parser_of, row
 from bench.timing import where
 from sagann.graph import Graph
-from sagann.nn import ModelConfig, build_model
 from sagann.runtime.places import device_named
 from sagann.train import TrainConfig
 from sagann.train.batch_epochs import SampledEpochs
-from sagann.train.contract import Contract
 from sagann.train.hybrid_epochs import HybridEpochs
-from sagann.train.predictor import Predictor
 
 COLUMNS = (
     "who trains | iteration, ms | seeds of the device | sampling, loading, ms | copies, ms | processor, device, ms | "
@@ -67,9 +64,8 @@ def _runs(
     config = TrainConfig(**sampled, sampling_threads=options.threads)
 
     def made(where: torch.device, source_of: type[SampledEpochs] | type[HybridEpochs], config: TrainConfig) -> Run:
-        torch.manual_seed(0)
-        named = ModelConfig(model=model, layers=len(config.sample or ()), hidden=options.hidden, dropout=0.0)
-        predictor = Predictor(build_model(named, graph), Contract.of(graph), device=where)
+        layers = len(config.sample or ())
+        predictor = predictor_of(graph, model, options.hidden, layers=layers, device=where)
         # Evaluation is not measured, so the graph stays where samplers read it.
         source = source_of(predictor, predictor.prepare(graph), config)
         return Run(source, torch.optim.Adam(predictor.model.parameters(), lr=1e-3), device)

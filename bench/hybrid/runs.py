@@ -11,12 +11,32 @@ from typing import Any
 import torch
 
 from bench.timing import PROCESSOR, finish
+from sagann.graph import Graph
 from sagann.hybrid.assignment import HOST
 from sagann.hybrid.process_trainer import ProcessTrainer
+from sagann.nn import ModelConfig, build_model
+from sagann.runtime.team import SOLO, Team
+from sagann.train.contract import Contract
 from sagann.train.epoch_source import EpochSource
 from sagann.train.hybrid_epochs import HybridEpochs
+from sagann.train.predictor import Predictor
 
 ACCELERATOR = "accelerator0"
+
+
+def predictor_of(
+    graph: Graph,
+    model: str,
+    hidden: int,
+    *,
+    layers: int = 2,
+    device: torch.device = PROCESSOR,
+    workers: Team = SOLO,
+) -> Predictor:
+    """A model of the zoo without dropout, whose first weights are the same in every process."""
+    torch.manual_seed(0)
+    config = ModelConfig(model=model, layers=layers, hidden=hidden, dropout=0.0)
+    return Predictor(build_model(config, graph), Contract.of(graph), device=device, workers=workers)
 
 
 class Run(AbstractContextManager["Run"]):

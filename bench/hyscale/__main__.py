@@ -117,8 +117,8 @@ SCALE_COLUMNS = ("dataset", "model", *(f"{count}" for count in COUNTS), "stopped
 
 
 def main(given: Sequence[str] | None = None) -> int:
-    arguments = parser_of(__doc__, {}, machine=(MACHINE, "name of a machine of sagann.machines")).parse_args(given)
-    machine = published_machine(arguments.machine)
+    parser_of(__doc__, {}).parse_args(given)
+    machine = published_machine(MACHINE)
     print("# HyScale-GNN by simulation\n")
     print(f"`{command_line('bench.hyscale', given)}`; rates of {machine.name}.\n")
     for section in (epochs, _effects, _steps, _scale):

@@ -24,19 +24,14 @@ SIZES = {"in cache": (8_000, 400_000), "out of cache": (400_000, 3_000_000)}
 
 
 def main() -> None:
-    only = (list(GATHERS), "gathers", GATHERS)
-    arguments = parser_of(__doc__, {"rounds": 7}, features=(FEATURES, "widths"), only=only).parse_args()
-    print(
-        head(
-            ["graph", "size", "gather", *(f"F = {width}" for width in arguments.features)], words=("size", "gather")
-        )
-    )
+    rounds = parser_of(__doc__, {"rounds": 7}).parse_args().rounds
+    print(head(["graph", "size", "gather", *(f"F = {width}" for width in FEATURES)], words=("size", "gather")))
     ratios = []
     for kind in ("uniform", "power law"):
         for size, (num_vertices, num_edges) in SIZES.items():
             topology = topology_of(kind, num_vertices, num_edges)
-            for name in arguments.only:
-                cells = [_measure(topology, name, width, arguments.rounds) for width in arguments.features]
+            for name in GATHERS:
+                cells = [_measure(topology, name, width, rounds) for width in FEATURES]
                 ratios += [ratio for ratio, _ in cells]
                 shown = [f"{ratio:.2f} ({1e3 * seconds:.1f} ms)" for ratio, seconds in cells]
                 print(row([kind, size, name.replace("_", " "), *shown]), flush=True)

@@ -11,8 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import subprocess
 import sys
 from collections.abc import Sequence
 from functools import partial
@@ -23,8 +21,8 @@ from typing import Any, NamedTuple
 
 from bench.epochs.graphs import specification_of
 from bench.pages import command_line, head, mebibytes, parser_of, row
-from bench.size.limit import Ended, Limit, drop_cached
-from bench.workers import ROOT, THREAD_VARIABLES
+from bench.size.limit import Ended, generate, print_errors, run_limited
+from bench.workers import ROOT
 from sagann.byte_size import format_bytes, parse_bytes
 from sagann.runtime.processor import processor_name
 
@@ -61,10 +59,7 @@ def main() -> int:
         for name in turns:
             turns[name].append(_run(name, folder, limit_bytes, hot_bytes, options))
     print("\n".join([*rows_of(turns), "", *tiers_of(turns)]))
-    for name, each in turns.items():
-        for turn in each:
-            if turn.ended.outcome not in ("ok", "killed"):
-                print(f"{name}: {turn.ended.errors.strip()}", file=sys.stderr)
+    print_errors((name, turn.ended) for name, each in turns.items() for turn in each)
     return 0 if all(turn.report for turn in turns["sagann"]) else 1
 
 
@@ -77,10 +72,7 @@ def _run(name: str, folder: Path, limit_bytes: int, hot_bytes: int, options: arg
     command = (
         [options.dgl, str(ROOT / "bench/standalone/dgl_on_disk.py")] if name == "dgl" else [sys.executable, *script]
     )
-    environment = dict.fromkeys(THREAD_VARIABLES, str(options.threads)) | {"PYTHONPATH": str(ROOT)}
-    drop_cached(folder)
-    with Limit(f"sagann-on-disk-{os.getpid()}-{name}", limit_bytes) as limit:
-        ended = limit.run([*command, json.dumps(asked)], environment)
+    (ended,) = run_limited([*command, json.dumps(asked)], folder, limit_bytes, options.threads)
     lines = [line for line in ended.output.splitlines() if line.startswith("{")]
     return Turn(ended=ended, report=json.loads(lines[-1]) if lines else {})
 
@@ -125,11 +117,8 @@ def _batch_s(turns: Sequence[Turn]) -> float | None:
 def dataset_of(options: argparse.Namespace) -> Path:
     """The folder of the graph, generated where it is not there yet."""
     folder: Path = options.work / f"on-disk-{int(options.vertices)}-{options.features}"
-    if not folder.exists():
-        counts = {"vertices": options.vertices, "edges": options.edges, "features": options.features}
-        given = [word for name, count in counts.items() for word in (f"--{name}", str(int(count)))]
-        command = ["-m", "sagann", "data", "generate", "rmat", str(folder), *given, "--classes", str(NUM_CLASSES)]
-        subprocess.run([sys.executable, *command], check=True, stdout=subprocess.DEVNULL, cwd=ROOT)
+    counts = {name: getattr(options, name) for name in ("vertices", "edges", "features")}
+    generate(folder, counts | {"classes": NUM_CLASSES})
     return folder
 
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
-from bench.standalone.large import say, specification
+from bench.standalone.large import say, seeds_of, specification
 from bench.standalone.minibatches import Batch, SampledTraining
 from bench.standalone.stored import map_dataset
 
@@ -21,14 +20,9 @@ AHEAD = 4
 "Batches that sagann makes ahead."
 
 
-def seeds_of(asked: dict[str, Any], num_vertices: int) -> torch.Tensor:
-    """The training vertices: those of the first batches of an order that is the same for all contestants."""
-    order = torch.randperm(num_vertices, generator=torch.Generator().manual_seed(0))
-    return order[: asked["batches"] * asked["batch_size"]].sort().values
-
-
 def train_sagann(asked: dict[str, Any]) -> None:
     """Make a hot tier, and train an epoch through it."""
+    from bench.minibatches.sagann_worker import batch_of
     from sagann import MiniBatches, ModelConfig
     from sagann.nn import build_model
     from sagann.runtime.tiered import TieredFeatures
@@ -62,10 +56,7 @@ def train_sagann(asked: dict[str, Any]) -> None:
     def batches(epoch: int) -> Iterator[Batch]:
         with minibatches.batches(epoch) as found:
             for number, batch in enumerate(found):
-                assert batch.labels is not None
-                num_edges = sum(block.num_edges for block in batch.blocks)
-                forward = partial(model, batch.blocks, batch.features)
-                yield Batch(forward, batch.labels, num_edges, len(batch.src_ids))
+                yield batch_of(model, batch)
                 if epoch == 0 and number == 0:
                     break
             stages.update((each.name, each.busy_s) for each in found.counters[:-1])

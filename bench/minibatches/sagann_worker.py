@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from bench.epochs.graphs import graph_of
 from bench.epochs.sagann_worker import config_of, model_of
@@ -31,6 +31,13 @@ from sagann.runtime.loading.minibatches import SampleOn
 from sagann.runtime.places import device_named
 from sagann.runtime.tiered import CudaDevices, DeviceFeatures, DeviceTopology
 from sagann.tiering import hottest, score_vertices
+
+
+def batch_of(model: nn.Module, batch: MiniBatch) -> Batch:
+    """A batch as all contestants have it."""
+    assert batch.labels is not None
+    num_edges = sum(block.num_edges for block in batch.blocks)
+    return Batch(partial(model, batch.blocks, batch.features), batch.labels, num_edges, len(batch.src_ids))
 
 
 class Training(SampledTraining):
@@ -66,13 +73,7 @@ class Training(SampledTraining):
 
     def _batches_of(self, epoch: int) -> Iterator[Batch]:
         with self.minibatches.batches(epoch) as found:
-            yield from map(self._batch_of, found)
-
-    def _batch_of(self, batch: MiniBatch) -> Batch:
-        """A batch as all contestants have it."""
-        assert batch.labels is not None
-        num_edges = sum(block.num_edges for block in batch.blocks)
-        return Batch(partial(self.model, batch.blocks, batch.features), batch.labels, num_edges)
+            yield from (batch_of(self.model, each) for each in found)
 
     def alone(self) -> dict[str, float]:
         """Seconds of the stages of an epoch, each by itself: nothing else runs, and the device is done when a stage ends.
@@ -88,7 +89,7 @@ class Training(SampledTraining):
                 made = stage.work(made)
                 finish(self.device)
                 seconds[stage.name] += time.perf_counter() - start
-            batch = self._batch_of(receive(made))
+            batch = batch_of(self.model, receive(made))
             start = time.perf_counter()
             self.step(batch)
             seconds["calls"] += time.perf_counter() - start

@@ -96,16 +96,10 @@ def train(
     folder: Path, options: argparse.Namespace, size: int, epochs: int, *given: str, pair: Sequence[Host] = ()
 ) -> list[float]:
     """Train a run by so many processes, of two threads in all; seconds of its epochs, without the first one."""
-    words = [
-        *f"train --model sage --sample 25,10 --device cpu --epochs {epochs} --eval-every {epochs} --overwrite".split(),
-        *given,
-    ]
-    words += [
-        f"--data={folder / 'graph'}",
-        f"--out={folder / 'run'}",
-        f"--hidden={options.hidden}",
-        f"--batch-size={options.batch_size}",
-    ]
+    words = ["train", "--model", "sage", "--sample", "25,10", "--device", "cpu", "--overwrite"]
+    named = {"data": folder / "graph", "out": folder / "run", "epochs": epochs, "eval-every": epochs}
+    named |= {"hidden": options.hidden, "batch-size": options.batch_size}
+    words += [*(f"--{name}={value}" for name, value in named.items()), *given]
     places = places_of(size, pair[0].name) if pair else places_of(size)
     processes = []
     for rank, place in enumerate(places):

@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 from statistics import mean
 
 from bench.memory_policies import SHAPES, spread
@@ -31,7 +30,6 @@ from bench.roc.epochs import (
 )
 from bench.roc.graphs import MOST_EDGES, QUADRANTS, Generated
 from bench.roc.joined import DEVICES_PER_NODE
-from sagann.partition import CostModel, vertex_ranges
 from sagann.plan.dynamic_program import place_by_program
 from sagann.plan.machine import Machine
 
@@ -52,14 +50,15 @@ LATENCY_COLUMNS = (
     "ids | GPUs (nodes) | vertices, ms | edges, ms | cost, ms | vertices / cost | edges / cost | "
     "slowest device computes, ms | busiest"
 )
-POLICIES = ("vertices", "edges", "cost")
+GIVEN = ("vertices", "edges")
+"Policies of partitioning beside the learned cost."
 TRAINED_GRAPHS, TEST_GRAPHS = 20, 4
 "Numbers of graphs of ROC, Sec. 7.6: PPI has 24."
 
 
 def main(given: Sequence[str] | None = None) -> int:
     arguments = _arguments(given)
-    machine = Machine.from_toml(arguments.machine.read_text(), where=str(arguments.machine))
+    machine = Machine.from_toml(MACHINE.read_text(), where=str(MACHINE))
     print("# ROC's cluster by simulation\n")
     print(f"`{command_line('bench.roc', given)}`; rates of {machine.name}.\n")
     for section in (
@@ -92,15 +91,6 @@ def notes(datasets: Sequence[str]) -> Iterator[str]:
     yield "- Features and edges lie in the host's memory when an epoch begins, as in the paper, and are loaded in each."
 
 
-def epoch_of(job: Job, machine: Machine, graph: Generated, devices: int, balance: str = "edges") -> Epoch:
-    """An epoch on a number of devices, with parts by a policy."""
-    if balance == "cost":
-        ranges = learned_ranges(job, machine, graph, devices)
-    else:
-        ranges = vertex_ranges(graph.topology.indptr, devices, by=balance)
-    return simulated(job, machine, graph, ranges)
-
-
 def scaling(machine: Machine, datasets: Sequence[str]) -> Iterator[str]:
     """Throughput by the number of devices."""
     yield "## 1 to 16 GPUs (figure 5)\n"
@@ -110,7 +100,7 @@ def scaling(machine: Machine, datasets: Sequence[str]) -> Iterator[str]:
         graph = Generated.of(SHAPES[name])
         for model in MODELS:
             job = Job(shape=SHAPES[name], model=model)
-            found = {count: epoch_of(job, machine, graph, count) for count in DEVICES}
+            found = {count: simulated(job, machine, graph, graph.ranges(count)) for count in DEVICES}
             first = found[1]
             times = [f"{first.seconds / found[count].seconds:.2f}" for count in DEVICES[1:]]
             busiest = [found[count].busiest for count in (1, 4, 16)]
@@ -137,7 +127,7 @@ def rivals(machine: Machine, datasets: Sequence[str]) -> Iterator[str]:
         graph, job = Generated.of(SHAPES[name]), Job(shape=SHAPES[name], model=MODELS[0])
         for count in DEVICES[:3]:
             roc = simulated(job, slow, graph, learned_ranges(job, slow, graph, count), placement=place_by_program)
-            ranges = vertex_ranges(graph.topology.indptr, count, by="vertices")
+            ranges = graph.ranges(count, by="vertices")
             other = simulated(job, slow, graph, ranges, placement=place_uncached)
             speeds = [f"{1 / each.seconds:.3g}" for each in (roc, other)]
             times.append(other.seconds / roc.seconds)
@@ -158,7 +148,9 @@ def partitioners(machine: Machine, dataset: str) -> Iterator[str]:
     for ids, hubs_first in (("random", False), ("by degree", True)):
         graph = Generated.of(SHAPES[dataset], hubs_first=hubs_first)
         for count in DEVICES[2:]:
-            found = {each: epoch_of(job, machine, graph, count, each).seconds for each in POLICIES}
+            parts = {by: graph.ranges(count, by=by) for by in GIVEN}
+            parts["cost"] = learned_ranges(job, machine, graph, count)
+            found = {policy: simulated(job, machine, graph, ranges).seconds for policy, ranges in parts.items()}
             times.append(found["vertices"] / found["cost"])
             cells = [ids, f"{count} ({count // DEVICES_PER_NODE})", *(f"{1 / each:.3g}" for each in found.values())]
             rows.append(row([*cells, f"{times[-1]:.2f}", f"{found['edges'] / found['cost']:.2f}"]))
@@ -185,8 +177,12 @@ def inference(machine: Machine, dataset: str) -> Iterator[str]:
         trained = Generated.side_by_side(graphs[:TRAINED_GRAPHS])
         for devices in DEVICES[1:]:
             learned = learned_costs(training, machine, trained, devices)[1]
-            new = graphs[TRAINED_GRAPHS:]
-            found = {each: predictions(using, machine, new, devices, each, learned) for each in POLICIES}
+            found: dict[str, list[Epoch]] = {}
+            for graph in graphs[TRAINED_GRAPHS:]:
+                parts = {by: graph.ranges(devices, by=by) for by in GIVEN}
+                parts["cost"] = equal_seconds(learned, using, graph, devices)
+                for policy, ranges in parts.items():
+                    found.setdefault(policy, []).append(simulated(using, machine, graph, ranges))
             seconds = {name: mean(each.seconds for each in passes) for name, passes in found.items()}
             times.append(seconds["vertices"] / seconds["cost"])
             cells = [ids, f"{devices} ({-(-devices // DEVICES_PER_NODE)})"]
@@ -198,20 +194,6 @@ def inference(machine: Machine, dataset: str) -> Iterator[str]:
     yield from rows
 
 
-def predictions(
-    job: Job, machine: Machine, graphs: Sequence[Generated], devices: int, balance: str, learned: CostModel
-) -> list[Epoch]:
-    """A prediction on each of some graphs, with parts by a policy."""
-    found = []
-    for graph in graphs:
-        if balance == "cost":
-            ranges = equal_seconds(learned, job, graph, devices)
-        else:
-            ranges = vertex_ranges(graph.topology.indptr, devices, by=balance)
-        found.append(simulated(job, machine, graph, ranges))
-    return found
-
-
 def _arguments(given: Sequence[str] | None) -> argparse.Namespace:
     return parser_of(
         __doc__,
@@ -219,7 +201,6 @@ def _arguments(given: Sequence[str] | None) -> argparse.Namespace:
         datasets=(list(SHAPES), "shapes of figure 5", SHAPES),
         partitioned=("reddit", "shape of figure 8", SHAPES),
         inferred=("ppi", "shape of figure 9", SHAPES),
-        machine=(MACHINE, "nodes of four devices, with links between them", Path),
     ).parse_args(given)
 
 

@@ -23,7 +23,6 @@ from sagann.partition import (
     Measurement,
     balanced_bounds,
     count_cost_features,
-    vertex_ranges,
 )
 from sagann.plan.epoch import PlacementPolicy, Planned, plan_epoch, replaced
 from sagann.plan.exchanges import Exchanges
@@ -150,30 +149,23 @@ def kind_of(resource: str) -> str:
 
 
 def simulated(
-    job: Job,
-    machine: Machine,
-    graph: Generated,
-    ranges: Sequence[int],
-    *,
-    placement: PlacementPolicy = place,
-    device_bytes: int = DEVICE_BYTES,
+    job: Job, machine: Machine, graph: Generated, ranges: Sequence[int], *, placement: PlacementPolicy = place
 ) -> Epoch:
     """Plan and simulate an epoch, or a prediction, with the fewest intervals for each worker, a power of two, that fit the devices' memory."""
-
     num_intervals = 1
     while True:
         cut = Cut.of(graph, ranges, num_intervals)
         try:
             # Rows on their way take memory beside what the workers plan with.
             workers = [
-                planned(job, part, device_bytes - job.travelling_bytes(part), placement) for part in cut.parts
+                planned(job, part, DEVICE_BYTES - job.travelling_bytes(part), placement) for part in cut.parts
             ]
             break
         except BudgetError:
             if num_intervals >= MOST_INTERVALS:
                 raise
             num_intervals *= 2
-    plan, origins = joined(workers, cut, budget_bytes=device_bytes, parameter_bytes=job.parameter_bytes)
+    plan, origins = joined(workers, cut, budget_bytes=DEVICE_BYTES, parameter_bytes=job.parameter_bytes)
     verify(plan)
     works = [StepWork(each.schedule) for each in workers]
     step_s = {step: works[rank].of(origin).seconds(machine) for step, (rank, origin) in origins.items()}
@@ -181,7 +173,7 @@ def simulated(
     return Epoch(timeline=timeline, num_intervals=num_intervals, step_s=step_s, origins=origins)
 
 
-def planned(job: Job, part: Share, budget_bytes: int = DEVICE_BYTES, placement: PlacementPolicy = place) -> Planned:
+def planned(job: Job, part: Share, budget_bytes: int, placement: PlacementPolicy) -> Planned:
     """The plan of a worker within a budget."""
     intervals = part.intervals
     found = plan_epoch(
@@ -204,7 +196,7 @@ def learned_ranges(job: Job, machine: Machine, graph: Generated, num_workers: in
 
 def learned_costs(job: Job, machine: Machine, graph: Generated, num_workers: int) -> tuple[CostModel, CostModel]:
     """What simulated epochs teach: a cost model of an epoch, by which their parts are cut, and one of their forward steps."""
-    ranges = vertex_ranges(graph.topology.indptr, num_workers)
+    ranges = graph.ranges(num_workers)
     features = _features(job, graph)
     model, forward = CostModel(), CostModel()
     for _ in range(LEARNING_EPOCHS):

@@ -20,7 +20,7 @@ from bench.epochs.graphs import Shape
 from sagann.graph import Topology, rmat_edges
 from sagann.graph.chunk_counts import chunk_counts
 from sagann.graph.rmat import Quadrants
-from sagann.partition import part_of
+from sagann.partition import part_of, vertex_ranges
 from sagann.plan.intervals import PartIntervals, equal_vertices
 
 QUADRANTS = Quadrants(a=0.38, b=0.24, c=0.24, d=0.14)
@@ -38,11 +38,9 @@ class Generated(NamedTuple):
     "Vertices, edges and rows of the shape for each one of the graph."
 
     @classmethod
-    def of(
-        cls, shape: Shape, *, hubs_first: bool = False, most_edges: int = MOST_EDGES, seed: int = SEED
-    ) -> Generated:
+    def of(cls, shape: Shape, *, hubs_first: bool = False, seed: int = SEED) -> Generated:
         """An R-MAT graph, by default with ids that say nothing about degrees."""
-        scale = -(-shape.edges // most_edges)
+        scale = -(-shape.edges // MOST_EDGES)
         vertices, edges = shape.vertices // scale, shape.edges // scale
         src, dst = rmat_edges(vertices, edges, seed=seed, quadrants=QUADRANTS, scramble=not hubs_first)
         return cls(topology=Topology.from_coo(src=src, dst=dst, num_src=vertices), scale=scale)
@@ -57,6 +55,10 @@ class Generated(NamedTuple):
         indices = [each.topology.indices + start for each, start in zip(graphs, first[:-1], strict=True)]
         topology = Topology(indptr=torch.cat(indptr), indices=torch.cat(indices), num_src=first[-1])
         return cls(topology=topology, scale=graphs[0].scale)
+
+    def ranges(self, count: int, by: str = "edges") -> tuple[int, ...]:
+        """Ranges of equal edges or vertices."""
+        return vertex_ranges(self.topology.indptr, count, by=by)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -86,13 +88,9 @@ class Cut:
             needed=graph.scale * needed,
         )
 
-    @property
-    def num_workers(self) -> int:
-        return self.needed.shape[1]
-
     @cached_property
     def parts(self) -> tuple[Share, ...]:
-        return tuple(self.part(rank) for rank in range(self.num_workers))
+        return tuple(self.part(rank) for rank in range(self.needed.shape[1]))
 
     def part(self, rank: int) -> Share:
         own = range(rank * self.num_intervals, (rank + 1) * self.num_intervals)
@@ -108,7 +106,7 @@ class Cut:
             owners=tuple(each // self.num_intervals for each in halo),
             rank=rank,
             sent=sent,
-            num_workers=self.num_workers,
+            num_workers=self.needed.shape[1],
         )
         chunks = self.edges[list(numbers)][:, own.start : own.stop]
         edges = {(src, dst): int(chunks[src, dst]) for src, dst in chunks.nonzero().tolist()}

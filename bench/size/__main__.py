@@ -13,11 +13,8 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from pathlib import Path
 from statistics import median
 from tempfile import gettempdir
@@ -25,8 +22,8 @@ from typing import NamedTuple
 
 from bench.epochs.graphs import SEED, specification_of, write_weights
 from bench.pages import command_line, figure, head, mebibytes, parser_of, row
-from bench.size.limit import Ended, Limit, drop_cached
-from bench.workers import ROOT, THREAD_VARIABLES, places_of
+from bench.size.limit import Ended, generate, print_errors, run_limited
+from bench.workers import ROOT, places_of
 from sagann.byte_size import parse_bytes
 from sagann.nn import ModelConfig
 from sagann.runtime.processor import processor_name
@@ -90,10 +87,7 @@ def main(given: Sequence[str] | None = None) -> int:
         killed = ", ".join(other.name for other in others if other.ended.outcome == "killed")
         verdict += f"; killed: {killed or 'nobody'} of {', '.join(other.name for other in others)}"
     print(f"\n{verdict}.\n\n{NOTES}")
-    for result in (*ours, *others):
-        # The kernel's kills leave no message.
-        if result.ended.outcome not in ("ok", "killed"):
-            print(f"{result.name}: {result.ended.errors.strip()}", file=sys.stderr)
+    print_errors((each.name, each.ended) for each in (*ours, *others))
     return 0 if trains else 1
 
 
@@ -101,11 +95,8 @@ def prepare(asked: argparse.Namespace) -> None:
     """Generate the graph at its scale where it is not there yet, and write the weights that ``sagann train`` draws, for the others."""
     vertices, edges = max(2, round(VERTICES * asked.scale)), round(EDGES * asked.scale)
     asked.dataset, asked.made = asked.work / f"graph-{vertices}", asked.work / f"at-{vertices}"
-    if not asked.dataset.exists():
-        counts = {"vertices": vertices, "edges": edges, "features": FEATURES, "classes": CLASSES}
-        options = [word for name, count in counts.items() for word in (f"--{name}", str(count))]
-        generate = ["sagann", "data", "generate", "rmat", str(asked.dataset), *options, "--drop-self-loops"]
-        subprocess.run([sys.executable, "-m", *generate], check=True, stdout=subprocess.DEVNULL)
+    counts = {"vertices": vertices, "edges": edges, "features": FEATURES, "classes": CLASSES}
+    generate(asked.dataset, counts, "--drop-self-loops")
     asked.made.mkdir(parents=True, exist_ok=True)
     write_weights(asked.made, [ModelConfig(model="gcn", hidden=asked.hidden, dropout=0.0)], FEATURES, CLASSES)
 
@@ -157,18 +148,8 @@ def _shared(asked: argparse.Namespace) -> list[str]:
 
 
 def _run(asked: argparse.Namespace, command: list[str], *places: Mapping[str, str]) -> list[Ended]:
-    """Run a command once for each place, all at the same time; a place is more variables of the environment."""
-    environment = dict.fromkeys(THREAD_VARIABLES, str(asked.threads)) | {"PYTHONPATH": str(ROOT)}
-    # Every process has a group of its own, and finds no file in the cache that another group pays for.
-    drop_cached(asked.dataset)
     limit_bytes = UNLIMITED if asked.limit == "none" else parse_bytes(asked.limit, where="--limit")
-    with ExitStack() as stack:
-        threads = stack.enter_context(ThreadPoolExecutor(len(places) or 1))
-        started = []
-        for number, place in enumerate(places or ({},)):
-            limit = stack.enter_context(Limit(f"sagann-size-{asked.made.name}-{number}", limit_bytes))
-            started.append(threads.submit(limit.run, command, environment | place))
-        return [each.result() for each in started]
+    return run_limited(command, asked.dataset, limit_bytes, asked.threads, *places)
 
 
 def _arguments(given: Sequence[str] | None) -> argparse.Namespace:

@@ -10,11 +10,15 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, ExitStack, suppress
 from pathlib import Path
 from typing import NamedTuple
+
+from bench.workers import ROOT, THREAD_VARIABLES
 
 EVERY_S = 0.5
 "Seconds between two samples of a group's memory."
@@ -160,3 +164,36 @@ class Limit(AbstractContextManager["Limit"]):
 
 def _keyed(text: str) -> dict[str, int]:
     return {key: int(value) for key, value in (line.split() for line in text.splitlines())}
+
+
+def run_limited(
+    command: Sequence[str], dataset: Path, num_bytes: int, threads: int, *places: Mapping[str, str]
+) -> list[Ended]:
+    """Run a command once for each place, all at the same time; a place is more variables of the environment, none by default.
+
+    Every process has a group of its own, and finds no file of the dataset in the cache that another group pays for.
+    """
+    environment = dict.fromkeys(THREAD_VARIABLES, str(threads)) | {"PYTHONPATH": str(ROOT)}
+    drop_cached(dataset)
+    with ExitStack() as stack:
+        pool = stack.enter_context(ThreadPoolExecutor(len(places) or 1))
+        started = []
+        for number, place in enumerate(places or ({},)):
+            limit = stack.enter_context(Limit(f"sagann-bench-{os.getpid()}-{number}", num_bytes))
+            started.append(pool.submit(limit.run, command, environment | place))
+        return [each.result() for each in started]
+
+
+def generate(folder: Path, counts: Mapping[str, float], *flags: str) -> None:
+    """Generate an R-MAT graph of these sizes where it is not there yet."""
+    if not folder.exists():
+        options = [word for name, count in counts.items() for word in (f"--{name}", str(int(count)))]
+        command = [sys.executable, "-m", "sagann", "data", "generate", "rmat", str(folder), *options, *flags]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+
+
+def print_errors(ended: Iterable[tuple[str, Ended]]) -> None:
+    """Print what failed with; the kernel's kills leave no message."""
+    for name, each in ended:
+        if each.outcome not in ("ok", "killed"):
+            print(f"{name}: {each.errors.strip()}", file=sys.stderr)

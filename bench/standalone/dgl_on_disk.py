@@ -8,10 +8,9 @@ from pathlib import Path
 
 STARTED_S = time.monotonic()
 
-import torch  # noqa: E402
 from dgl_epochs import Model  # noqa: E402
 from dgl_minibatches import of_graphbolt  # noqa: E402
-from large import say, specification  # noqa: E402
+from large import say, seeds_of, specification  # noqa: E402
 from minibatches import SampledTraining  # noqa: E402
 from stored import map_dataset  # noqa: E402
 
@@ -19,9 +18,9 @@ from stored import map_dataset  # noqa: E402
 def main() -> None:
     asked = specification()
     stored = map_dataset(Path(asked["folder"]))
-    order = torch.randperm(len(stored.labels), generator=torch.Generator().manual_seed(0))
-    seeds = order[: asked["batches"] * asked["batch_size"]].sort().values
-    stored = replace(stored, indptr=stored.indptr.clone(), src=stored.src.clone(), train=seeds)
+    stored = replace(
+        stored, indptr=stored.indptr.clone(), src=stored.src.clone(), train=seeds_of(asked, len(stored.labels))
+    )
     model = Model(asked, stored.features.shape[1], asked["classes"])
     training = SampledTraining(model, of_graphbolt(asked, stored, model))
     ready_s = time.monotonic() - STARTED_S

@@ -20,6 +20,12 @@ def specification() -> dict:
     return asked
 
 
+def seeds_of(asked: dict, num_vertices: int) -> torch.Tensor:
+    """The training vertices: those of the first batches of an order that is the same for all contestants."""
+    order = torch.randperm(num_vertices, generator=torch.Generator().manual_seed(0))
+    return order[: asked["batches"] * asked["batch_size"]].sort().values
+
+
 def train(training: Any, epochs: int) -> None:
     """Run epochs of a :class:`Training`, and print the loss and seconds of each."""
     say(loaded=True)

@@ -97,22 +97,22 @@ def _obey(request: dict, runner: Any, loaded_bytes: int, added: Mapping[str, Cal
         if name in request:
             return answered(runner, request[name])
     if "epochs" in request:
-        seconds, loss = _timed(runner, request["epochs"])
-        return {"seconds": seconds, "loss": loss}
+        return timed(runner, request["epochs"])
     forget_peak()
-    seconds, loss = _timed(runner, request["memory"])
+    found = timed(runner, request["memory"])
     peak_bytes = memory_bytes("VmHWM")
-    return {"peak_bytes": peak_bytes - loaded_bytes, "process_bytes": peak_bytes, "seconds": seconds, "loss": loss}
+    return {**found, "peak_bytes": peak_bytes - loaded_bytes, "process_bytes": peak_bytes}
 
 
-def _timed(runner: Any, epochs: int) -> tuple[list[float], float]:
+def timed(runner: Any, epochs: int) -> dict[str, list[float]]:
+    """Seconds and losses of epochs."""
     gc.collect()
-    seconds, loss = [], float("nan")
+    found: dict[str, list[float]] = {"seconds": [], "losses": []}
     for _ in range(epochs):
         start = time.perf_counter()
-        loss = runner.run()
-        seconds.append(time.perf_counter() - start)
-    return seconds, loss
+        found["losses"].append(runner.run())
+        found["seconds"].append(time.perf_counter() - start)
+    return found
 
 
 def memory_bytes(field: str) -> int:

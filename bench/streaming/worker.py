@@ -6,7 +6,6 @@ it runs is anonymous memory, and its resident peak is a measure of that.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -17,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bench.epochs import sagann_worker
-from bench.standalone.serve import forget_peak, give_back, memory_bytes, serve
+from bench.standalone.serve import forget_peak, give_back, memory_bytes, serve, timed
 from bench.standalone.training import Training
 from sagann.graph import Graph
 from sagann.kernels.memory import POOL
@@ -78,11 +77,10 @@ class Run:
         self.rest()
         before = memory_bytes("VmRSS")
         forget_peak()
-        seconds, losses = self._timed(epochs)
+        found = timed(self, epochs)
         peak_bytes = memory_bytes("VmHWM") - before
         self.rest()
-        found = {"seconds": seconds, "losses": losses, "peak_bytes": peak_bytes}
-        return {**found, "planned": self.planned, "hidden": self._hidden()}
+        return {**found, "peak_bytes": peak_bytes, "planned": self.planned, "hidden": self._hidden()}
 
     def _hidden(self) -> float | None:
         """The share of the shorter of copying and computing that overlapped the other in one epoch; None for the engine."""
@@ -96,22 +94,14 @@ class Run:
     def turn(self, epochs: int) -> dict[str, Any]:
         """Run an epoch untimed, which takes its memory anew, and then some: their seconds."""
         self.run()
-        seconds, _ = self._timed(epochs)
+        found = timed(self, epochs)
         self.rest()
-        return {"seconds": seconds}
+        return found
 
     def rest(self) -> None:
         """Return what is kept for the next epoch, so that all who wait leave the memory to the one that runs."""
         POOL.release()
         give_back()
-
-    def _timed(self, epochs: int) -> tuple[list[float], list[float]]:
-        seconds, losses = [], []
-        for _ in range(epochs):
-            start = time.perf_counter()
-            losses.append(self.run())
-            seconds.append(time.perf_counter() - start)
-        return seconds, losses
 
 
 def build(specification: dict, graph: Graph) -> Run:
