@@ -5,26 +5,36 @@ cannot become an array of NumPy. Other than there, an index on the processor is 
 
 What the host queues is counted, and can be recorded (:class:`SimulatedStreams`). As in the capture of a CUDA graph nothing is computed
 meanwhile: results are poison. Refused is what CUDA refuses: to read a number, to wait, to copy pageable memory, to pin memory, and shapes that depend on
-data. A recording that is launched runs its operators on the same storages, of which those that it made itself are poison at first. Of other
-storages it keeps none alive: one that was freed is an error.
+data; lanes that wait for nothing that is recorded, or that nobody waits for at the end. Two operators that no wait orders must not touch the same
+memory, one of them writing, nor a lane memory that is free. A recording that is launched runs its operators in an order that the waits allow,
+each time another one, on the same storages, of which those that it made itself are poison at first. Of other storages it keeps none alive: one
+that was freed is an error. What is not recorded runs in the order in which it was queued.
 
 Registering a device cannot be taken back, so only programs of their own do that.
 """
 
 from __future__ import annotations
 
+import random
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
+from torch.nn import functional as F
 from torch.utils import _pytree as pytree
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
+
+from sagann.kernels.edge import naive
+from sagann.kernels.edge.function import EdgeFunction
+from sagann.kernels.edge.pass_edges import PassEdges
+from sagann.kernels.seeds import Seed
 
 SIMULATED = "simulated"
 "Type of the device, as in torch.device(SIMULATED, 0)."
@@ -56,6 +66,27 @@ class _Outside:
         return torch.empty(0, dtype=self.dtype).set_(storage, *self.form)
 
 
+@dataclass(frozen=True)
+class _Inside:
+    """A tensor in a storage that a recording keeps, to which it has no other reference."""
+
+    kept: Tensor
+    form: tuple[Any, ...]
+    dtype: torch.dtype
+
+    def found(self) -> Tensor:
+        return torch.empty(0, dtype=self.dtype).set_(self.kept.untyped_storage(), *self.form)
+
+
+class Mark(NamedTuple):
+    """How much a lane of a recording had been given, and how much of each lane runs before; without a recording, how much the device had."""
+
+    tape: Tape | None
+    lane: str
+    count: int
+    before: Counter[str]
+
+
 class _Node(NamedTuple):
     """An operator that was queued, and the tensors that its results go to; none where it works in place."""
 
@@ -66,15 +97,31 @@ class _Node(NamedTuple):
     is_random: bool
 
 
+_THREAD = threading.local()
+
+
+def _lane() -> str:
+    """The lane in which this thread queues."""
+    return getattr(_THREAD, "lane", "compute")
+
+
 class Tape:
-    """Operators in the order in which they were queued; ``most_bytes`` is the memory for their results."""
+    """Operators of each lane, in the order in which they were queued, and what they wait for; ``most_bytes`` is the memory for their results."""
 
     def __init__(self, most_bytes: float) -> None:
-        self.nodes: list[_Node] = []
+        self._lanes: dict[str, list[_Node | Mark]] = {"compute": []}
+        self._before: dict[str, Counter[str]] = {"compute": Counter()}
+        "By lane, how much of each lane runs before what the lane is given next."
+        self._touched: dict[int, dict[tuple[str, int, int, bool], int]] = {}
+        "By storage, which operator of a lane was the last to read or write a range of bytes."
         self._most_bytes = most_bytes
         self._made: dict[int, Tensor] = {}
         "Storages that the recording keeps: those that it made, which hold no numbers when it is launched, and constants."
         self._poisoned: list[Tensor] = []
+        self._in_use: list[Tensor] = []
+        self.peak_bytes = 0
+        "Most bytes of results that were in use at a time."
+        self._launches = 0
 
     def queue(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Add an operator; its results, which are poison, or views."""
@@ -89,36 +136,61 @@ class Tape:
         is_random = torch.Tag.nondeterministic_seeded in func.tags
         written = [each.alias_info is not None and each.alias_info.is_write for each in schema.arguments]
         if any(written) and all(each.alias_info is not None for each in schema.returns):
-            self._add(func, args, kwargs, [], is_random)
-            place = written.index(True)
-            found = kwargs[schema.arguments[place].name] if place >= len(args) else args[place]
-            return found if schema.returns else None
+            given = [*args, *(kwargs.get(each.name) for each in schema.arguments[len(args) :])]
+            changed = [each for each, is_written in zip(given, written, strict=True) if is_written]
+            self._add(func, args, kwargs, [], is_random, changed)
+            return changed[0] if schema.returns else None
         return self.made_by(func, args, kwargs, func(*_meta(args), **_meta(kwargs)), is_random=is_random)
 
     def made_by(
-        self, run: Callable[..., Any], args: Any, kwargs: Any, like: Any, *, is_random: bool = False
+        self,
+        run: Callable[..., Any],
+        args: Any,
+        kwargs: Any,
+        like: Any,
+        *,
+        is_random: bool = False,
+        written: Sequence[Tensor] = (),
     ) -> Any:
-        """Add an operator whose results are as ``like``."""
+        """Add an operator whose results are as ``like``, and which writes to some of its arguments."""
         results = pytree.tree_map_only(Tensor, self.empty, like)
-        self._add(run, args, kwargs, pytree.tree_leaves(results), is_random)
+        self._add(run, args, kwargs, pytree.tree_leaves(results), is_random, (results, written))
         return results
 
     def kernel(self, run: Callable[..., Any], args: Any, kwargs: Any) -> None:
         """Add a kernel, which writes to its arguments."""
-        self._add(run, args, kwargs, [], False)
+        self._add(run, args, kwargs, [], False, (args, kwargs))
 
     def copy(self, source: Tensor, target: Tensor) -> None:
         """Add a copy from or to pinned memory."""
-        self._add(_ATEN.copy_.default, (target, source), {}, [], False)
+        self._add(_ATEN.copy_.default, (target, source), {}, [], False, target)
 
     def empty(self, like: Tensor) -> Tensor:
         """Uninitialised memory, which belongs to the recording."""
         made = _poison(torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device="cpu"))
+        if not made.nbytes:
+            return made
+        if _lane() != "compute":
+            raise NotRecordableError(f"memory of the lane {_lane()}")
+        self._in_use = [each for each in self._in_use if not self._is_free(each)]
         self._made[made.untyped_storage().data_ptr()] = made
-        self._poisoned.append(made)
-        if sum(each.nbytes for each in self._poisoned) > self._most_bytes:
+        for each in (self._poisoned, self._in_use):
+            each.append(made)
+        in_use_bytes = sum(each.nbytes for each in self._in_use)
+        self.peak_bytes = max(self.peak_bytes, in_use_bytes)
+        if in_use_bytes > self._most_bytes:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate a simulated block.")
-        return made
+        # Whoever has it, or a view of it, has another reference to the storage than the recording.
+        return made.detach()
+
+    def _is_free(self, made: Tensor) -> bool:
+        """Whether memory may be used for something else in the lane that computes; all that touches it must run before."""
+        storage = made.untyped_storage()
+        if torch._C._storage_Use_Count(storage._cdata) > _OWN_REFERENCES:
+            return False
+        for (lane, *_), number in self._touched.get(storage.data_ptr(), {}).items():
+            assert self._before["compute"][lane] >= number, f"memory is free that the lane {lane} may use"
+        return True
 
     def constant(self, number: Tensor) -> Tensor:
         """A single number of the processor as it is now."""
@@ -126,30 +198,90 @@ class Tape:
         self._made[kept.untyped_storage().data_ptr()] = kept
         return kept
 
+    def mark(self, lane: str) -> Mark:
+        """The point after all that a lane has been given."""
+        return Mark(self, lane, len(self._lanes.get(lane, ())), self._before.get(lane, Counter()).copy())
+
+    def wait(self, lane: str, mark: Mark) -> None:
+        """Run what the lane is given from now on after a mark of this recording."""
+        if mark.tape is not self:
+            raise NotRecordableError("a wait for what is not recorded")
+        self._lanes.setdefault(lane, []).append(mark)
+        before = self._before.get(lane, Counter()) | mark.before
+        before[lane] = len(self._lanes[lane])
+        self._before[lane] = before
+
+    def end(self) -> None:
+        """Refuse a recording that leaves a lane behind."""
+        for lane, given in self._lanes.items():
+            if self._before["compute"][lane] < len(given):
+                raise NotRecordableError(f"nobody waits for the lane {lane}")
+
     def launch(self) -> None:
-        """Run all operators."""
+        """Run all operators: first with copies as early as they may, then as late, then in random orders."""
         for each in self._poisoned:
             _poison(each)
-        for node in self.nodes:
-            args, kwargs = pytree.tree_map_only(_Outside, _Outside.found, (node.args, node.kwargs))
-            with _numbers_of_device() if node.is_random else nullcontext():
-                found = node.run(*args, **kwargs)
-            for result, value in zip(node.results, pytree.tree_leaves(found) if node.results else [], strict=True):
-                if isinstance(result, Tensor):
-                    # Batch norm gives no moments where it evaluates, except for tensors without numbers.
-                    result.copy_(value) if value.numel() else None
+        self._launches += 1
+        numbers, done = random.Random(self._launches), Counter[str]()
+        while open_lanes := [lane for lane, given in self._lanes.items() if done[lane] < len(given)]:
+            ready = [lane for lane in open_lanes if self._is_ready(lane, done)]
+            if self._launches <= 2:
+                ready.sort(key=lambda lane: (lane == "compute") == (self._launches == 1))
+            lane = ready[0] if self._launches <= 2 else numbers.choice(ready)
+            node = self._lanes[lane][done[lane]]
+            if isinstance(node, _Node):
+                self._run(node)
+            done[lane] += 1
 
-    def _add(self, run: Any, args: Any, kwargs: Any, results: Sequence[Any], is_random: bool) -> None:
-        args, kwargs = pytree.tree_map_only(Tensor, self._kept, (args, kwargs))
-        self.nodes.append(_Node(run, args, kwargs, results, is_random))
+    def _is_ready(self, lane: str, done: Counter[str]) -> bool:
+        following = self._lanes[lane][done[lane]]
+        return isinstance(following, _Node) or done[following.lane] >= following.count
 
-    def _kept(self, tensor: Tensor) -> Tensor | _Outside:
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() in self._made or not storage.nbytes():
-            return tensor
-        return _Outside(
-            StorageWeakRef(storage), (tensor.storage_offset(), tensor.shape, tensor.stride()), tensor.dtype
+    def _run(self, node: _Node) -> None:
+        args, kwargs, results = pytree.tree_map_only(
+            (_Outside, _Inside), lambda each: each.found(), (node.args, node.kwargs, node.results)
         )
+        with _numbers_of_device() if node.is_random else nullcontext():
+            found = node.run(*args, **kwargs)
+        for result, value in zip(results, pytree.tree_leaves(found) if results else [], strict=True):
+            if isinstance(result, Tensor):
+                # Batch norm gives no moments where it evaluates, except for tensors without numbers.
+                result.copy_(value) if value.numel() else None
+
+    def _add(self, run: Any, args: Any, kwargs: Any, results: Sequence[Any], is_random: bool, written: Any) -> None:
+        lane = _lane()
+        if lane not in self._lanes:
+            raise NotRecordableError(f"the lane {lane} waits for nothing that is recorded")
+        number = self._before[lane][lane] = len(self._lanes[lane]) + 1
+        changed = {id(each) for each in pytree.tree_leaves(written)}
+        for each in pytree.tree_leaves((args, kwargs, results)):
+            if isinstance(each, Tensor) and each.numel():
+                self._touch(each, lane, number, writes=id(each) in changed)
+        kept = pytree.tree_map_only(Tensor, self._kept, (args, kwargs, list(results)))
+        self._lanes[lane].append(_Node(run, *kept, is_random))
+
+    def _touch(self, tensor: Tensor, lane: str, number: int, *, writes: bool) -> None:
+        first = tensor.storage_offset() * tensor.itemsize
+        spans = ((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+        last = first + (1 + sum(spans)) * tensor.itemsize
+        touched = self._touched.setdefault(tensor.untyped_storage().data_ptr(), {})
+        for (other, begin, end, wrote), earlier in touched.items():
+            assert not (wrote or writes) or end <= first or last <= begin or self._before[lane][other] >= earlier, (
+                f"the lanes {other} and {lane} touch the same memory"
+            )
+        touched[lane, first, last, writes] = number
+
+    def _kept(self, tensor: Tensor) -> Any:
+        storage, form = tensor.untyped_storage(), (tensor.storage_offset(), tensor.shape, tensor.stride())
+        if not storage.nbytes():
+            return tensor
+        if storage.data_ptr() in self._made:
+            return _Inside(self._made[storage.data_ptr()], form, tensor.dtype)
+        return _Outside(StorageWeakRef(storage), form, tensor.dtype)
+
+
+_OWN_REFERENCES = 2
+"References to a storage that only a recording has: its tensor, and whoever asks."
 
 
 def _poison(tensor: Tensor) -> Tensor:
@@ -189,18 +321,27 @@ _LATE: list[Callable[[], object]] = []
 
 def reset() -> None:
     """Forget what an earlier run has left behind."""
-    for each in (COUNTED, _TAPES, _LATE, _DEVICE_NUMBERS, _PINNED):
+    for each in (COUNTED, _TAPES, _LATE, _DEVICE_NUMBERS, _PINNED, SimulatedStreams.tapes, SimulatedStreams.counts):
         each.clear()
 
 
 def _run_late(count: int) -> None:
-    for _ in range(count):
-        _LATE.pop(0)()
+    with _LOCK:
+        for _ in range(count):
+            _LATE.pop(0)()
+
+
+_LOCK = threading.RLock()
+"Threads that read for the device queue copies as well."
 
 
 def _is_pinned(tensor: Tensor) -> bool:
     address = tensor.untyped_storage().data_ptr()
-    return any(each.data_ptr() == address for each in _PINNED)
+    return any(each.data_ptr() == address for each in _PINNED) or any(each.is_pinned(tensor) for each in DRIVERS)
+
+
+DRIVERS: list[Any] = []
+"Drivers that pin memory in place."
 
 
 def _read(what: object) -> None:
@@ -235,8 +376,8 @@ class SimulatedTensor(Tensor):
     def data_ptr(self) -> int:
         return self.values.data_ptr()
 
-    def set_(self, source: Any, offset: int, size: Sequence[int]) -> SimulatedTensor:  # type: ignore[override]
-        return SimulatedTensor(torch.empty(0, dtype=self.dtype).set_(source, offset, size))
+    def set_(self, *given: Any) -> SimulatedTensor:  # type: ignore[override]
+        return SimulatedTensor(self.values.set_(*given))
 
     def tolist(self) -> Any:
         _read("tolist")
@@ -303,20 +444,49 @@ def _values(value: Any) -> Any:
 
 
 class SimulatedStreams:
-    """What :class:`sagann.runtime.device.recording.GraphStreams` asks of CUDA. The device begins copies and launches as late as it may."""
+    """What recordings and streamed epochs ask of CUDA. The device begins copies and launches as late as it may."""
 
     most_bytes = float("inf")
     "Memory for the results of a recording."
     on_launch: Callable[[], None] = staticmethod(lambda: None)
     "Called when the device launches a recording."
+    tapes: ClassVar[list[Tape]] = []
+    "What was recorded."
+    counts: ClassVar[Counter[str]] = Counter()
+    "How many copies and launches the device was 'given', and has 'done'."
+
+    fragments = 1.0
+    "Memory that a recording reserves, in times of what it uses."
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
-        self._given = self._done = 0
+        self.reserved_bytes = 0
+
+    @property
+    def is_recording(self) -> bool:
+        return bool(_TAPES)
 
     @contextmanager
     def queue(self) -> Iterator[None]:
         yield
+
+    @contextmanager
+    def on(self, lane: str) -> Iterator[None]:
+        before, _THREAD.lane = _lane(), lane
+        try:
+            yield
+        finally:
+            _THREAD.lane = before
+
+    def empty(self, num_bytes: int) -> Tensor:
+        return torch.empty(num_bytes, dtype=torch.uint8, device=self.device)
+
+    def launch(self, work: Callable[[], None]) -> None:
+        work()
+
+    def hand_over(self, tensor: Tensor) -> None:
+        if _TAPES:
+            raise NotRecordableError("memory that is free only after the recording")
 
     def pinned(self, num_bytes: int) -> Tensor:
         if _TAPES:
@@ -324,18 +494,49 @@ class SimulatedStreams:
         _PINNED.append(torch.full((num_bytes,), 0xFF, dtype=torch.uint8))
         return _PINNED[-1]
 
+    def is_pinned(self, tensor: Tensor) -> bool:
+        return _is_pinned(tensor)
+
     def copy(self, into: Tensor, source: Tensor) -> None:
         is_read = not isinstance(into, SimulatedTensor)
         assert _is_pinned(into if is_read else source)
+        if _TAPES:
+            _TAPES[-1].copy(_values(source), _values(into))
+            return
         COUNTED["late reads" if is_read else "copies"] += 1
         self._late(lambda: _values(into).copy_(_values(source)))
 
-    def mark(self, lane: str) -> int:
-        return self._given
+    def mark(self, lane: str) -> Mark:
+        return _TAPES[-1].mark(lane) if _TAPES else Mark(None, lane, self.counts["given"], Counter())
 
-    def finish(self, mark: int) -> None:
-        while self._done < mark:
-            _run_late(1)
+    def wait(self, lane: str, mark: Mark) -> None:
+        if _TAPES:
+            _TAPES[-1].wait(lane, mark)
+
+    def finish(self, mark: Mark) -> None:
+        if _TAPES:
+            raise NotRecordableError("cudaEventSynchronize")
+        assert mark.tape is None, "a mark of a recording is never passed"
+        with _LOCK:
+            _run_late(max(0, mark.count - self.counts["done"]))
+
+    def finish_copies(self) -> None:
+        for lane in ("load", "store"):
+            if not _TAPES:
+                self.finish(self.mark(lane))
+            elif (mark := self.mark(lane)).count:
+                self.wait("compute", mark)
+
+    def is_passed(self, mark: Mark) -> bool:
+        if _TAPES:
+            raise NotRecordableError("cudaEventQuery")
+        return self.counts["done"] >= mark.count
+
+    def seconds(self, first: Mark, last: Mark) -> float:
+        return 0.0
+
+    def release(self) -> None:
+        assert not _TAPES
 
     def capture(self, work: Callable[[], None]) -> Callable[[], None]:
         if "no graphs" in FAULTS:
@@ -345,8 +546,11 @@ class SimulatedStreams:
         _TAPES.append(tape)
         try:
             work()
+            tape.end()
         finally:
             _TAPES.pop()
+        self.tapes.append(tape)
+        self.reserved_bytes += int(self.fragments * tape.peak_bytes)
 
         def launch() -> None:
             COUNTED["launches"] += 1
@@ -355,36 +559,56 @@ class SimulatedStreams:
         return launch
 
     def _late(self, work: Callable[[], object]) -> None:
-        self._given += 1
-
         def done() -> None:
-            self._done += 1
+            self.counts["done"] += 1
             work()
 
-        _LATE.append(done)
+        with _LOCK:
+            self.counts["given"] += 1
+            _LATE.append(done)
 
 
-class LoadStreams(SimulatedStreams):
-    """What :class:`sagann.runtime.device.streams.Streams` asks of CUDA besides. There is one lane."""
+class Kernels:
+    """A dialect of edge functions whose passes are one kernel each, which the naive dialect computes on the processor."""
 
-    @contextmanager
-    def on(self, lane: str) -> Iterator[None]:
-        yield
+    @staticmethod
+    def run(
+        function: EdgeFunction,
+        edges: PassEdges,
+        arrays: Mapping[str, Tensor],
+        *,
+        seed: Seed = 0,
+        into: Sequence[Tensor] = (),
+        edge_offset: int = 0,
+    ) -> tuple[Tensor, ...]:
+        """See :func:`sagann.kernels.edge.naive.run`; here a pass always continues, over a chunk."""
 
-    def wait(self, lane: str, mark: int) -> None:
-        pass
+        # The recording must not hold tensors but those that it is given.
+        at, num_others, data = edges.at, edges.num_others, edges.edge_data.items()
+        data_of = {name: key for name, array in arrays.items() for key, rows in data if rows is array}
 
-    def is_passed(self, mark: int) -> bool:
-        return self._done >= mark
+        def kernel(given: dict[str, Any]) -> list[Tensor]:
+            here = PassEdges(at=at, num_others=num_others, **given["edges"])
+            read = given["arrays"] | {name: here.edge_data[key] for name, key in data_of.items()}
+            rest = {"seed": given["seed"], "into": given["into"], "edge_offset": edge_offset}
+            found = naive.run(function, here, read, **rest)
+            return [rows for rows, form in zip(found, function.results, strict=True) if form.rows == "edge"]
 
-    def launch(self, work: Callable[[], None]) -> None:
-        work()
-
-    def empty(self, num_bytes: int) -> Tensor:
-        return torch.empty(num_bytes, dtype=torch.uint8, device=self.device)
-
-    def hand_over(self, tensor: Tensor) -> None:
-        pass
+        fields = {name: getattr(edges, name) for name in ("indptr", "indices", "edge_ids", "edge_data")}
+        given = {"edges": fields, "arrays": dict(arrays), "seed": seed, "into": list(into)}
+        given = pytree.tree_map_only(Tensor, lambda each: _values(each.detach()), given)
+        COUNTED["operators"] += 1
+        if _TAPES:
+            forms = [form for form in function.results if form.rows == "edge"]
+            like = [
+                torch.empty((edges.num_edges, *form.shape), dtype=form.dtype or edges.id_dtype) for form in forms
+            ]
+            made = _TAPES[-1].made_by(kernel, (given,), {}, like, written=given["into"])
+        else:
+            _run_late(len(_LATE))
+            made = kernel(given)
+        results, rows = iter(into), iter(map(SimulatedTensor, made))
+        return tuple(next(rows if form.rows == "edge" else results) for form in function.results)
 
 
 def queue_kernels() -> None:
@@ -423,6 +647,8 @@ def _allocated(made: Tensor) -> Tensor:
 def register() -> torch.device:
     """Have PyTorch know the device. To be called once in a process, before anything is differentiated."""
     _setup_privateuseone_for_python_backend(SIMULATED)
+    # A streamed backward runs outside of autocast.
+    torch.get_device_module(SIMULATED).get_amp_supported_dtype = lambda: [torch.float16]
     library = torch.library.Library("aten", "IMPL")
 
     def empty(size: Sequence[int], *, dtype: torch.dtype | None = None, **options: Any) -> Tensor:
@@ -451,6 +677,14 @@ def register() -> torch.device:
     ) -> Tensor:
         return _made(torch.arange, start, end, step, dtype=dtype, device="cpu")
 
+    def gru_cell(x: Tensor, h: Tensor, w_x: Tensor, w_h: Tensor, b_x: Tensor | None, b_h: Tensor | None) -> Tensor:
+        (of_x, of_h) = (F.linear(*each).chunk(3, 1) for each in ((x, w_x, b_x), (h, w_h, b_h)))
+        reset, update = (torch.sigmoid(a + b) for a, b in zip(of_x[:2], of_h[:2], strict=True))
+        new = torch.tanh(of_x[2] + reset * of_h[2])
+        return (h - new) * update + new
+
+    # A CUDA device has a kernel for that.
+    library.impl("gru_cell", gru_cell, "AutogradPrivateUse1")
     library.impl("arange", lambda end, **options: arange(0, end, **options), "PrivateUse1")
     library.impl("arange.start", arange, "PrivateUse1")
     library.impl("arange.start_step", arange, "PrivateUse1")

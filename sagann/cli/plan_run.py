@@ -46,6 +46,7 @@ from sagann.runtime.in_memory.engine import CompiledEngine
 from sagann.runtime.loading import GraphBatches
 from sagann.runtime.processor import num_cores, processor_name
 from sagann.runtime.streaming.stream import foretell, foretell_devices
+from sagann.runtime.streaming.streamed import why_queued
 from sagann.saga import SagaLayer
 from sagann.saga.engine import using_engine
 from sagann.saga.layer import count_hops
@@ -197,6 +198,12 @@ class PlannedRun:
         devices = ",".join(map(str, streaming.devices or [self.device]))
         planned = foretell(model, graph, budget_bytes=budget_bytes, folded=folded, device=devices, on_disk=on_disk)
         show(plan_text(planned, on_disk=on_disk))
+        if self.device.type != "cpu":
+            assert graph.features is not None
+            cause = why_queued(planned, graph.features, on_disk=on_disk)
+            show(
+                f"Epochs are {'recorded as a CUDA graph' if cause is None else f'queued one by one, because {cause}'}."
+            )
         if loaded_bytes is not None and self.device.type == "cpu":
             resident = expected_resident(
                 model,

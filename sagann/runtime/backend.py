@@ -11,16 +11,20 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from sagann.errors import MissingDependencyError
 from sagann.kernels.edge import Dialect, dialect_for
 from sagann.kernels.edge.work import DEVICE_GRAIN
 from sagann.kernels.memory import POOL
+from sagann.kernels.packed import Region
 from sagann.plan.dealing import EACH, Before, Route
 from sagann.plan.steps import FILES, MEMORY, Beside, Plan
 from sagann.runtime.blocks.host import HOST_POOL, DiskHost, Host, RamHost
 from sagann.runtime.blocks.residents import BytesOf, Residents
 from sagann.runtime.blocks.sources import Sources
+from sagann.runtime.device.cuda_devices import CudaDevices
+from sagann.runtime.device.pinning import Pinned, PinningError, pin_in_pieces
 from sagann.runtime.device.residents import DeviceResidents, Lanes
 from sagann.runtime.device.streams import PinnedPool, Streams
 from sagann.runtime.recorder import Recorder
@@ -44,6 +48,11 @@ class Backend:
         return self.devices[0]
 
     @property
+    def is_recording(self) -> bool:
+        """Whether what this thread queues is recorded, and not run."""
+        return False
+
+    @property
     def names(self) -> tuple[str, ...]:
         """The names of the devices in plans."""
         return tuple(f"device{number}" for number in range(len(self.devices)))
@@ -59,6 +68,14 @@ class Backend:
         # The budget holds for the process: memory that was kept for blocks of another model is not in it.
         HOST_POOL.release()
         return DiskHost(folder)
+
+    def lasting_host(self) -> Host:
+        """A new place in memory, which keeps its memory from epoch to epoch."""
+        return RamHost(self.pinned, lasts=True)
+
+    def pin(self, features: Tensor) -> str | None:
+        """Let devices read features where they lie, as long as no others are pinned; why they cannot, or None."""
+        return None
 
     def residents(
         self, plan: Plan, sources: Sources, bytes_of: BytesOf, timeline: Recorder | None, beside: Beside
@@ -77,13 +94,42 @@ STAGING_BYTES = 256 << 20
 
 
 class DeviceBackend(Backend):
-    """Devices, their lanes, and pinned memory."""
+    """Devices, their lanes, and pinned memory. Without a ``driver``, features are not pinned."""
 
-    def __init__(self, lanes: Sequence[Streams], dialect: Dialect, route: Route = EACH) -> None:
+    def __init__(
+        self,
+        lanes: Sequence[Streams],
+        dialect: Dialect,
+        route: Route = EACH,
+        driver: CudaDevices | None = None,
+    ) -> None:
         self.devices, self.route = [streams.device for streams in lanes], route
         self.pinned = PinnedPool(lanes[0], beside=lanes[1:])
         self.cutting = dialect if hasattr(dialect, "set_cut") else None
         self._lanes = [Lanes(streams, PinnedPool(streams, STAGING_BYTES)) for streams in lanes]
+        self._driver = driver
+        # Features, and what keeps them pinned, or why they are not.
+        self._pinned_features: tuple[Tensor, Pinned | str] | None = None
+
+    @property
+    def is_recording(self) -> bool:
+        return self._lanes[0].streams.is_recording
+
+    def pin(self, features: Tensor) -> str | None:
+        if self._pinned_features is None or self._pinned_features[0] is not features:
+            self._pinned_features = features, self._pinned(features)
+        found = self._pinned_features[1]
+        return found if isinstance(found, str) else None
+
+    def _pinned(self, features: Tensor) -> Pinned | str:
+        if self._driver is None:
+            return "no driver pins them"
+        if not features.is_contiguous():
+            return "they are not contiguous"
+        try:
+            return pin_in_pieces(Region.of(features.detach()).memory, self._driver)
+        except PinningError as error:
+            return error.message
 
     def beside(self, *, on_disk: bool) -> Beside:
         return Beside(copies_beside=True, has_engines=True, grain=DEVICE_GRAIN if self.cutting else None)
@@ -109,7 +155,8 @@ def backend_of(*devices: torch.device) -> Backend:
         return Backend()
     if find_spec("triton") is None:
         raise MissingDependencyError("triton", extra="cuda", feature="streaming to a CUDA device")
-    return DeviceBackend([Streams(device) for device in devices], dialect_for("cuda", "auto"), _route(devices))
+    lanes, dialect = [Streams(device) for device in devices], dialect_for("cuda", "auto")
+    return DeviceBackend(lanes, dialect, _route(devices), CudaDevices(devices))
 
 
 def _route(devices: Sequence[torch.device]) -> Route:

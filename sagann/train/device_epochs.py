@@ -1,4 +1,4 @@
-"""Epochs in memory on a device: the host does not wait for them, records them where that is possible, and reads their numbers one epoch late.
+"""Epochs on a device, in memory or streamed: the host does not wait for them, records them where that is possible, and reads their numbers one epoch late.
 
 While the device computes an epoch, the host queues the next one, and then reads and reports the first. An epoch is read at once where
 somebody needs what it says, or the weights that it ended with, before the next one begins: a checkpoint is due, patience may run out, a
@@ -151,14 +151,17 @@ class DeviceEpochs:
     def _recording(self, measures: bool) -> Recording:
         num_rates = len(self._session.optimizer.param_groups)
         make = partial(self._work, measures)
-        return Recording(self._streams, make, self._baked, self._keep, num_rates=num_rates, cause=self._cause())
+        assert isinstance(self._source, WholeGraph)
+        cause, most_bytes = self._cause(), self._source.most_reserved_bytes()
+        given = self._streams, make, self._baked, self._keep
+        return Recording(*given, num_rates=num_rates, cause=cause, most_bytes=most_bytes)
 
     def _cause(self) -> str | None:
         """Why no epoch can be recorded, as far as that is known before one is trained."""
         optimizer = self._session.optimizer
         if not steps_on_device(optimizer):
             return f"the optimizer {type(optimizer).__name__} is not capturable: it steps by numbers of the host"
-        return "hooks are set, which run on the host" if self._has_hooks() else None
+        return "hooks are set, which run on the host" if self._has_hooks() else self._source.why_queued()
 
     def _has_hooks(self) -> bool:
         optimizer, owners = self._session.optimizer, self._owners().values()
@@ -174,6 +177,7 @@ class DeviceEpochs:
         groups, graph = self._session.optimizer.param_groups, self._source.graph
         found: dict[str, object] = {
             "whether hooks are set": self._has_hooks(),
+            "the plan": self._source.version,
             "edges": _written(graph.topology.indptr),
             "edges' sources": _written(graph.topology.indices),
         }

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from sagann.train.metrics import KINDS, Metrics, evaluate_splits, measured_splits, quick_metrics
 from sagann.train.predictor import Predictor
-from sagann.train.runner import PreparedGraph, Runner
+from sagann.train.runner import PreparedGraph, Runner, evaluating
 
 if TYPE_CHECKING:
     from sagann.config import TrainConfig
@@ -74,6 +74,15 @@ class EpochSource(ABC):
     def samples_on_device(self) -> bool:
         """Whether the device that trains also samples its mini-batches."""
         return False
+
+    def why_queued(self) -> str | None:
+        """Why no step can be recorded, as far as that is known before one is taken; None where it is tried."""
+        return None
+
+    @property
+    def version(self) -> int:
+        """Of what a step reads besides graph and model: a recording ends where it changes."""
+        return 0
 
     @abstractmethod
     def steps(self, epoch: int, *, first: int = 0) -> Generator[TrainStep, None, None]:
@@ -167,18 +176,34 @@ class WholeGraph(EpochSource):
 
     @property
     def is_on_device(self) -> bool:
-        """Whether all that an epoch needs lies in the memory of one device, which is not the processor."""
-        streams = self._predictor.streaming is not None or self._prepared.part is not None
-        return self._predictor.device.type != "cpu" and not streams
+        """Whether this process alone has a device, which is not the processor, compute the whole epoch."""
+        return self._predictor.device.type != "cpu" and self._prepared.part is None
+
+    def why_queued(self) -> str | None:
+        return "a profile of the last one is written" if self._profile else self._runner.why_queued()
+
+    @property
+    def version(self) -> int:
+        return self._runner.version
+
+    def most_reserved_bytes(self) -> float:
+        """Most bytes of the device that recordings may keep for themselves."""
+        return self._runner.most_reserved_bytes()
 
     def quick(self) -> dict[str, dict[str, Tensor]]:
         """The loss and the quick metric on the splits 'train' and 'val', as :meth:`measure` gives them, on the device."""
+        predictor = self._predictor
         if not self._measured:
             known = self._prepared.graph.answers
-            masks = measured_splits(known).items()
+            masks = {name: mask for name, mask in measured_splits(known).items() if name in WHILE_TRAINING}
             # Looking for the rows of a mask waits for the device.
-            self._measured = {name: known.rows(mask) for name, mask in masks if name in WHILE_TRAINING}
-        outputs, predictor = self.logits(), self._predictor
+            found = {name: known.rows(mask) for name, mask in masks.items()}
+            self._measured = {
+                name: (rows.to(predictor.device), answers.to(predictor.device))
+                for name, (rows, answers) in found.items()
+            }
+        with evaluating(predictor.model):
+            outputs = self._runner.rows_on_device()
         task, loss = predictor.contract.kind, predictor.mean_loss
         return {
             split: quick_metrics(outputs, answers, task=task, loss=loss, rows=rows)

@@ -191,6 +191,23 @@ class Runner:
         own, walked = self.prepared.vertices, self.prepared.walked
         return self._head.check(self._run(self.model), own.stop - own.start, walked.topology.device)
 
+    def rows_on_device(self) -> Tensor:
+        """The rows of all vertices, where they are computed; the host does not wait for them."""
+        return self.rows()
+
+    def why_queued(self) -> str | None:
+        """Why no epoch can be recorded, as far as that is known before one is trained; None where it is tried."""
+        return None
+
+    @property
+    def version(self) -> int:
+        """Of what an epoch reads besides graph and model: a recording ends where it changes."""
+        return 0
+
+    def most_reserved_bytes(self) -> float:
+        """Most bytes of the device that recordings may keep for themselves."""
+        return math.inf
+
     def all_rows(self) -> Tensor:
         """The rows of all vertices at every worker, with their gradient."""
         rows, part = self.rows(), self.prepared.part

@@ -33,6 +33,10 @@ if TYPE_CHECKING:
     from sagann.runtime.streaming.streamed import StreamedModel
 
 
+_SEGMENT_BYTES = 22 << 20
+"PyTorch reserves memory in segments: of 2 MiB for small tensors, of 20 MiB for others."
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Streaming:
     """The budget of a streamed model, and its spill folder."""
@@ -208,6 +212,27 @@ class Streamed(Runner):
         finally:
             streamed.timeline = None
 
+    def why_queued(self) -> str | None:
+        self.model.train()
+        streamed = self.streamed()
+        cause = streamed.why_queued(self._features)
+        # The thread that trains has calls come one after the other.
+        streamed.recorded_by = None if cause else threading.get_ident()
+        return cause
+
+    @property
+    def version(self) -> int:
+        return self.streamed().version
+
+    def most_reserved_bytes(self) -> float:
+        streamed = self.streamed()
+        program = streamed.plan(self._features, folded=True).program
+        form = program.forms[program.output]
+        parameters = sum(each.nbytes for each in self.model.parameters())
+        # The budget is of blocks and steps. An evaluation's result and its metrics come on top, and gradients and what the optimizer makes of them.
+        rows = self.prepared.graph.num_vertices * math.prod(form.shape) * form.dtype.itemsize
+        return streamed.budget_bytes + 3 * (rows + parameters) + _SEGMENT_BYTES
+
     def rows_of(self, model: nn.Module) -> Tensor:
         with ExitStack() as stack:
             with self.team.together("planning an embedding"):
@@ -217,12 +242,15 @@ class Streamed(Runner):
             self._require_room(evaluation)
             return streamed(self._features).cpu()
 
-    def _run(self, model: nn.Module) -> Tensor:
+    def rows_on_device(self) -> Tensor:
         streamed = self.streamed()
         with unchanged(self.model, self._features):
-            rows = streamed(self._features)
+            rows: Tensor = streamed(self._features)
+        return rows
+
+    def _run(self, model: nn.Module) -> Tensor:
         # Labels of a streamed graph lie on the host, and the device may be too small for all rows.
-        return rows.to(self.prepared.walked.topology.device)
+        return self.rows_on_device().to(self.prepared.walked.topology.device)
 
     def close(self) -> None:
         with self._lock:

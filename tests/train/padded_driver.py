@@ -29,7 +29,7 @@ from sagann.train.batch_epochs import SampledEpochs
 from tests import simulated_device
 from tests.plain import auto_dialect
 from tests.runtime.device.drivers import SimulatedDevices
-from tests.simulated_device import LoadStreams, SimulatedStreams, queue_kernels, register
+from tests.simulated_device import SimulatedStreams, queue_kernels, register
 from tests.train.recorded_driver import DEVICE, SCHEDULED, Reading, Watching, both, run, seeded
 from tests.train.runs import CrashError, TwoLayers, community_graph, crash
 
@@ -54,7 +54,7 @@ class Devices(SimulatedDevices):
         return DEVICE[0]
 
     def streams(self, number: int) -> Any:
-        return LoadStreams(DEVICE[0])
+        return SimulatedStreams(DEVICE[0])
 
     def empty(self, number: int, num_bytes: int) -> Tensor:
         return torch.full((num_bytes,), 0xFF, dtype=torch.uint8, device=DEVICE[0])
@@ -171,7 +171,7 @@ def main(path: Path) -> None:
     queue_kernels()
     trainers.device_together = lambda name, team, say: DEVICE[0]
     device_epochs.GraphStreams = SimulatedStreams
-    minibatches.Streams = LoadStreams
+    minibatches.Streams = SimulatedStreams
     minibatches.device_named = lambda device, where: torch.device(device)
     tiers._beside_budget = lambda devices, config: Devices()
     # A tensor on the device is not one of PyTorch's own kinds.

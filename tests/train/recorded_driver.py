@@ -30,7 +30,7 @@ from sagann.runtime.device import recording
 from sagann.train import EpochRecord, TrainConfig, Trainer, device_epochs, trainer as trainers
 from tests import simulated_device
 from tests.plain import auto_dialect
-from tests.simulated_device import COUNTED, FAULTS, SimulatedStreams, register
+from tests.simulated_device import COUNTED, FAULTS, SimulatedStreams, SimulatedTensor, register
 from tests.train.runs import Heard, TwoLayers, community_graph, numbers_of, values_graph
 
 EPOCHS = 6
@@ -465,8 +465,8 @@ def cases(folder: Path) -> dict[str, Any]:
     return found
 
 
-@auto_dialect("naive")
-def main(path: Path) -> None:
+def prepare() -> None:
+    """Have trainers find the simulated device."""
     torch.set_num_threads(1)
     DEVICE.append(register())
 
@@ -476,9 +476,15 @@ def main(path: Path) -> None:
     trainers.device_together = simulated
     device_epochs.GraphStreams = SimulatedStreams
     # A tensor on the device is not one of PyTorch's own kinds.
-    row_dropout.is_plain = lambda x: True
+    is_plain = row_dropout.is_plain
+    row_dropout.is_plain = lambda x: isinstance(x, SimulatedTensor) or is_plain(x)
     # The simulated device calls the line of the user in its own frames.
     recording._NOT_THE_USERS += (simulated_device.__file__,)
+
+
+@auto_dialect("naive")
+def main(path: Path) -> None:
+    prepare()
     with tempfile.TemporaryDirectory() as folder:
         path.write_text(json.dumps(cases(Path(folder))))
 

@@ -36,17 +36,23 @@ UNRECORDED = dict.fromkeys(
 )
 
 
+def seen_by(driver: str, shared_folder: SharedFolder) -> dict[str, Any]:
+    """What a program saw that runs on a simulated device."""
+
+    def fill(folder: Path) -> None:
+        command = [sys.executable, "-m", f"tests.train.{driver}", str(folder / "seen.json")]
+        ran = subprocess.run(command, capture_output=True, text=True, timeout=300)
+        assert ran.returncode == 0, ran.stderr
+
+    found: dict[str, Any] = json.loads((shared_folder(driver, fill) / "seen.json").read_text())
+    return found
+
+
 @pytest.fixture(scope="module")
 def seen(shared_folder: SharedFolder) -> dict[str, Any]:
     """What the program saw."""
 
-    def fill(folder: Path) -> None:
-        command = [sys.executable, "-m", "tests.train.recorded_driver", str(folder / "seen.json")]
-        ran = subprocess.run(command, capture_output=True, text=True, timeout=300)
-        assert ran.returncode == 0, ran.stderr
-
-    found: dict[str, Any] = json.loads((shared_folder("recorded", fill) / "seen.json").read_text())
-    return found
+    return seen_by("recorded_driver", shared_folder)
 
 
 def assert_queued(case: dict[str, Any], reason: str) -> None:

@@ -89,6 +89,12 @@ class GatherState:
             self._results = tuple(self._owned(result, form.dtype) for result, form in pairs if form.rows != "edge")
         else:
             assert 0 <= edge_offset <= self.num_edges - edges.num_edges
+            if not edges.num_edges:
+                # A dialect has no kernel for that, and the host would wait for a device.
+                self.finish()
+                forms = [form for form in function.results if form.rows == "edge"]
+                given = [((0, *form.shape), form.dtype or id_dtype(0)) for form in forms]
+                return tuple(torch.empty(shape, dtype=dtype, device=self.device) for shape, dtype in given)
             results = run(function, edges, arrays, seed=seed, into=self.finish(), edge_offset=edge_offset)
         return tuple(result for result, form in zip(results, function.results, strict=True) if form.rows == "edge")
 

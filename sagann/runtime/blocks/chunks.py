@@ -45,7 +45,7 @@ from sagann.runtime.blocks.host import Host, Parts
 from sagann.runtime.blocks.spill import require_room
 from sagann.runtime.streaming.capturing import edge_data_of, require_types
 
-_IDS = "ids"
+_IDS, _DEGREES = "ids", "in-degrees"
 _DATA, _CUT = "data:", "cut:"
 # Ids are expanded in parts, so that there is no second array of all of them.
 _EXPANDED_AT_ONCE = 1 << 16
@@ -81,6 +81,7 @@ class Chunks:
         self._rows = part.rows
         self._in_memory: dict[tuple[int, int], Topology] = {}
         self._needed: dict[tuple[str, int, int], int] = {}
+        self._has_degrees = False
         # Cuts by the block of the edges; their arrays are empty.
         self._cuts: dict[Block, Any] = {}
         for uncut, kept in forms.items():
@@ -137,9 +138,14 @@ class Chunks:
         return Block("row_ids", form, src, dst, self._number)
 
     def in_degrees(self, rows: slice) -> Tensor:
-        """In-degrees of a range of vertices in the whole hop."""
-        offsets = self._topology.indptr[rows.start : rows.stop + 1]
-        return offsets[1:] - offsets[:-1]
+        """In-degrees of a range of vertices in the whole hop. A host in memory keeps them, where a device copies them from."""
+        offsets, block = self._topology.indptr, self._block(_DEGREES, -1, -1)
+        if self._host is None or not self._host.lies_in_memory:
+            return offsets[rows.start : rows.stop + 1].diff()
+        if not self._has_degrees:
+            self._host.put(block, {"": offsets.diff().to(id_dtype(self.num_edges))})
+            self._has_degrees = True
+        return self._host.view(block)[""][rows]
 
     def needed_by(self, chunk: Block) -> Tensor:
         """The rows that are picked for a chunk: ids within their interval, ascending, [n]."""

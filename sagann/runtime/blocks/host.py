@@ -53,7 +53,7 @@ class Parts(NamedTuple):
 
 class RamHost:
     """Copies of blocks in the host's memory: pinned memory of a pool, or that of :data:`HOST_POOL`, to which it returns when nobody refers
-    to it.
+    to it. A host that ``lasts`` keeps this memory when it is closed: blocks that are put again lie where they lay.
 
     All of PyTorch's threads copy what is put: no step runs at the same time.
     """
@@ -61,8 +61,8 @@ class RamHost:
     lies_in_memory = True
     "Whether ``get`` gives the memory in which a block lies, which callers must not modify, and not memory of its own."
 
-    def __init__(self, pinned: PinnedPool | None = None) -> None:
-        self._pinned = pinned
+    def __init__(self, pinned: PinnedPool | None = None, *, lasts: bool = False) -> None:
+        self._pinned, self._lasts = pinned, lasts
         self._regions: dict[Block, Region] = {}
         # An epoch that never runs its backward returns its memory as well.
         self._end = finalize(self, _forget, pinned, self._regions)
@@ -110,7 +110,8 @@ class RamHost:
 
     def close(self) -> None:
         """Forget all blocks."""
-        _forget(self._pinned, self._regions)
+        if not self._lasts:
+            _forget(self._pinned, self._regions)
 
 
 def _forget(pinned: PinnedPool | None, regions: dict[Block, Region]) -> None:

@@ -93,12 +93,13 @@ class Sources:
         return self._host_of(block).is_at_hand(block.outside)
 
     def lies_in_memory(self, block: Block) -> bool:
-        """Whether a block is loaded from where it lies in a host's memory: nothing is read, copied or picked."""
+        """Whether a block is loaded from where it lies in memory: nothing is read, copied or picked."""
         if block.kind == "edges":
             return self.chunks[block.hop].lies_in_memory(block)
-        if block.needed_by is not None or self._store_of(block) is not None:
+        if block.needed_by is not None:
             return False
-        return self._host_of(block).lies_in_memory
+        store = self._store_of(block)
+        return self._host_of(block).lies_in_memory if store is None else isinstance(store, TensorRows)
 
     def _store_of(self, block: Block) -> FeatureStore | None:
         """The store of a block that the caller brings: of the features, or of the result's gradient. Other workers send the halo's."""

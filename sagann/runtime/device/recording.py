@@ -10,6 +10,7 @@ A capture runs nothing. Where it fails, the same work is queued from the same ra
 from __future__ import annotations
 
 import gc
+import math
 import os
 import random
 import sysconfig
@@ -25,6 +26,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sagann.byte_size import format_bytes
 from sagann.errors import first_line
 from sagann.kernels.seeds import drawn_seed, generators_of, placing_seeds
 from sagann.runtime.device.streams import Streams
@@ -42,6 +44,8 @@ class GraphStreams(Streams):
         super().__init__(device)
         self._main = torch.cuda.Stream(device)
         self._pool = torch.cuda.graph_pool_handle()
+        self.reserved_bytes = 0
+        "Memory of the device that all recordings together keep for themselves."
 
     @contextmanager
     def queue(self) -> Iterator[None]:
@@ -69,8 +73,10 @@ class GraphStreams(Streams):
             # PyTorch refuses to wait before it spoils the capture. It warns that it does not know every wait.
             with warnings.catch_warnings(action="ignore"):
                 torch.cuda.set_sync_debug_mode("error")
+            before = torch.cuda.memory_reserved(self.device)
             try:
                 work()
+                self.reserved_bytes += torch.cuda.memory_reserved(self.device) - before
             finally:
                 torch.cuda.set_sync_debug_mode(mode)
         return graph.replay
@@ -122,6 +128,7 @@ class Recording:
         keep: keeps what the work changes on the host, and gives what puts it back.
         num_given: how many numbers the work is given each time, besides rates.
         cause: why the work cannot be recorded; None where it is tried.
+        most_bytes: most bytes of the device that recordings may reserve.
     """
 
     def __init__(
@@ -134,13 +141,14 @@ class Recording:
         num_rates: int,
         num_given: int = 0,
         cause: str | None = None,
+        most_bytes: float = math.inf,
     ) -> None:
         self.cause = cause
         "Why epochs are queued one by one; None while they are recorded, or will be."
         self.queued_s = 0.0
         "Seconds of the host that the last epoch took to be queued."
         self._streams, self._make, self._baked_now, self._keep = streams, make, baked, keep
-        self._num_rates, self._num_given = num_rates, num_given
+        self._num_rates, self._num_given, self._most_bytes = num_rates, num_given, most_bytes
         self._table = Table(streams, num_rates, 0, num_given)
         self._num_seeds: int | None = None
         "Seeds that an epoch draws; None before the first one."
@@ -206,6 +214,9 @@ class Recording:
             cause = _why_not(self._streams.device, states, seeds, table)
             if cause is None and (name := _changed(before, self._baked_now())):
                 cause = f"{name} changes in every epoch"
+            if cause is None and self._streams.reserved_bytes > self._most_bytes:
+                reserved, most = format_bytes(self._streams.reserved_bytes), format_bytes(int(self._most_bytes))
+                cause = f"recordings reserve {reserved} of the device, of which {most} are for them"
         finally:
             if collects:
                 gc.enable()

@@ -9,7 +9,8 @@ that computes, so memory is reused in the plan's order, and no more is in use th
 - A store's copy waits for the step that wrote the block last. A step that changes or drops the block waits for the copy.
 
 What lies in pinned memory is copied from there. Other loads are prepared by a thread: it reads files, and copies pageable memory
-to a ring of pinned pieces. A block that goes to a file comes to a pinned piece, from where a thread writes it.
+to a ring of pinned pieces. A block that goes to a file comes to a pinned piece, from where a thread writes it. An epoch without such threads
+can be recorded (:mod:`sagann.runtime.device.recording`): its lanes begin with a mark of computing, and computing waits for them at the end.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from torch import Tensor
 from sagann.kernels.packed import Layout, side_by_side
 from sagann.plan.steps import Beside, Block, Move, Plan, Step
 from sagann.plan.timeline import Lane, Span
-from sagann.runtime.blocks.host import copy_alone_into
+from sagann.runtime.blocks.host import Parts, copy_alone_into
 from sagann.runtime.blocks.residents import BytesOf, Copy, Residents, Threads, nothing, tensors_of
 from sagann.runtime.blocks.sources import Sources
 from sagann.runtime.device.streams import Mark, PinnedPool, Streams
@@ -118,16 +119,20 @@ class DeviceResidents(Residents):
 
     def load(self, block: Block, after: Sequence[Copy]) -> Copy:
         at, num_bytes = self._devices[block.owner], self._bytes_of(block)
-        memory = self._arriving[block] = at.streams.empty(num_bytes + SPARE_BYTES)
+        parts = self._sources.load(block) if self._sources.lies_in_memory(block) else None
+        if parts is not None and not all(at.streams.is_pinned(region.memory) for region in parts.regions):
+            parts = None
+        most_bytes = max(num_bytes + SPARE_BYTES, 0 if parts is None else _bytes_of(parts))
+        memory = self._arriving[block] = at.streams.empty(most_bytes)
         # The lane that computes has waited for the stores of what was dropped here, and not for what other devices copy.
         marks = [at.streams.mark("compute"), *(copy.mark() for copy in after)]
         load = partial(at.reader.load, block, num_bytes, memory, marks)
-        if self._sources.lies_in_memory(block):
+        if parts is not None:
             # To queue a copy takes less than to hand it to the thread, with which this one would share Python's lock.
-            landing = load(nothing)
+            landing = load(partial(_itself, parts))
             return self._comes(block, lambda: landing)
-        stored = self._stored.get(block.outside, nothing)
-        return self._comes(block, at.threads.loader.submit(load, stored).result)
+        read = partial(_read_stored, self._stored.get(block.outside, nothing), self._sources, block)
+        return self._comes(block, at.threads.loader.submit(load, read).result)
 
     def pass_on(self, move: Move, after: Sequence[Copy]) -> Copy:
         block, source = move.block, move.source
@@ -221,7 +226,7 @@ class _Device:
         self.streams, self.staging = lanes
         self.threads = Threads()
         self.events = None if timeline is None else EventRecorder(self.streams, timeline)
-        self.reader = _Reader(sources, self.streams, self.staging, self.events)
+        self.reader = _Reader(self.streams, self.staging, self.events)
 
 
 class _Landing(NamedTuple):
@@ -265,26 +270,22 @@ def _landed(streams: Streams, arriving: dict[Block, Tensor], coming: dict[Block,
 class _Reader(NamedTuple):
     """Reads blocks and queues their copies, in any thread."""
 
-    sources: Sources
     streams: Streams
     staging: PinnedPool
     timeline: EventRecorder | None
 
     def load(
-        self, block: Block, num_bytes: int, memory: Tensor, after: Sequence[Mark], stored: Callable[[], None]
+        self, block: Block, num_bytes: int, memory: Tensor, after: Sequence[Mark], read: Callable[[], Parts]
     ) -> _Landing:
-        """Read a block once it is stored, and queue its copy to the device's ``memory`` after some marks: that its memory is free, and that
-        others have stored.
-        """
+        """Read a block, and queue its copy to the device's ``memory`` after some marks: that its memory is free, and that others have stored."""
         name = block.label
         with recorded(None if self.timeline is None else self.timeline.of_host, "load", f"{name}, read"):
-            stored()
-            parts = self.sources.load(block)
+            parts = read()
         with self.streams.on("load"):
             for mark in after:
                 self.streams.wait("load", mark)
             with recorded(self.timeline, "load", name, num_bytes):
-                needed_bytes = sum(region.layout.num_bytes for region in parts.regions)
+                needed_bytes = _bytes_of(parts)
                 # This lane allocates other memory, so only this lane's earlier copies can have used it.
                 own = self.streams.empty(needed_bytes) if needed_bytes > memory.nbytes else None
                 copies = list(side_by_side(parts.regions, memory if own is None else own))
@@ -305,6 +306,19 @@ class _Reader(NamedTuple):
             piece = self.staging.take(SMALL_BYTES if len(part) <= SMALL_BYTES else PIECE_BYTES)
             self.streams.copy(here, copy_alone_into(piece[: len(part)], part))
             self.staging.give(piece, self.streams.mark("load"))
+
+
+def _read_stored(stored: Callable[[], None], sources: Sources, block: Block) -> Parts:
+    stored()
+    return sources.load(block)
+
+
+def _itself(parts: Parts) -> Parts:
+    return parts
+
+
+def _bytes_of(parts: Parts) -> int:
+    return sum(region.layout.num_bytes for region in parts.regions)
 
 
 def _finish(devices: Sequence[_Device], arriving: dict[Block, Tensor]) -> None:

@@ -16,6 +16,7 @@ from sagann.errors import InputError, first_line
 from sagann.graph.feature_store import FeatureStore
 from sagann.graph.large_arrays import Allocate
 from sagann.kernels.edge.builder import arithmetic_dtype
+from sagann.kernels.seeds import Seed
 from sagann.runtime.moments import Moments
 
 LossOf = Callable[[Tensor, slice], Tensor]
@@ -32,7 +33,7 @@ class Epoch:
     "Parameters in the program's order; detached leaves, so that gradients are collected here."
     trains: bool
     "Whether there is a backward."
-    seeds: Sequence[int] = ()
+    seeds: Sequence[Seed] = ()
     "Of dropouts and random gathers, by their numbers."
     seed: int = 0
     "Of other random numbers."

@@ -7,7 +7,7 @@ References:
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -126,10 +126,14 @@ class Executor:
         """Give each device the parameters, and what depends on them alone."""
         names = [name for name, _ in self.program.parameters]
         named = dict(zip(names, self.epoch.parameters, strict=True))
-        with torch.enable_grad(), seeded(self.epoch.seed - 1, self.device):
+        with torch.enable_grad(), self._drawing(-1, self.device):
             shared = named | self.program.param.run(named, self._rows)
         for each in self.epoch.replicas.values():
             each.shared = shared if each is self.epoch.first else _copies(shared, each.device)
+
+    def _drawing(self, number: int, device: torch.device) -> AbstractContextManager[None]:
+        """Inside the ``with`` block, operators draw the same random numbers each time, if any draws some."""
+        return seeded(self.epoch.seed + number, device) if self.program.draws_more else nullcontext()
 
     def _run_until(self, kind: str) -> None:
         try:
@@ -216,7 +220,7 @@ class Executor:
     def _run_stage(self, step: Step, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Run a stage on an interval, with the same random numbers each time."""
         number = step.number * self.plan.num_intervals + step.interval + self._first_seed
-        others = seeded(self.epoch.seed + number, self._here.device) if self.program.draws_more else nullcontext()
+        others = self._drawing(number, self._here.device)
         first, own = self.exchange.first_vertex, self.plan.vertices(step.interval)
         vertices = slice(first + own.start, first + own.stop)
         with others, rows_of(vertices, self.epoch.seeds, first_value=self.exchange.first_value):

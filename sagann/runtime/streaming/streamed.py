@@ -7,6 +7,7 @@ References:
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -59,8 +60,23 @@ from sagann.saga.shared_lock import MODELS
 from sagann.saga.side_effects import has_hooks
 from sagann.storage.mapped import positioned
 
+_VERSIONS = count()
+"Of all streamed models: one that is closed may be followed by another."
 MOST_PLANS = 16
 "Plans kept per model; the oldest goes first."
+
+
+def why_queued(planned: Planned, x: Features, *, on_disk: bool) -> str | None:
+    """Why a device's epochs are not recorded, as far as their plan and features say; None where that is tried."""
+    if len(planned.schedule.part.devices) > 1:
+        return "several devices share them"
+    if on_disk:
+        return "blocks lie in files of the spill folder"
+    if not isinstance(positioned(x), TensorRows):
+        return "the features are read from a file"
+    if any(size.needed for size in planned.schedule.sizes.hops.values()):
+        return "the host picks the rows that some chunks need"
+    return "the model draws random numbers besides dropout's" if planned.program.draws_more else None
 
 
 class _Kept(NamedTuple):
@@ -135,6 +151,8 @@ class StreamedModel(nn.Module):
         self.memory_policy: MemoryPolicy = memory_policy
         self.timeline: Recorder | None = None
         "Recorder of the epochs that run; None to record none."
+        self.recorded_by: int | None = None
+        "Thread whose calls may be recorded: those of a plan, one after the other, store their blocks in the same memory."
         # The process may change its working folder.
         self._folder = None if spill is None else spill.absolute()
         if self._folder is not None:
@@ -148,7 +166,7 @@ class StreamedModel(nn.Module):
 
     def _cut_anew(self) -> None:
         """Forget the chunks, and all that was made of them; calls under way keep theirs."""
-        self._plans: dict[tuple[object, ...], Planned] = {}
+        self._forget_plans()
         self._kept: dict[object, _Kept] = {}
         reads_in_place = self.budget_bytes >= UNLIMITED and not self._beside.copies_beside
         self._chunks = CutHops(
@@ -161,6 +179,13 @@ class StreamedModel(nn.Module):
             selection=self.selection,
             numbers=self._numbers,
         )
+
+    def _forget_plans(self) -> None:
+        self._plans: dict[tuple[object, ...], Planned] = {}
+        # By plan, where its blocks lie from call to call.
+        self._lasting: dict[int, tuple[Planned, Host]] = {}
+        self.version = next(_VERSIONS)
+        "Changes with what a recording has baked in: chunks, plans and memory for blocks."
 
     def forward(self, x: Features) -> Tensor:
         """The model's result for all vertices: [num_vertices, ...]. With a spill folder, it lies on that folder's disk."""
@@ -247,7 +272,9 @@ class StreamedModel(nn.Module):
 
     def _forget_oldest(self) -> None:
         """Forget the oldest plan, and the constants of its program that no other plan reads."""
-        del self._plans[next(iter(self._plans))]
+        oldest = self._plans.pop(next(iter(self._plans)))
+        self._lasting.pop(id(oldest), None)
+        self.version = next(_VERSIONS)
         read = {planned.program.constants for planned in self._plans.values()}
         self._kept = {constants: kept for constants, kept in self._kept.items() if constants in read}
 
@@ -266,7 +293,7 @@ class StreamedModel(nn.Module):
             named = tensors_of(self.model)
         program = plan.program
         # Without randomness in the program, the caller's random generator is not used.
-        seeds = [int(drawn_seed()) for _ in range(program.num_seeds)]
+        seeds = [drawn_seed() for _ in range(program.num_seeds)]
         seed = int(drawn_seed()) if program.draws_more else 0
         parameters = [named[name] for _, name in program.parameters]
         records = torch.is_grad_enabled()
@@ -287,7 +314,9 @@ class StreamedModel(nn.Module):
             with torch.set_grad_enabled(records):
                 plan = self.plan(x, folded=loss_of is not None)
             chunks = self._chunks.of(program, plan.schedule.part)
-            return self._executor(plan, chunks, epoch, self._constants(program, x))
+            if isinstance(store, TensorRows):
+                self._backend.pin(store.tensor)
+            return self._executor(plan, chunks, epoch, self._host_of(plan), self._constants(program, x))
 
         def shrink(error: BaseException) -> None:
             with torch.set_grad_enabled(records):
@@ -311,6 +340,8 @@ class StreamedModel(nn.Module):
 
     def _shrink(self, error: BaseException, x: Features, *, folded: bool) -> None:
         """Plan with half the memory, once; cut the graph anew where that takes more intervals."""
+        if self._backend.is_recording:
+            raise error
         if self._has_shrunk:
             raise DeviceMemoryError.after(self.budget_bytes, error) from error
         self._has_shrunk = True
@@ -318,7 +349,7 @@ class StreamedModel(nn.Module):
         before = min(self.budget_bytes, self.plan(x, folded=folded).plan.peak_bytes)
         self._backend.release()
         self.budget_bytes = before // 2
-        self._plans.clear()
+        self._forget_plans()
         self._kept.clear()
         try:
             try:
@@ -358,11 +389,19 @@ class StreamedModel(nn.Module):
         self.traversal = None
         self._cut_anew()
 
-    def _executor(self, plan: Planned, chunks: Mapping[int, Chunks], epoch: Epoch, constants: Host) -> Executor:
+    def _host_of(self, plan: Planned) -> Host:
+        """Where a call keeps its blocks that are not in use."""
+        if self.recorded_by != threading.get_ident():
+            return self._new_host()
+        return self._lasting.setdefault(id(plan), (plan, self._backend.lasting_host()))[1]
+
+    def _executor(
+        self, plan: Planned, chunks: Mapping[int, Chunks], epoch: Epoch, host: Host, constants: Host
+    ) -> Executor:
         return Executor(
             plan,
             chunks=chunks,
-            host=self._new_host(),
+            host=host,
             constants=constants,
             dialect=self.dialect,
             epoch=epoch,
@@ -390,7 +429,7 @@ class StreamedModel(nn.Module):
             try:
                 with for_training_as_well():
                     chunks = self._chunks.of(program, self._part, of_constants=True)
-                    self._executor(plan, chunks, epoch, host).keep_constants()
+                    self._executor(plan, chunks, epoch, self._new_host(), host).keep_constants()
             except BaseException:
                 # The traceback of the error keeps the host.
                 host.close()
@@ -418,6 +457,13 @@ class StreamedModel(nn.Module):
     def _store_of(self, x: Features) -> FeatureStore:
         """What reads the features: without a budget, a tensor where it lies."""
         return feature_store(x) if self.budget_bytes >= UNLIMITED else positioned(x)
+
+    def why_queued(self, x: Features) -> str | None:
+        """Why no :meth:`loss` can be recorded, as far as that is known before one is computed; None where it is tried."""
+        cause, store = why_queued(self.plan(x, folded=True), x, on_disk=self._folder is not None), self._store_of(x)
+        if cause is None and isinstance(store, TensorRows) and (refused := self._backend.pin(store.tensor)):
+            return f"the host reads the features for the device: {refused}"
+        return cause
 
     def close(self) -> None:
         """Forget all blocks, in memory and on disk; the next call makes them again. No call may be under way."""

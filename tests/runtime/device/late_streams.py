@@ -35,6 +35,7 @@ class LateStreams:
     """See the module. ``beside`` is another device of the same model."""
 
     device = torch.device("cpu")
+    is_recording = False
 
     def __init__(self, beside: LateStreams | None = None) -> None:
         self.pinned_bytes = 0
