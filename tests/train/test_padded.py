@@ -83,7 +83,7 @@ def test_padded_batches_that_cannot_be_recorded_are_queued(seen: dict[str, Any])
     assert case["same"]
     (message,) = case["messages"][1:]
     assert message.startswith("Padded mini-batches are queued one by one (")
-    assert "aten._local_scalar_dense.default (recorded_driver.py:" in message
+    assert "aten._local_scalar_dense.default (padded_driver.py:" in message
 
 
 @pytest.mark.parametrize(
