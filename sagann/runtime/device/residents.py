@@ -128,7 +128,7 @@ class DeviceResidents(Residents):
         load = partial(at.reader.load, block, num_bytes, memory, marks)
         if parts is not None and is_pinned:
             # To queue a copy takes less than to hand it to the thread, with which this one would share Python's lock.
-            landing = load(lambda parts=parts: parts)
+            landing = load(partial(Parts, *parts))
             return self._comes(block, lambda: landing)
         read = partial(_read_stored, self._stored.get(block.outside, nothing), self._sources, block)
         return self._comes(block, at.threads.loader.submit(load, read).result)
