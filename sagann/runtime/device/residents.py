@@ -129,7 +129,7 @@ class DeviceResidents(Residents):
         load = partial(at.reader.load, block, num_bytes, memory, marks)
         if parts is not None:
             # To queue a copy takes less than to hand it to the thread, with which this one would share Python's lock.
-            landing = load(partial(_itself, parts))
+            landing = load(partial(Parts, *parts))
             return self._comes(block, lambda: landing)
         read = partial(_read_stored, self._stored.get(block.outside, nothing), self._sources, block)
         return self._comes(block, at.threads.loader.submit(load, read).result)
@@ -311,10 +311,6 @@ class _Reader(NamedTuple):
 def _read_stored(stored: Callable[[], None], sources: Sources, block: Block) -> Parts:
     stored()
     return sources.load(block)
-
-
-def _itself(parts: Parts) -> Parts:
-    return parts
 
 
 def _bytes_of(parts: Parts) -> int:
