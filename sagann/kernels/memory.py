@@ -66,6 +66,13 @@ class Pool:
         finalize(array, self._put_back, block).atexit = False
         return torch.from_numpy(array)
 
+    @property
+    def free_bytes(self) -> int:
+        """Bytes of free blocks."""
+        with self._lock:
+            self._settle()
+            return self._free_bytes
+
     def release(self) -> None:
         """Return all free blocks to the system, and forget the most bytes that were in use."""
         with self._lock:

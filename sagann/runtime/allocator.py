@@ -21,7 +21,7 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 _LARGE_BYTES = 1 << 20
 _STATM = Path("/proc/self/statm")
 # Least growth since the last attempt that makes another attempt worth its time.
-_WORTH_IT_BYTES = 4 << 20
+_WORTH_IT_BYTES = 8 << 20
 
 
 @cache
@@ -43,12 +43,15 @@ def return_large_blocks() -> bool:
 class HeapGuard:
     """Makes the C library give back the small blocks that it keeps, when the process exceeds its budget.
 
-    The budget is of anonymous memory beyond what the process has now.
+    The budget is of anonymous memory beyond what the process uses now: what the C library and the pool have kept does not count.
     """
 
     def __init__(self, budget_bytes: int) -> None:
         self._is_able = return_large_blocks() and _STATM.exists()
-        self._limit_bytes = (_anonymous_bytes() if self._is_able else 0) + budget_bytes
+        self._limit_bytes = budget_bytes
+        if self._is_able:
+            ctypes.CDLL(None).malloc_trim(0)
+            self._limit_bytes += _anonymous_bytes() - POOL.free_bytes
 
     def check(self) -> None:
         """Trim the heap if the process exceeds its budget."""

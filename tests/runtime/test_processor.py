@@ -118,6 +118,16 @@ tight.check()
 print(before - _anonymous_bytes())
 """
 
+KEPT = """
+from sagann.runtime.allocator import HeapGuard, _anonymous_bytes
+HeapGuard(8 << 20)
+before = _anonymous_bytes()
+blocks = [bytearray(40_000) for _ in range(1500)]
+last = bytearray(40_000)
+del blocks
+print(HeapGuard(8 << 20)._limit_bytes - (8 << 20) - before)
+"""
+
 
 def printed_by(program: str, **environment: str) -> int:
     run = subprocess.run(
@@ -149,3 +159,8 @@ def test_large_tensors_lie_on_huge_pages_unless_the_user_says_no() -> None:
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="needs the GNU C library")
 def test_the_heap_is_trimmed_when_the_process_exceeds_its_budget() -> None:
     assert printed_by(TRIMMED) > 30 << 20
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="needs the GNU C library")
+def test_memory_that_the_heap_keeps_does_not_count_as_used_before_a_budget() -> None:
+    assert abs(printed_by(KEPT)) < 2 << 20
