@@ -210,7 +210,7 @@ class PlannedRun:
             show(steps_text(planned.plan))
         if machine is None and streaming.devices:
             say(
-                "No seconds are expected: what devices copy from each other is not measured here. --machine describes it."
+                "No time is estimated, because copies between devices are not measured here: describe them with --machine."
             )
             return
         if machine is None:
@@ -267,9 +267,7 @@ class PlannedRun:
         size, balance = self.settings.workers, self.settings.balance
         require_divisible(self.settings.train, balance=balance)
         if self.settings.train.memory is not None:
-            say(
-                "What a worker streams is not planned: without --workers, a plan within --memory is of one process."
-            )
+            say("Streaming within --memory is planned for one process only: leave --workers out.")
         costs = None if learned is None else learned_costs(learned)
         if costs is None and run_dir is not None and balance == "cost":
             try:
@@ -281,7 +279,7 @@ class PlannedRun:
         topology = self.trainer(graph, device="cpu").prepared.graph.topology
         if costs is None:
             if balance == "cost":
-                say("No cost model is given (--learned): parts begin with equal edges, and move after some epochs.")
+                say("Without a cost model (--learned), parts begin with equal edges, and move after some epochs.")
             bounds, seconds = vertex_ranges(topology.indptr, size, balance), None
         else:
             features, fitting = costs.count(topology), costs.for_workers(size).model

@@ -100,8 +100,10 @@ class DeviceEpochs:
         numbers = recording.run(rates)
         if recording.cause is not None and recording.cause not in self._said:
             self._said.add(recording.cause)
-            ms = f"{1e3 * recording.queued_s:.1f} ms of the host each"
-            self._say(f"Epochs are queued one by one ({ms}), because {recording.cause}.")
+            ms = f"{1e3 * recording.queued_s:.1f} ms of host time"
+            self._say(
+                f"Epochs are not replayed as CUDA graphs (launching one takes {ms}), because {recording.cause}."
+            )
         step_scheduler(session.scheduler)
         read = self._ring[epoch % 2, : len(numbers)]
         self._streams.copy(read, numbers)
@@ -152,8 +154,8 @@ class DeviceEpochs:
         """Why no epoch can be recorded, as far as that is known before one is trained."""
         optimizer = self._session.optimizer
         if not steps_on_device(optimizer):
-            return f"the optimizer {type(optimizer).__name__} is not capturable: it steps by numbers of the host"
-        return "hooks are set, which run on the host" if self._has_hooks() else None
+            return f"the optimizer {type(optimizer).__name__} is not capturable: its steps read values on the host"
+        return "the model or optimizer has hooks, which run on the host" if self._has_hooks() else None
 
     def _has_hooks(self) -> bool:
         optimizer, owners = self._session.optimizer, self._owners().values()
@@ -168,7 +170,7 @@ class DeviceEpochs:
         """What a recorded epoch has baked in. Weights may change where they lie; edges and features may not."""
         groups, graph = self._session.optimizer.param_groups, self._source.graph
         found: dict[str, object] = {
-            "whether hooks are set": self._has_hooks(),
+            "the presence of hooks": self._has_hooks(),
             "edges": _written(graph.topology.indptr),
             "edges' sources": _written(graph.topology.indices),
         }
