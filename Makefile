@@ -94,7 +94,7 @@ streaming: $(STAMP)  ## Time epochs within memory budgets, and count what plans 
 	$(BIN)/python -m bench.streaming --work $(WORK) --rounds 2 --datasets reddit-middle --models gated-gcn >> $(RESULTS)/streaming.md
 	$(BIN)/python -m bench.papers.neugraph orders --models gcn gat ggnn maxpool-gcn gated-gcn > $(RESULTS)/neugraph.md
 	$(BIN)/python -m bench.papers.neugraph visits --models maxpool-gcn --simulations 30 >> $(RESULTS)/neugraph.md
-	$(BIN)/python -m bench.papers.neugraph rows --datasets amazon reddit-small --by metis --models gated-gcn --share 16 --hidden 64 --host ram --run >> $(RESULTS)/neugraph.md
+	$(BIN)/python -m bench.papers.neugraph rows --datasets amazon reddit-small --by metis --models gated-gcn --share 16 --hidden 64 --host ram >> $(RESULTS)/neugraph.md
 	$(BIN)/python -m bench.size --work $(WORK) --memory 3GiB --hidden 64 $(if $(DGL),--dgl $(DGL)) > $(RESULTS)/size.md
 
 performance: $(STAMP)  ## Write docs/performance.md from bench/results.

@@ -303,7 +303,7 @@ class TrainConfig:
         if self.device == "cpu":
             refuse(self, ["sample_on"], "device is 'cpu'")
         if self.devices is not None and self.device not in ("auto", "cpu"):
-            raise options_of(TrainConfig)["device"].refused(self.device, "'auto' or 'cpu' where devices is set")
+            raise options_of(TrainConfig)["device"].refused(self.device, "'auto' or 'cpu' when devices is set")
         if self.devices is not None and self.computes_on == "cpu":
             refuse(self, ["sample_on"], "devices is set without a CUDA device", "name one in devices")
         if self.sample is not None and not self.trains_together:
@@ -319,10 +319,10 @@ class TrainConfig:
         option = options_of(TrainConfig)["device"]
         if self.sample is not None and self.devices is None:
             hint = "Let them train as trainers (devices, --devices cuda:0,cuda:1), or leave sample out."
-            raise option.refused(self.device, "one device where sample is set", hint)
+            raise option.refused(self.device, "one device when sample is set", hint)
         if self.memory is None:
             hint = "Set memory (--memory 8GiB), the budget of each device, or name one device."
-            raise option.refused(self.device, "one device where memory is not set", hint)
+            raise option.refused(self.device, "one device when memory is not set", hint)
 
     @property
     def trains_together(self) -> bool:

@@ -135,7 +135,7 @@ _TYPES: dict[Any, _Type] = {
     int: _Type("an integer", "INTEGER", _integer, int),
     float: _Type("a finite number", "NUMBER", _number, float),
     bool: _Type("True or False", "", _of(bool), bool),
-    str: _Type("a text", "TEXT", _of(str)),
+    str: _Type("a string", "TEXT", _of(str)),
     tuple[int, ...]: _Type("a comma-separated list of integers such as (25, 10)", "N,N,...", _integer, int),
     Weights: _Type(
         f"'{BALANCED}', or a list of numbers, one for each class", f"{BALANCED}|W,W,...", _number, float
@@ -258,7 +258,7 @@ class Option(NamedTuple):
             expected += ", or None" if self.optional else ""
         words = re.findall("'([^']+)'", expected) or expected.partition("one of ")[2].split(", ")
         return InputError(
-            f"{self.name} is refused: {shown(value)}, expected {expected} (in {self.owner.__name__}.{self.name})",
+            f"{self.name} is {shown(value)}, expected {expected} (in {self.owner.__name__}.{self.name})",
             hint=hint or f"{did_you_mean(value, words)}Set {self.name} to {expected}.",
         )
 
@@ -377,4 +377,4 @@ def refuse(config: Any, names: Sequence[str], why: str, instead: str = "") -> No
         option, value = options_of(config.__class__)[name], getattr(config, name)
         if value != option.default:
             hint = f"Leave {name} out{instead and ', or '}{instead}."
-            raise option.refused(value, f"{option.default} where {why}", hint)
+            raise option.refused(value, f"{option.default} when {why}", hint)

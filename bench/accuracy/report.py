@@ -22,30 +22,30 @@ MARGIN = 1.0
 
 INTRODUCTION = """# Accuracy, reproduced
 
-sagann reaches {reproduced} published accuracies, and PyG's own figure in {equal} comparisons{open}.
+sagann reproduces {reproduced} published accuracies, and equals PyG in {equal} comparisons{open}.
 
-`make accuracy` writes this page. A figure is the mean ± standard deviation of the test metric in percent, over {seeds} seeds (or as many
-as the column *runs* says), at the weights that are best on the validation vertices; PyTorch {torch}, {machine}, CPU. Where
-a table has a column for PyG, a plain loop trains the same architecture, made of PyG's layers, with the same settings, graph and split
-(`bench/accuracy/twins.py`). A row with fewer runs of either system than its experiment asks for has no verdict: it is open. Every run's figure is in
-`bench/results/accuracy.jsonl`; the settings are in `bench/accuracy/experiments.py`.
+`make accuracy` writes this page. Each cell is the mean ± standard deviation of the test metric in percent, over {seeds} seeds (or the
+number in the column *runs*), with the weights that are best on the validation vertices; PyTorch {torch}, {machine}, CPU. In the column
+*PyG*, a plain training loop trains the same architecture, built from PyG's layers, with the same settings, graph and split
+(`bench/accuracy/twins.py`). A row stays *open* until both systems have all runs. `bench/results/accuracy.jsonl` has every run, and
+`bench/accuracy/experiments.py` the settings.
 """
 
 SETTINGS = """## Settings
 
-- aifb has no validation vertices, so its weights are those of the last epoch.
-- The GCN rows run 100 epochs (200 in the paper), and the GAT rows of cora and citeseer run 100 (up to 1000) at twice the learning
-  rate: a run then takes minutes. PubMed's GAT runs up to 1000 epochs with a patience of 100, as in the paper, but stops and picks
-  weights by accuracy alone (the paper: by accuracy and loss).
-- The published GCN and GAT rows run with `--engine naive`, all other rows of sagann with the compiled engine.
-- Settings that were given up after a test figure had been seen are listed in `bench/results/accuracy_settings.md`.
+- aifb has no validation vertices, so the weights of the last epoch count.
+- To keep a run within minutes, GCN trains for 100 epochs (200 in the paper), and GAT on cora and citeseer for 100 (up to 1000) at twice the
+  learning rate. GAT on pubmed trains for up to 1000 epochs with a patience of 100, as in the paper, but selects weights by accuracy
+  alone (the paper: by accuracy and loss).
+- The rows of *Published figures* use `--engine naive`, all others the compiled engine.
+- `bench/results/accuracy_settings.md` lists settings that were abandoned after their test metric was known.
 """
 
 
 def write_report(results: list[dict], out: Path) -> None:
     """Write the tables of ``results`` to ``out``."""
     values = values_of(results)
-    published = f"Public split. Reproduced means: at most {MARGIN:g} point below the published mean."
+    published = f"Public split. *Reproduced*: at most {MARGIN:g} point below the published mean."
     sections = [("Published figures", published, _published(values))]
     sections += [
         (heading, said, _against_pyg(section, columns, values))
@@ -57,7 +57,7 @@ def write_report(results: list[dict], out: Path) -> None:
     introduction = INTRODUCTION.format(
         reproduced=f"{sum(reproduced)} of {len(reproduced)}",
         equal=f"{sum(equal)} of {len(equal)}",
-        open=f"; {num_open} more want seeds" if num_open else "",
+        open=f"; {num_open} more are open" if num_open else "",
         seeds=NUM_SEEDS,
         torch=torch.__version__.partition("+")[0],
         machine=platform.machine(),
@@ -137,24 +137,24 @@ _NAMED: Mapping[str, Callable[[Experiment], object]] = {"dataset": lambda each: 
 TWINS: Mapping[str, tuple[str, str, Mapping[str, Callable[[Experiment], object]]]] = {
     "pyg": (
         "PyG with the same settings",
-        "Equal means: the means differ by no more than one standard deviation (the larger of the two).",
+        "*Equal*: the means differ by at most one standard deviation (the larger of the two).",
         {**_NAMED, "metric": lambda each: each.metric},
     ),
     "residual": (
         "Deep residual GCN",
-        "ROC, Sec. 7.5, on cora (the paper's Reddit is not at hand): width 64, against the same of PyG's GCNConv.",
+        "ROC, Sec. 7.5, on cora instead of the paper's Reddit, which is not available: width 64, against the same model built from PyG's GCNConv.",
         {"layers": lambda each: each.model.layers},
     ),
     "sampled": (
         "Mini-batches",
-        "Trained on mini-batches of sampled neighbours, against PyG's NeighborLoader (with torch-sparse) at the same fanouts, batch size and\n"
-        "epochs. PyG samples a vertex once, and sagann once for each hop; both evaluate with all neighbours.",
+        "Sampled mini-batches, against PyG's NeighborLoader (with torch-sparse) with the same fanouts, batch size and epochs. PyG samples a\n"
+        "vertex once, sagann once per hop; both evaluate with all neighbours.",
         {**_NAMED, "fanouts": lambda each: ", ".join(map(str, each.train["sample"])), **_BATCHES},
     ),
     "graphs": (
         "Whole graphs",
-        "Batches of graphs, pooled, against PyG's DataLoader, layers and pooling with the same splits. Of qm9_20k the first target is learned, which\n"
-        "has a deviation of about 1, so its mean absolute error is in percent of that. Lower is better.",
+        "Batches of pooled graphs, against PyG's DataLoader, layers and pooling with the same splits. The target of qm9_20k is its first property,\n"
+        "whose standard deviation is about 1, so `mae` is in percent of that; lower is better.",
         {**_NAMED, "pool": lambda each: each.model.pool, **_BATCHES, "metric": lambda each: each.metric},
     ),
 }

@@ -26,7 +26,7 @@ with warnings.catch_warnings():
     from torch_geometric import EdgeIndex
     from torch_geometric.data import Data
     from torch_geometric.loader import DataLoader, NeighborLoader
-    from torch_geometric.nn import GATConv, GCNConv, GINConv, RGCNConv, SAGEConv, global_add_pool
+    from torch_geometric.nn import GCNConv, GINConv, RGCNConv, SAGEConv, global_add_pool
 
 Inputs = tuple[Tensor | None, Tensor, Tensor | None]
 "Features, edges, and the types of edges."
@@ -52,7 +52,7 @@ class Encoder(nn.Module):
 
 
 class Stack(nn.Module):
-    """PyG layers with dropout before and an activation after each but the last."""
+    """PyG layers with dropout before, and ReLU after each but the last."""
 
     def __init__(self, config: ModelConfig, graph: Graph) -> None:
         super().__init__()
@@ -61,26 +61,16 @@ class Stack(nn.Module):
         self.encoder = Encoder(config, graph) if encoded else None
         in_dim = config.hidden if encoded else graph.num_features
         dims = [in_dim, *[config.hidden] * (config.layers - 1), graph.num_classes]
-        self.convs = nn.ModuleList(self.layer(a, b, hop) for hop, (a, b) in enumerate(pairwise(dims)))
-
-    def layer(self, in_dim: int, out_dim: int, hop: int) -> nn.Module:
-        config, last = self.config, hop == self.config.layers - 1
-        if config.model == "gat":
-            options = config.model_options
-            heads = options.get("out_heads", 1) if last else config.heads
-            head_dim = out_dim if last else out_dim // heads
-            dropout = options.get("attention_dropout", 0.0)
-            return GATConv(in_dim, head_dim, heads=heads, concat=not last, dropout=dropout)
-        return {"gcn": GCNConv, "sage": SAGEConv, "residual-gcn": GCNConv}[config.model](in_dim, out_dim)
+        layer = SAGEConv if config.model == "sage" else GCNConv
+        self.convs = nn.ModuleList(layer(*pair) for pair in pairwise(dims))
 
     def forward(self, x: Tensor | None, edge_index: Tensor, edge_type: Tensor | None) -> Tensor:
-        activation = F.elu if self.config.model == "gat" else F.relu
         if self.encoder is not None:
-            x = activation(self.encoder(x))
+            x = F.relu(self.encoder(x))
         assert x is not None
         for hop, conv in enumerate(self.convs):
             x = conv(F.dropout(x, self.config.dropout, self.training), edge_index)
-            x = x if hop == len(self.convs) - 1 else activation(x)
+            x = x if hop == len(self.convs) - 1 else F.relu(x)
         return x
 
 

@@ -17,10 +17,11 @@ import torch
 from torch import Tensor
 
 from bench.cold_bytes.sampled_epochs import OPTIONS, Case, cases, numbers
+from bench.minibatches.sagann_worker import devices_of
 from bench.pages import command_line, head, parser_of, row
 from bench.timing import alternate, device_to_measure, where
 from sagann.runtime.processor import num_cores
-from sagann.runtime.tiered import CudaDevices, DeviceFeatures
+from sagann.runtime.tiered import DeviceFeatures
 from sagann.tiering import hottest
 
 COPY = "contiguous copies of as many bytes"
@@ -83,10 +84,6 @@ def ways_of(
         if name != COPY:
             assert torch.equal(way.rows(0).cpu(), features[batches[0]]), f"{name} gives other rows"
     return found
-
-
-def devices_of(device: torch.device) -> CudaDevices:
-    return CudaDevices([device])
 
 
 def of_store(store: DeviceFeatures, name: str, batches: Sequence[Tensor]) -> dict[str, Way]:

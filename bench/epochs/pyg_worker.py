@@ -10,12 +10,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch_geometric import EdgeIndex
 from torch_geometric.nn import GATConv, GatedGraphConv, GCNConv, GINConv, GraphConv, MessagePassing, SAGEConv
@@ -23,7 +21,7 @@ from torch_geometric.typing import SparseTensor
 
 from bench.standalone.serve import UnsupportedError, serve
 from bench.standalone.stored import Stored, read_stored
-from bench.standalone.training import Training, copy_weights, dropped, read_weights, training_of
+from bench.standalone.training import Stack, Training, copy_weights, training_of
 
 SELF_LOOPS = ("gcn", "gat")
 VARIANTS = ("edge_index", "EdgeIndex", "EdgeIndex32", "csr", "csr32", "SparseTensor", "compile", "reduce-overhead")
@@ -86,38 +84,20 @@ RENAMED = {
 }
 
 
-class Model(nn.Module):
-    """Two layers, or GG-NN's steps, with sagann's names where PyG has none of its own."""
+class Model(Stack):
+    """A model of PyG's layers."""
 
-    def __init__(self, specification: dict, in_dim: int, classes: int) -> None:
-        super().__init__()
-        kind, hidden, layers = specification["model"], specification["hidden"], specification["layers"]
-        self.kind, self.dropout = kind, specification["dropout"]
-        self.activation = {"gat": F.elu, "ggnn": None}.get(kind, F.relu)
-        self.encoder = nn.Linear(in_dim, hidden) if kind == "ggnn" else None
-        self.decoder = nn.Linear(hidden, classes) if kind == "ggnn" else None
-        dims = [in_dim, *[hidden] * (layers - 1), classes]
-        if kind == "ggnn":
-            # Steps share their parameters, so that one step is called as often as there are.
-            self.layers = nn.ModuleList([GatedGraphConv(hidden, 1)])
-            self.calls = [0] * layers
-            return
-        self.calls = list(range(layers))
-        heads = [specification["heads"]] * (layers - 1) + [1]
-        self.layers = nn.ModuleList(
-            GATConv(a, b // h, heads=h, add_self_loops=False) if kind == "gat" else LAYERS[kind](a, b)
-            for (a, b), h in zip(pairwise(dims), heads, strict=True)
-        )
+    def layer(self, specification: dict, in_dim: int, out_dim: int, heads: int) -> nn.Module:
+        if specification["model"] == "gat":
+            return GATConv(in_dim, out_dim // heads, heads=heads, add_self_loops=False)
+        return LAYERS[specification["model"]](in_dim, out_dim)
+
+    def steps(self, width: int, count: int) -> list[nn.Module]:
+        # Steps share their parameters.
+        return [GatedGraphConv(width, 1)] * count
 
     def forward(self, x: Tensor, edges: Tensor | SparseTensor, weight: Tensor | None) -> Tensor:
-        if self.encoder is not None:
-            x = self.encoder(x)
-        for hop, layer in enumerate(self.calls):
-            if hop and self.activation is not None:
-                x = self.activation(x)
-            x = dropped(x, self.dropout, self.training)
-            x = self.layers[layer](x, edges) if weight is None else self.layers[layer](x, edges, weight)
-        return x if self.decoder is None else self.decoder(dropped(x, self.dropout, self.training))
+        return super().forward(x, edges) if weight is None else super().forward(x, edges, weight)
 
 
 def edges_of(variant: str, stored: Stored, value: Tensor | None) -> Tensor | SparseTensor:
@@ -167,9 +147,8 @@ def build(specification: dict, loaded: Loaded) -> Training:
     if isinstance(edges, EdgeIndex):
         edges.fill_cache_()
     model = Model(specification, stored.features.shape[1], stored.num_classes)
-    weights = read_weights(Path(specification["folder"]), specification["model"])
-    weights = {name.replace("encoder.linear.", "encoder."): value for name, value in weights.items()}
-    copy_weights(weights, model, RENAMED.get(specification["model"], {}))
+    kind = specification["model"]
+    copy_weights(specification["folder"], kind, model, RENAMED.get(kind, {}))
     run = model
     if specification["variant"] in ("compile", "reduce-overhead"):
         # A pool of compiling processes would stay, and count.

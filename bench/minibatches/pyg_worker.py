@@ -20,7 +20,7 @@ from bench.epochs.pyg_worker import RENAMED, SELF_LOOPS, Model
 from bench.standalone.minibatches import REQUESTS, Batch, SampledTraining
 from bench.standalone.serve import UnsupportedError, serve
 from bench.standalone.stored import Stored, read_stored
-from bench.standalone.training import copy_weights, read_weights
+from bench.standalone.training import copy_weights
 
 
 def load(specification: dict, folder: Path) -> Stored:
@@ -33,8 +33,8 @@ def load(specification: dict, folder: Path) -> Stored:
 def build(specification: dict, stored: Stored) -> SampledTraining:
     device = torch.device(specification["device"])
     model = Model(specification, stored.features.shape[1], stored.num_classes)
-    weights = read_weights(Path(specification["folder"]), specification["model"])
-    copy_weights(weights, model, RENAMED.get(specification["model"], {}))
+    kind = specification["model"]
+    copy_weights(specification["folder"], kind, model, RENAMED.get(kind, {}))
     model.to(device)
     edges = torch.stack([stored.src.long(), stored.dst().long()])
     is_resident = specification["is_resident"]

@@ -6,7 +6,7 @@
 - ``rows``: whole intervals, and picked rows where a chunk needs few of them (NeuGraph, Fig. 15).
 
 All ways have one budget, a share of what the plan of P = 1 takes, raised where one of them cannot meet it, and one P, the least with which all
-fit it. The loss is folded into the last stage. No epoch is run, unless ``--run`` asks for their seconds, in alternation.
+fit it. The loss is folded into the last stage. No epoch is run.
 
 Swaps: a chunk whose copies take longer than its computation should come beside a chunk of the opposite kind. So within a strip the two most
 unlike chunks change places, and the epoch is simulated. The swap stays if the epoch became shorter. Then the next two are tried, until no strip
@@ -19,22 +19,17 @@ from __future__ import annotations
 import argparse
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from statistics import median
-from tempfile import TemporaryDirectory, gettempdir
+from tempfile import gettempdir
 from typing import NamedTuple
 
 import torch
-from torch import nn
 
 from bench.epochs.graphs import DATASETS, SEED, SHAPES, graph_of, stored_graph
-from bench.pages import command_line, head, parser_of, row
+from bench.pages import command_line, head, mebibytes, parser_of, row
 from bench.papers.rivals import ORDERS
-from bench.streaming.worker import Folded
-from bench.timing import alternate, median_ratio
 from sagann.compiler.model_program import ModelProgram
 from sagann.graph import Graph, Topology, relabel, sbm_graph
 from sagann.nn import MODELS, ModelConfig, build_model
@@ -54,14 +49,12 @@ from sagann.runtime.forecasting.forecast import forecast
 from sagann.runtime.forecasting.probe import measured_selection, probe
 from sagann.runtime.processor import processor_name
 from sagann.runtime.streaming.capturing import captured
-from sagann.runtime.streaming.streamed import StreamedModel
 from sagann.saga.layer import count_hops
 
 AMAZON = "amazon"
 """A hundredth of the shape that NeuGraph and ROC report, with its mean degree, in communities of a thousand vertices that nine edges in ten do
 not leave."""
 COLUMNS = "dataset | model | way | P | budget MiB | loaded MiB | stored MiB | times the first | simulated s"
-TIMED = " | s | times the first, s"
 
 
 class Way(NamedTuple):
@@ -85,9 +78,8 @@ def main(given: Sequence[str] | None = None) -> int:
         else Machine.from_toml(arguments.machine.read_text(), where=str(arguments.machine))
     )
     ways = ways_of(arguments.compare)
-    columns = COLUMNS + (TIMED if arguments.run else "")
     print(f"`{command_line('bench.papers.neugraph', given)}`; {processor_name()}, PyTorch {torch.__version__}.\n")
-    print(head(columns, words=("model", "way")), flush=True)
+    print(head(COLUMNS, words=("model", "way")), flush=True)
     for dataset in arguments.datasets:
         plain = _amazon() if dataset == AMAZON else graph_of(stored_graph(dataset))
         if arguments.by is not None:
@@ -102,14 +94,14 @@ def main(given: Sequence[str] | None = None) -> int:
             found = planned(program, hops, ways, arguments.share, on_disk=arguments.host == "disk")
             if arguments.compare == "visits":
                 found["refined"] = refined(found["strips"], machine, most_simulations=arguments.simulations)
-            seconds = _seconds(model, graph, hops, found, ways, arguments) if arguments.run else {}
-            first = next(iter(found))
+            first_bytes = next(iter(found.values())).plan.moved_bytes
             for way, each in found.items():
                 simulated = forecast(each, machine, on_disk=arguments.host == "disk").timeline.seconds
-                cells = [dataset, name, way, *_cells(each, found[first]), f"{simulated:.4g}"]
-                if seconds:
-                    cells += [f"{median(seconds[way]):.4g}", f"{median_ratio(seconds[way], seconds[first]):.2f}"]
-                print(row(cells), flush=True)
+                plan = each.plan
+                sizes = (plan.budget_bytes, plan.loaded_bytes, plan.stored_bytes)
+                cells = [plan.num_intervals, *(mebibytes(size, ".1f") for size in sizes)]
+                times = f"{plan.moved_bytes / first_bytes:.2f}"
+                print(row([dataset, name, way, *cells, times, f"{simulated:.4g}"]), flush=True)
     return 0
 
 
@@ -159,43 +151,6 @@ def planned(
         return found
 
 
-def _cells(found: Planned, first: Planned) -> list[str]:
-    plan = found.plan
-    sizes = [f"{count / 2**20:.1f}" for count in (plan.budget_bytes, plan.loaded_bytes, plan.stored_bytes)]
-    return [str(plan.num_intervals), *sizes, f"{plan.moved_bytes / first.plan.moved_bytes:.2f}"]
-
-
-def _seconds(
-    model: nn.Module,
-    graph: Graph,
-    hops: Sequence[Topology],
-    found: Mapping[str, Planned],
-    ways: Mapping[str, Way],
-    arguments: argparse.Namespace,
-) -> Mapping[str, list[float]]:
-    """Seconds of an epoch by way, in turns."""
-    assert graph.features is not None
-    assert graph.labels is not None
-    train = graph.splits["train"].nonzero().squeeze(1)
-    epochs = {}
-    with ExitStack() as stack:
-        spill = Path(stack.enter_context(TemporaryDirectory(prefix="sagann_neugraph_", dir=arguments.work)))
-        for name, each in found.items():
-            way = ways.get(name, Way())
-            streamed = StreamedModel(
-                model,
-                hops,
-                each.plan.bounds,
-                budget_bytes=each.plan.budget_bytes,
-                selection=way.selection,
-                traversal=each.schedule.traversal,
-                spill=spill / name if arguments.host == "disk" else None,
-            )
-            stack.callback(streamed.close)
-            epochs[name] = Folded(streamed, graph.features, graph.labels, train).run
-        return alternate(epochs, rounds=arguments.rounds)
-
-
 def _amazon() -> Graph:
     features = {"num_features": 300, "feature_noise": 1.0}
     graph = sbm_graph(94_000, num_classes=94, average_degree=231 / 9.4, homophily=0.9, seed=SEED, **features)
@@ -207,20 +162,16 @@ def _amazon() -> Graph:
 def _arguments(given: Sequence[str] | None) -> argparse.Namespace:
     parser = parser_of(
         __doc__,
-        {"hidden": 128, "rounds": 5, "threads": 2, "work": Path(gettempdir()), "machine": None},
+        {"hidden": 128, "threads": 2, "work": Path(gettempdir()), "machine": None},
         datasets=(["reddit-small"], "graphs", {AMAZON, *SHAPES, *DATASETS}),
         by=(None, "order of the vertices; as they come by default", str, VERTEX_ORDERS),
         models=(["gcn", "gat", "ggnn", "maxpool-gcn", "gated-gcn"], "models", MODELS),
         share=(8, "divides what P = 1 takes by plan: the budget"),
         host=("disk", "where what is not in use lies", ("ram", "disk")),
         simulations=(50, "most simulations of swaps"),
-        run=(False, "run epochs of visits or rows too, and print their seconds"),
     )
     parser.add_argument("compare", choices=["orders", "visits", "rows"])
-    found = parser.parse_args(given)
-    if found.run and found.compare == "orders":
-        parser.error("sagann runs epochs in column order alone: orders are compared by plans, without --run")
-    return found
+    return parser.parse_args(given)
 
 
 def revisited(found: Planned, traversal: Traversal) -> Planned:

@@ -46,7 +46,7 @@ NOTES = """\
 *Killed* is by the kernel's own count of the group's kills. *Held* is the most memory of the processes' own, sampled twice
 a second; the rest of a group is the cache of files, which makes way when the limit is *hit*. Epoch seconds are the median;
 the whole run is with imports, checks, preparation, and sagann's evaluation of all splits."""
-_SHOWN = ("P = ", "Memory:", "An epoch:", "On disk:", "Expected:", "Of that,")
+_SHOWN = ("P = ", "Memory:", "Epoch:", "On disk:", "Estimated:", "Of that,")
 
 
 class Result(NamedTuple):

@@ -7,18 +7,15 @@ matrix of 32-bit ids with the weights in it, made beforehand slab by slab.
 from __future__ import annotations
 
 import warnings
-from itertools import pairwise
 from pathlib import Path
 
 import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
-from torch_geometric.nn import GCNConv
+from torch import Tensor
 
-from bench.epochs.pyg_worker import RENAMED
+from bench.epochs.pyg_worker import RENAMED, Model
 from bench.standalone.large import specification, train
 from bench.standalone.stored import Stored, map_dataset
-from bench.standalone.training import Training, copy_weights, read_weights
+from bench.standalone.training import Training, copy_weights
 
 _SLAB = 1 << 22
 
@@ -51,28 +48,20 @@ def csr(stored: Stored) -> Tensor:
     return torch.sparse_csr_tensor(indptr.int(), sources, weights, size=(n, n))
 
 
-class Model(nn.Module):
-    """Two layers, whose degree weights are made by the layers or stand in the matrix."""
-
-    def __init__(self, dims: tuple[int, int, int], *, normalize: bool) -> None:
-        super().__init__()
-        self.layers = nn.ModuleList(
-            GCNConv(*pair, normalize=normalize, cached=normalize) for pair in pairwise(dims)
-        )
-
-    def forward(self, x: Tensor, edges: Tensor) -> Tensor:
-        return self.layers[1](F.relu(self.layers[0](x, edges)), edges)
-
-
 def main() -> None:
     warnings.filterwarnings("ignore", message="Sparse CSR")
     asked = specification()
     stored = map_dataset(Path(asked["dataset"]))
     usual = asked["variant"] == "edge_index"
     edges = edge_index(stored) if usual else csr(stored)
-    model = Model((stored.features.shape[1], asked["hidden"], asked["classes"]), normalize=usual)
-    copy_weights(read_weights(Path(asked["weights"]), "gcn"), model, RENAMED["gcn"])
-    training = Training(lambda: model(stored.features, edges), model, stored.labels, stored.train, lr=asked["lr"])
+    model = Model(asked, stored.features.shape[1], asked["classes"])
+    for layer in model.layers:
+        # The layers make the degree weights, or the matrix has them.
+        layer.normalize = layer.add_self_loops = layer.cached = usual
+    copy_weights(asked["weights"], "gcn", model, RENAMED["gcn"])
+    training = Training(
+        lambda: model(stored.features, edges, None), model, stored.labels, stored.train, lr=asked["lr"]
+    )
     train(training, asked["epochs"])
 
 

@@ -16,7 +16,7 @@ from dgl.nn.pytorch import GATConv, GatedGraphConv, GINConv, GraphConv, SAGEConv
 from serve import UnsupportedError, serve
 from stored import Stored, read_stored
 from torch import Tensor, nn
-from training import Training, copy_weights, dropped, read_weights, training_of
+from training import Stack, Training, copy_weights, training_of
 
 SELF_LOOPS = ("gcn", "gat")
 EDGE_IDS = ("gated-gcn", "gat")
@@ -40,7 +40,7 @@ class CommNet(nn.Module):
         self.own = nn.Linear(in_dim, out_dim, bias=False)
         self.heard = GraphConv(in_dim, out_dim, norm="none", allow_zero_in_degree=True)
 
-    def forward(self, loaded: Loaded, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, loaded: Loaded) -> Tensor:
         return self.own(x) + self.heard(loaded.graph, x)
 
 
@@ -53,7 +53,7 @@ class ScaledGCN(nn.Module):
         self.linear = nn.Linear(in_dim, out_dim, bias=False)
         self.bias = nn.Parameter(torch.zeros(out_dim))
 
-    def forward(self, loaded: Loaded, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, loaded: Loaded) -> Tensor:
         graph, scale = loaded.graph, loaded.scale
         with graph.local_scope():
             graph.srcdata["h"] = self.linear(x) * scale
@@ -68,7 +68,7 @@ class WeightedGCN(nn.Module):
         super().__init__()
         self.conv = GraphConv(in_dim, out_dim, norm="none", allow_zero_in_degree=True)
 
-    def forward(self, loaded: Loaded, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, loaded: Loaded) -> Tensor:
         return self.conv(loaded.graph, x, edge_weight=loaded.weights)
 
 
@@ -80,7 +80,7 @@ class MaxPool(nn.Module):
         self.pool = nn.Linear(in_dim, in_dim)
         self.linear = nn.Linear(in_dim, out_dim)
 
-    def forward(self, loaded: Loaded, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, loaded: Loaded) -> Tensor:
         graph = loaded.graph
         with graph.local_scope():
             graph.srcdata["h"] = F.relu(self.pool(x))
@@ -97,7 +97,7 @@ class Gated(nn.Module):
         self.gate_src = nn.Linear(in_dim, in_dim)
         self.linear = nn.Linear(in_dim, out_dim)
 
-    def forward(self, loaded: Loaded, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, loaded: Loaded) -> Tensor:
         graph = loaded.graph
         with graph.local_scope():
             graph.srcdata["h"], graph.srcdata["b"], graph.dstdata["a"] = x, self.gate_src(x), self.gate_dst(x)
@@ -114,74 +114,43 @@ class Plain(nn.Module):
         super().__init__()
         self.conv = conv
 
-    def forward(self, loaded: Loaded, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, loaded: Loaded) -> Tensor:
         return self.conv(loaded.graph, x)
 
 
 class Attention(Plain):
     """DGL's GATConv; its heads are concatenated, of which the last layer has one."""
 
-    def forward(self, loaded: Loaded, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, loaded: Loaded) -> Tensor:
         return self.conv(loaded.graph, x).flatten(1)
 
 
-class GatedSteps(nn.Module):
+class GatedSteps(Plain):
     """DGL's GatedGraphConv without the bias on messages that the paper does not have."""
 
     def __init__(self, width: int, steps: int) -> None:
-        super().__init__()
-        self.conv = GatedGraphConv(width, width, steps, 1)
+        super().__init__(GatedGraphConv(width, width, steps, 1))
         self.conv.linears[0].bias = None
 
-    def forward(self, loaded: Loaded, x: Tensor) -> Tensor:
-        return self.conv(loaded.graph, x)
 
+class Model(Stack):
+    """A model of DGL's layers."""
 
-class Model(nn.Module):
-    """Two layers, or GG-NN's steps, with sagann's names where they differ."""
+    def layer(self, specification: dict, in_dim: int, out_dim: int, heads: int) -> nn.Module:
+        kind = specification["model"]
+        if kind == "gat":
+            return Attention(GATConv(in_dim, out_dim // heads, heads))
+        if kind == "gcn":
+            return (WeightedGCN if specification["variant"] == "weights" else ScaledGCN)(in_dim, out_dim)
+        if kind == "gin":
+            mlp = nn.Sequential(nn.Linear(in_dim, out_dim), nn.ReLU(), nn.Linear(out_dim, out_dim))
+            return Plain(GINConv(mlp, "sum", learn_eps=True))
+        if kind == "sage":
+            return Plain(SAGEConv(in_dim, out_dim, "mean"))
+        return {"commnet": CommNet, "maxpool-gcn": MaxPool, "gated-gcn": Gated}[kind](in_dim, out_dim)
 
-    def __init__(self, specification: dict, in_dim: int, classes: int) -> None:
-        super().__init__()
-        kind, hidden = specification["model"], specification["hidden"]
-        self.dropout = specification["dropout"]
-        self.activation = {"gat": F.elu, "ggnn": None}.get(kind, F.relu)
-        self.encoder = nn.Linear(in_dim, hidden) if kind == "ggnn" else None
-        if kind == "ggnn":
-            self.layers = nn.ModuleList([GatedSteps(hidden, specification["layers"])])
-            self.decoder = nn.Linear(hidden, classes)
-        else:
-            dims = [in_dim, *[hidden] * (specification["layers"] - 1), classes]
-            last = len(dims) - 2
-            self.layers = nn.ModuleList(
-                make_layer(specification, dims[i], dims[i + 1], i == last) for i in range(last + 1)
-            )
-            self.decoder = None
-
-    def forward(self, loaded: Loaded) -> Tensor:
-        x = loaded.stored.features
-        if self.encoder is not None:
-            x = self.encoder(x)
-        for i, layer in enumerate(self.layers):
-            x = layer(loaded, dropped(x, self.dropout, self.training))
-            if self.activation is not None and i < len(self.layers) - 1:
-                x = self.activation(x)
-        return x if self.decoder is None else self.decoder(dropped(x, self.dropout, self.training))
-
-
-def make_layer(specification: dict, in_dim: int, out_dim: int, is_last: bool) -> nn.Module:
-    """A layer by sagann's name of the model."""
-    kind = specification["model"]
-    if kind == "gat":
-        heads = 1 if is_last else specification["heads"]
-        return Attention(GATConv(in_dim, out_dim // heads, heads))
-    if kind == "gcn":
-        return (WeightedGCN if specification["variant"] == "weights" else ScaledGCN)(in_dim, out_dim)
-    if kind == "gin":
-        mlp = nn.Sequential(nn.Linear(in_dim, out_dim), nn.ReLU(), nn.Linear(out_dim, out_dim))
-        return Plain(GINConv(mlp, "sum", learn_eps=True))
-    if kind == "sage":
-        return Plain(SAGEConv(in_dim, out_dim, "mean"))
-    return {"commnet": CommNet, "maxpool-gcn": MaxPool, "gated-gcn": Gated}[kind](in_dim, out_dim)
+    def steps(self, width: int, count: int) -> list[nn.Module]:
+        return [GatedSteps(width, count)]
 
 
 RENAMED = {
@@ -207,7 +176,7 @@ RENAMED = {
         **{f"gru.{p}_{q}": f"conv.gru.{p}_{q}" for p in ("weight", "bias") for q in ("ih", "hh")},
     },
 }
-TRANSPOSED = {"commnet": ("heard.weight",), "gcn weights": ("linear.weight",)}
+TRANSPOSED = {"commnet": ("heard.weight",), "gcn weights": ("linear.weight",), "ggnn": ("maps",)}
 
 
 def load(specification: dict, folder: Path) -> Loaded:
@@ -235,13 +204,8 @@ def build(specification: dict, loaded: Loaded) -> Training:
     model = Model(specification, stored.features.shape[1], stored.num_classes)
     kind = specification["model"]
     names = f"{kind} {specification['variant']}".strip()
-    weights = read_weights(Path(specification["folder"]), kind)
-    weights = {name.replace("encoder.linear.", "encoder."): value for name, value in weights.items()}
-    if kind == "ggnn":
-        # sagann applies x @ map, DGL a linear layer.
-        weights["layers.0.maps"] = weights["layers.0.maps"][0].T
-    copy_weights(weights, model, RENAMED.get(names, {}), TRANSPOSED.get(names, ()))
-    return training_of(specification, lambda: model(loaded), model, stored)
+    copy_weights(specification["folder"], kind, model, RENAMED.get(names, {}), TRANSPOSED.get(names, ()))
+    return training_of(specification, lambda: model(stored.features, loaded), model, stored)
 
 
 if __name__ == "__main__":

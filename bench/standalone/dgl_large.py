@@ -13,7 +13,7 @@ import torch
 from dgl_epochs import RENAMED, Loaded, Model
 from large import specification, train
 from stored import map_dataset
-from training import Training, copy_weights, read_weights
+from training import Training, copy_weights
 
 
 def main() -> None:
@@ -23,8 +23,8 @@ def main() -> None:
     scale = graph.in_degrees().to(torch.float32).rsqrt()[:, None]
     loaded = Loaded(graph, stored, scale, torch.empty(0))
     model = Model(asked, stored.features.shape[1], asked["classes"])
-    copy_weights(read_weights(Path(asked["weights"]), "gcn"), model, RENAMED["gcn"])
-    training = Training(lambda: model(loaded), model, stored.labels, stored.train, lr=asked["lr"])
+    copy_weights(asked["weights"], "gcn", model, RENAMED["gcn"])
+    training = Training(lambda: model(stored.features, loaded), model, stored.labels, stored.train, lr=asked["lr"])
     train(training, asked["epochs"])
 
 

@@ -16,7 +16,7 @@ from minibatches import REQUESTS, Batch, SampledTraining
 from serve import UnsupportedError, serve
 from stored import Stored, read_stored
 from torch import Tensor
-from training import copy_weights, read_weights
+from training import copy_weights
 
 NUM_WORKERS = {"dataloading": 0, "workers": 2}
 
@@ -35,7 +35,7 @@ def load(specification: dict, folder: Path) -> Stored:
 def logits_of(model: Model, blocks: list[dgl.DGLGraph], x: Tensor) -> Tensor:
     """The model over the blocks of a batch."""
     for number, (layer, block) in enumerate(zip(model.layers, blocks, strict=True)):
-        x = layer(Hop(block), x)
+        x = layer(x, Hop(block))
         if number < len(blocks) - 1:
             x = model.activation(x)
     return x
@@ -98,8 +98,7 @@ def build(specification: dict, stored: Stored) -> SampledTraining:
     if specification["variant"] not in VARIANTS:
         raise UnsupportedError(f"DGL has no loader '{specification['variant']}'")
     model = Model(specification, stored.features.shape[1], stored.num_classes)
-    weights = read_weights(Path(specification["folder"]), kind)
-    copy_weights(weights, model, RENAMED.get(kind, {}), TRANSPOSED.get(kind, ()))
+    copy_weights(specification["folder"], kind, model, RENAMED.get(kind, {}), TRANSPOSED.get(kind, ()))
     return SampledTraining(model, VARIANTS[specification["variant"]](specification, stored, model))
 
 

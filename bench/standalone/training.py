@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +79,38 @@ def training_of(
     return Training(forward, model, stored.labels, stored.train)
 
 
+class Stack(nn.Module):
+    """A peer's model: layers with an activation between them, or GG-NN's steps between two linear maps, with dropout before each.
+
+    Parameters have sagann's names where the peer has none of its own.
+    """
+
+    def __init__(self, specification: dict, in_dim: int, classes: int) -> None:
+        super().__init__()
+        kind, hidden, count = (specification[name] for name in ("model", "hidden", "layers"))
+        self.dropout = specification["dropout"]
+        self.activation = {"gat": F.elu, "ggnn": nn.Identity()}.get(kind, F.relu)
+        self.encoder = nn.Linear(in_dim, hidden) if kind == "ggnn" else None
+        self.decoder = nn.Linear(hidden, classes) if kind == "ggnn" else None
+        dims, heads = [in_dim, *[hidden] * (count - 1), classes], [specification["heads"]] * (count - 1) + [1]
+        made = (self.layer(specification, a, b, h) for (a, b), h in zip(pairwise(dims), heads, strict=True))
+        self.layers = nn.ModuleList(self.steps(hidden, count) if kind == "ggnn" else made)
+
+    def layer(self, specification: dict, in_dim: int, out_dim: int, heads: int) -> nn.Module:
+        """A layer by sagann's name of the model."""
+        raise NotImplementedError
+
+    def steps(self, width: int, count: int) -> list[nn.Module]:
+        """The steps of GG-NN."""
+        raise NotImplementedError
+
+    def forward(self, x: Tensor, *graph: Any) -> Tensor:
+        x = x if self.encoder is None else self.encoder(x)
+        for number, layer in enumerate(self.layers):
+            x = layer(dropped(self.activation(x) if number else x, self.dropout, self.training), *graph)
+        return x if self.decoder is None else self.decoder(dropped(x, self.dropout, self.training))
+
+
 def dropped(x: Tensor, p: float, training: bool) -> Tensor:
     """Dropout of dense or ``torch.sparse_csr`` rows: of the latter, of the non-zeros."""
     if p == 0.0 or not training:
@@ -94,15 +127,16 @@ def read_weights(folder: Path, model: str) -> dict[str, Tensor]:
 
 
 def copy_weights(
-    weights: dict[str, Tensor], model: nn.Module, renamed: dict[str, str], transposed: Iterable[str] = ()
+    folder: str, kind: str, model: nn.Module, renamed: dict[str, str], transposed: Iterable[str] = ()
 ) -> None:
-    """Copy sagann's weights into a peer's model; every weight and every parameter must find its partner."""
+    """Copy the first weights of sagann's model of a kind into a peer's; every weight and every parameter must find its partner."""
+    weights = read_weights(Path(folder), kind)
     parameters = dict(model.named_parameters())
     with torch.no_grad():
         for name, value in weights.items():
-            prefix, inner = _split(name)
+            prefix, inner = _split(name.replace("encoder.linear.", "encoder."))
             target = parameters.pop(prefix + renamed.get(inner, inner))
-            target.copy_((value.T if inner in set(transposed) else value).reshape(target.shape))
+            target.copy_((value.mT if inner in set(transposed) else value).reshape(target.shape))
     if parameters:
         raise ValueError(f"Weights for {sorted(parameters)} are missing; sagann's are {sorted(weights)}.")
 

@@ -202,7 +202,7 @@ class PlannedRun:
             assert graph.features is not None
             cause = why_queued(planned, graph.features, on_disk=on_disk)
             show(
-                f"Epochs are {'recorded as a CUDA graph' if cause is None else f'queued one by one, because {cause}'}."
+                f"Epochs are {'' if cause is None else 'not '}replayed as CUDA graphs{'' if cause is None else f', because {cause}'}."
             )
         if loaded_bytes is not None and self.device.type == "cpu":
             resident = expected_resident(
@@ -217,7 +217,7 @@ class PlannedRun:
             show(steps_text(planned.plan))
         if machine is None and streaming.devices:
             say(
-                "No seconds are expected: what devices copy from each other is not measured here. --machine describes it."
+                "No time is estimated, because copies between devices are not measured here: describe them with --machine."
             )
             return
         if machine is None:
@@ -274,9 +274,7 @@ class PlannedRun:
         size, balance = self.settings.workers, self.settings.balance
         require_divisible(self.settings.train, balance=balance)
         if self.settings.train.memory is not None:
-            say(
-                "What a worker streams is not planned: without --workers, a plan within --memory is of one process."
-            )
+            say("Streaming within --memory is planned for one process only: leave --workers out.")
         costs = None if learned is None else learned_costs(learned)
         if costs is None and run_dir is not None and balance == "cost":
             try:
@@ -288,7 +286,7 @@ class PlannedRun:
         topology = self.trainer(graph, device="cpu").prepared.graph.topology
         if costs is None:
             if balance == "cost":
-                say("No cost model is given (--learned): parts begin with equal edges, and move after some epochs.")
+                say("Without a cost model (--learned), parts begin with equal edges, and move after some epochs.")
             bounds, seconds = vertex_ranges(topology.indptr, size, balance), None
         else:
             features, fitting = costs.count(topology), costs.for_workers(size).model

@@ -122,7 +122,11 @@ def _map_last(module: fx.GraphModule, gather: fx.Node, message: Message, keep_co
         gathered = gathered_rows(module, gather, message, x)
         mapped = insert(module, gather, LINEAR, gathered, weight)
     gather.replace_all_uses_with(mapped)
-    why = "the gather is constant" if becomes_constant else f"{width(x)} features travel, not {width(message.row)}"
+    why = (
+        "the gather is constant"
+        if becomes_constant
+        else f"{width(x)} features per edge instead of {width(message.row)}"
+    )
     return [Note(kind="commuted", text=f"linear map after the gather: {why}", line=message.row.meta["line"])]
 
 
@@ -159,7 +163,7 @@ def _map_first(
             mapped = insert(module, target, LINEAR, other, weight)
             gathered = insert(module, target, _aten.add.Tensor, mapped, gathered)
     target.replace_all_uses_with(gathered)
-    text = f"linear map before the gather: {width(target)} features travel, not {width(gather)}"
+    text = f"linear map before the gather: {width(target)} features per edge instead of {width(gather)}"
     return [Note(kind="commuted", text=text, line=target.meta["line"])]
 
 

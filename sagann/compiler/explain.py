@@ -20,7 +20,7 @@ def explain(program: LayerProgram) -> str:
     if program.maps_last is not None:
         lines += _either_order(program, program.maps_last)
     if program.invariant:
-        lines.append("  kept: what is gathered depends on constant features alone, and is computed once")
+        lines.append("  cached: gathers only constant features, so it runs once")
     for title, stage in (("per source", program.src), ("per destination", program.dst)):
         if stage:
             lines.append(f"  once {title}: {_operators(stage)}")
@@ -33,21 +33,21 @@ def explain(program: LayerProgram) -> str:
 def _bytes(program: LayerProgram) -> str:
     now, before = program.bytes_per_edge, program.naive_bytes_per_edge
     if program.edges.function is None:
-        held = "in its tile" if program.edges.gathering.is_reduced else "with those of all edges"
-        return f"an edge reads {now} bytes, and its tensors take {program.edges.tensor_bytes} more {held}"
+        held = "in its tile" if program.edges.gathering.is_reduced else "for all edges at once"
+        return f"{now} bytes read per edge, and {program.edges.tensor_bytes} bytes of tensors {held}"
     saved = f", {before / now:.1f} times fewer" if 0 < now < before else ""
-    return f"an edge moves {now} bytes; as written it would move {before}{saved}"
+    return f"{now} bytes per edge; {before} as written{saved}"
 
 
 def _either_order(first: LayerProgram, last: LayerProgram) -> list[str]:
     """The costs of both orders of a map by edge type. The number of pairs in a graph decides between the orders."""
-    lines = [
-        "  or after the gather, once per pair of destination and type, where that moves fewer bytes in a graph:"
-    ]
+    lines = ["  or after the gather, once per pair of destination and type, if that moves fewer bytes in a graph:"]
     for title, end, program in (("before", "source", first), ("after", "destination", last)):
         assert program.typed is not None
-        edge = f"{program.bytes_per_edge} an edge" + (", in the first epoch only," if program.invariant else "")
-        lines.append(f"    {title}: {edge} and {program.typed.bytes_per_pair} a pair of {end} and type")
+        edge = f"{program.bytes_per_edge} bytes per edge" + (
+            ", in the first epoch only," if program.invariant else ""
+        )
+        lines.append(f"    {title}: {edge} and {program.typed.bytes_per_pair} per pair of {end} and type")
     function = last.edges.function
     lines += [f"  {line}" for line in _pass(function)] if function is not None else []
     return lines

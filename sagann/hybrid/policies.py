@@ -94,8 +94,8 @@ def joint(assignment: Assignment, rates: Rates, uses_host: bool) -> Decision:
     trained = [times.train[name] for name, seeds in assignment.seeds.items() if seeds]
     are_together = max(trained) - min(trained) <= BAND * now_s
     if then_s >= now_s * (1 - BAND * are_together):
-        return assignment, f"No other split promises {BAND:.0%} less than {_told(now_s)}."
-    said = f"{_changed(assignment, wanted)}: an iteration is expected at {_told(then_s)}, after {_told(now_s)}."
+        return assignment, f"No other split is estimated to take {BAND:.0%} less than {_told(now_s)}."
+    said = f"{_changed(assignment, wanted)}: estimated {_told(then_s)} per iteration, was {_told(now_s)}."
     for name, seeds in wanted.seeds.items():
         cost = rates.cost(name, wanted.threads.train)
         if assignment.seeds[name] and not seeds and cost is not None:

@@ -28,18 +28,17 @@ from sagann.train.rehearsals import SampledForecast
 _KINDS = {
     "value": "vertex data",
     "grad": "gradients of vertex data",
-    "grad_inputs": "gradients as edges read them",
-    "gather_saved": "softmax and extrema, for the backward",
+    "grad_inputs": "gradients that edges read",
+    "gather_saved": "softmax and extrema for the backward",
     "edge_grad": "gradients at edges",
     "edges": "edges",
-    "stage_saved": "what stages made, for their gradients",
-    "state": "gathers in the making",
+    "stage_saved": "saved results of stages",
+    "state": "partial gathers",
     "sent": "rows that other workers need",
     "returned": "gradients from other workers",
 }
 
 _LANES: Mapping[Lane, str] = {"compute": "computing", "load": "loading", "store": "storing"}
-_BOTTLENECKS: Mapping[Lane, str] = {"compute": "computing", "load": "what is loaded", "store": "what is stored"}
 
 
 def plan_text(planned: Planned, *, on_disk: bool = True) -> str:
@@ -54,20 +53,20 @@ def plan_text(planned: Planned, *, on_disk: bool = True) -> str:
         "gradients and temporaries. Parameters, their gradients, the optimizer, Python and PyTorch come on top.",
         f"Stages: {_gradients(steps)}. Gathers run once.",
         *([_visited(schedule)] if plan.num_intervals > 1 else []),
-        f"An epoch: {len(steps):,} steps, {format_bytes(plan.loaded_bytes)} loaded, "
+        f"Epoch: {len(steps):,} steps, {format_bytes(plan.loaded_bytes)} loaded, "
         f"{format_bytes(plan.stored_bytes)} stored.",
-        f"{'On disk' if on_disk else 'In the host memory'}: {format_bytes(schedule.edge_bytes)} of edges, {format_bytes(schedule.constant_bytes)} gathered once from "
-        f"constant features, up to {format_bytes(plan.spilled_bytes)} of an epoch.",
+        f"{'On disk' if on_disk else 'In the host memory'}: {format_bytes(schedule.edge_bytes)} of edges, {format_bytes(schedule.constant_bytes)} of gathers "
+        f"cached for all epochs, up to {format_bytes(plan.spilled_bytes)} spilled during an epoch.",
     ]
     lines += _by_kind("From device to device", ((move.block, move.num_bytes) for move in moves if move.peer))
     in_place = [load.block for load in loads if schedule.sizes.is_in_place(load.block)]
     lines += _by_kind("Loaded", ((load.block, load.num_bytes) for load in loads))
-    lines += _by_kind("Read where it lies", ((block, schedule.sizes.content_of(block)) for block in in_place))
+    lines += _by_kind("Read in place", ((block, schedule.sizes.content_of(block)) for block in in_place))
     lines += _by_kind("Stored", ((move.block, move.num_bytes) for move in moves if move.kind == "store"))
     lines += _picked(planned, loads)
     taken = [step.temporary_bytes + sum(map(schedule.sizes.of, step.blocks)) for step in steps]
-    hungriest = steps[taken.index(max(taken))]
-    lines.append(f"The hungriest step, {_named(hungriest)}, takes {format_bytes(max(taken))} by itself.")
+    largest = steps[taken.index(max(taken))]
+    lines.append(f"Largest step: {_named(largest)} needs {format_bytes(max(taken))}.")
     return "\n".join(lines)
 
 
@@ -82,7 +81,7 @@ def routes_text(found: Sequence[Routed], machine: Machine, devices: Sequence[str
     where = f"{len(devices)} device{'s' * (len(devices) > 1)} of {machine.name}"
     copied = "\n".join(f"  {link}: {format_bytes(size)}" for link, size in sorted(by_link.items()))
     return (
-        f"Expected: {best.seconds:.3g} s an epoch on {where}, simulated from the machine's rates alone.\n"
+        f"Estimated: {best.seconds:.3g} s per epoch on {where}, simulated from the machine's rates alone.\n"
         f"Route: {best.route.name}{f'; slower: {slower}' if slower else ''}.\n"
         f"Copied over each link:\n{copied}"
     )
@@ -103,8 +102,8 @@ def _cut(plan: Plan, loads: Sequence[Move]) -> str:
     if len(rows) > 1:
         return f"intervals of {min(rows):,} to {max(rows):,} vertices"
     if plan.stored_bytes == 0 and len(loads) == len({load.block for load in loads}):
-        return "everything fits; nothing is cut"
-    return "nothing is cut, but not everything fits at once; what has to go is loaded again when it is needed"
+        return "the whole graph fits in memory"
+    return "one interval, but not everything fits at once; evicted blocks are loaded again when needed"
 
 
 def _picked(planned: Planned, loads: Sequence[Move]) -> list[str]:
@@ -115,8 +114,8 @@ def _picked(planned: Planned, loads: Sequence[Move]) -> list[str]:
     found = sum(move.num_bytes for move in picked)
     whole = sum(planned.schedule.sizes.of(move.block.whole) for move in picked)
     return [
-        f"Picked by the host: {format_bytes(found)} of rows, {found / whole:.0%} of the intervals that they lie in, in "
-        f"{len(picked):,} of {len(loads):,} loads; {format_bytes(whole - found)} need not be loaded."
+        f"Selected by the host: {format_bytes(found)} of rows, {found / whole:.0%} of their intervals, in {len(picked):,} of {len(loads):,} loads; "
+        f"this saves {format_bytes(whole - found)}."
     ]
 
 
@@ -128,16 +127,16 @@ def _gradients(steps: Sequence[Step]) -> str:
         if step.kind == "transform_grad"
     }
     found = []
-    for kept, what in ((True, "kept for the backward: what {} made"), (False, "run once more in the backward: {}")):
+    for kept, what in ((True, "saved for the backward: {}"), (False, "recomputed in the backward: {}")):
         numbers = [str(number) for number in sorted(keeps) if keeps[number] is kept]
         found += [what.format(", ".join(numbers))] if numbers else []
-    return "; ".join(found) or "none runs twice"
+    return "; ".join(found) or "none is recomputed"
 
 
 def _visited(schedule: Schedule) -> str:
     """The order of intervals and chunks."""
     if schedule.part.undivided:
-        return "Edges: one chunk per interval and pass; rows that passes read at random stay whole in memory."
+        return "Edges: one chunk per interval and pass; rows read at random stay in memory."
     widths = Counter(schedule.traversal.widths.values())
     strips = "".join(
         f"; strips of {width} intervals in {count} {'pass' if count == 1 else 'passes'}"
@@ -168,14 +167,12 @@ def forecast_text(forecast: Forecast) -> str:
     """Describe the seconds of an epoch, the bottleneck, and the source of the forecast."""
     timeline, machine = forecast.timeline, forecast.machine
     busy = ", ".join(f"{verb} {timeline.busy_s(lane):.3g} s" for lane, verb in _LANES.items())
-    known = (
-        "steps timed on a part of this graph" if forecast.rehearsed else "the machine's rates alone, which is rough"
-    )
-    cached = " Memory is taken to hold all files, in the system's cache." if forecast.tier == "file cache" else ""
+    known = "steps timed on part of this graph" if forecast.rehearsed else "the machine's rates alone (rough)"
+    cached = " This assumes that the system's cache holds all files." if forecast.tier == "file cache" else ""
     return (
-        f"Expected: {timeline.seconds:.3g} s an epoch on {machine.num_cores} cores of {machine.name}; known from {known}.\n"
-        f"Of that, {busy}; {timeline.hidden:.0%} of the shorter of copying and computing is hidden. "
-        f"The bottleneck is {_BOTTLENECKS[timeline.bottleneck]}.{cached}"
+        f"Estimated: {timeline.seconds:.3g} s per epoch on {machine.num_cores} cores of {machine.name}, from {known}.\n"
+        f"Of that, {busy}; {timeline.hidden:.0%} of the shorter of copying and computing overlaps. "
+        f"The bottleneck is {_LANES[timeline.bottleneck]}.{cached}"
     )
 
 
@@ -184,11 +181,11 @@ def resident_text(resident: Resident) -> str:
     parts = (
         (resident.process_bytes, "of Python, PyTorch and kernels"),
         (resident.budget_bytes, "of the budget"),
-        (resident.graph_bytes, "of the graph's files, which the system takes back when memory is short"),
+        (resident.graph_bytes, "of mapped graph files, which the system reclaims when memory is short"),
         (resident.other_bytes, "of parameters, optimizer and vertices"),
     )
     listed = ", ".join(f"{format_bytes(size)} {what}" for size, what in parts)
-    return f"In top: about {format_bytes(resident.total_bytes)} resident (RES): {listed}."
+    return f"Resident memory (RES in top): about {format_bytes(resident.total_bytes)}: {listed}."
 
 
 def _named(step: Step) -> str:
@@ -199,18 +196,18 @@ def _named(step: Step) -> str:
     return f"{what} on {'chunk' if is_chunk else 'interval'} {step.place}"
 
 
-_FEWER_EDGES = "Fewer edges for each vertex (--sample)"
+_FEWER_EDGES = "Smaller fanouts (--sample)"
 _STAGES = {
-    "sample": ("sampling", f"{_FEWER_EDGES} take less sampling."),
-    "announce": ("announcing", f"{_FEWER_EDGES} have fewer rows to announce."),
+    "sample": ("sampling", f"{_FEWER_EDGES} take less time to sample."),
+    "announce": ("announcing", f"{_FEWER_EDGES} announce fewer rows."),
     "load": (
         "loading features",
-        f"Features that lie in memory load faster than those of a file. {_FEWER_EDGES} read fewer of them.",
+        f"Features load faster from memory than from a file. {_FEWER_EDGES} read fewer of them.",
     ),
-    "copy": ("copying to the device", f"{_FEWER_EDGES} have fewer bytes to copy."),
+    "copy": ("copying to the device", f"{_FEWER_EDGES} copy fewer bytes."),
     "train": (
         "training",
-        "A smaller model (--hidden, --layers) and fewer edges for each vertex (--sample) train faster.",
+        "A smaller model (--hidden, --layers) or smaller fanouts (--sample) train faster.",
     ),
 }
 "Name of each stage, and what makes it faster."
@@ -227,7 +224,7 @@ def batches_text(forecast: SampledForecast, *, processor: str) -> str:
         f"{counts.rows:,} rows of features ({format_bytes(counts.num_bytes)}) from {_TIERS.get(tier, tier)}"
         for tier, counts in forecast.tiers.items()
     )
-    ahead = f"up to {forecast.ahead} made ahead" if forecast.ahead else "each made in the training step"
+    ahead = f"up to {forecast.ahead} prefetched" if forecast.ahead else "each prepared in the training step"
     stages = ", ".join(f"{_STAGES[stage][0]} {busy:.0%}" for stage, busy in forecast.busy.items())
     bottleneck, remedy = _STAGES[forecast.bottleneck]
     if forecast.busy_cores >= _ALL_BUSY:
@@ -236,14 +233,14 @@ def batches_text(forecast: SampledForecast, *, processor: str) -> str:
         remedy = f"Cores are idle: more --sampling-threads may help. {remedy}"
     return "\n".join(
         [
-            f"Mini-batches: {forecast.num_batches:,} an epoch, of {size:,} training vertices{more if forecast.num_batches > 1 else ''}; "
+            f"Mini-batches: {forecast.num_batches:,} per epoch, of {size:,} training vertices{more if forecast.num_batches > 1 else ''}; "
             f"fanouts {', '.join(map(str, forecast.fanouts))}.",
-            f"An epoch: {forecast.num_edges:,} edges sampled; {tiers}.",
+            f"Epoch: {forecast.num_edges:,} edges sampled; {tiers}.",
             f"Memory: about {format_bytes(forecast.ahead_bytes)} of mini-batches at a time, {ahead}. "
             "Graph, model, gradients and temporaries come on top.",
-            f"Expected: {forecast.seconds:.3g} s an epoch on {processor}, without evaluation; known from {forecast.num_rehearsed} "
-            "rehearsed batches.",
-            f"Busy, of the epoch: {stages}. The cores are busy for {forecast.busy_cores:.0%}. The bottleneck is {bottleneck}. {remedy}",
+            f"Estimated: {forecast.seconds:.3g} s per epoch on {processor}, without evaluation, from {forecast.num_rehearsed} "
+            "measured batches.",
+            f"Busy: {stages} of the epoch. The cores are {forecast.busy_cores:.0%} busy. The bottleneck is {bottleneck}. {remedy}",
         ]
     )
 
@@ -262,16 +259,16 @@ def trainers_text(prediction: Prediction, *, machine: str, more: Prediction | No
     iterations = "1 iteration" if prediction.num_iterations == 1 else f"{prediction.num_iterations:,} iterations"
     lines = [
         f"Machine: {machine}.",
-        f"Seeds of an iteration: {shares}; {assignment.total:,} in all, {iterations} an epoch.",
-        f"Threads of the processor: {threads.sample} sample, {threads.load} load, {threads.train if seeds[HOST] else 0} train.",
-        f"Memory: about {format_bytes(prediction.peak_bytes)} of mini-batches in one place.",
-        f"Expected: {short_seconds(prediction.iteration_s)} an iteration, {prediction.epoch_s:.3g} s an epoch, "
-        f"{prediction.edges_per_s / 1e6:.3g} million edges a second, without evaluation.",
-        f"Of that, each alone: {', '.join(stages)}. The bottleneck is {times.bottleneck}.",
+        f"Seeds per iteration: {shares}; {assignment.total:,} in total, {iterations} per epoch.",
+        f"Processor threads: {threads.sample} sample, {threads.load} load, {threads.train if seeds[HOST] else 0} train.",
+        f"Memory: about {format_bytes(prediction.peak_bytes)} of mini-batches on one device.",
+        f"Estimated: {short_seconds(prediction.iteration_s)} per iteration, {prediction.epoch_s:.3g} s per epoch, "
+        f"{prediction.edges_per_s / 1e6:.3g} million edges per second, without evaluation.",
+        f"Each stage alone: {', '.join(stages)}. The bottleneck is {times.bottleneck}.",
     ]
     if more is not None:
         lines.append(
-            f"Expected with one more accelerator: {short_seconds(more.iteration_s)} an iteration, "
+            f"With one more accelerator: {short_seconds(more.iteration_s)} per iteration, "
             f"{prediction.iteration_s / more.iteration_s:.2f} times as fast; the bottleneck is then {more.times.bottleneck}."
         )
     return "\n".join(lines)
@@ -324,6 +321,6 @@ def costs_text(model: CostModel, slowest_s: Mapping[str, float]) -> str:
     found = ", ".join(f"{name} {short_seconds(seconds)}" for name, seconds in slowest_s.items())
     speeds = ", ".join(f"{speed:.2f}" for speed in model.speeds)
     return (
-        f"The slowest worker computes per epoch, as predicted, with parts balanced by: {found}.\n"
-        f"Speeds of the workers that were measured: {speeds}. Error of the fit: {model.relative_error:.1%}."
+        f"Predicted time per epoch of the slowest worker, by balance: {found}.\n"
+        f"Measured speeds of the workers: {speeds}. Relative error of the fit: {model.relative_error:.1%}."
     )

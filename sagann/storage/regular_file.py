@@ -54,6 +54,6 @@ def reading(
     except InputError:
         raise
     except FileNotFoundError as error:
-        raise DatasetError(f"file not found: there is no such file (in {path})", hint="Check the path.") from error
+        raise DatasetError(f"file not found: {path}", hint="Check the path.") from error
     except (*UNREADABLE, *more) as error:
         raise DatasetError(f"{what} cannot be read: {first_line(error)} (in {path})", hint=hint) from error

@@ -83,9 +83,7 @@ class DeviceBatches(DeviceEpochs):
     def run(self, reporters: Sequence[Reporter], *, stops: Callable[[], bool]) -> None:
         session = self._session
         if self._unpadded is not None:
-            self._say(
-                f"Mini-batches are queued one by one, each with a wait of the host, because {self._unpadded}."
-            )
+            self._say(f"Mini-batches are neither padded nor replayed as CUDA graphs, because {self._unpadded}.")
             session.run_epochs(reporters, stops=stops, results=session.results)
             return
 

@@ -106,11 +106,13 @@ class DeviceEpochs:
         return _Queued(epoch, rates[0], names, read, self._streams.mark("compute"), since_s)
 
     def _report(self, recording: Recording, what: str) -> None:
-        """Say once why a recording is none; ``what`` is queued instead."""
+        """Say once why ``what`` is queued instead of recorded."""
         if recording.cause is not None and recording.cause not in self._said:
             self._said.add(recording.cause)
-            ms = f"{1e3 * recording.queued_s:.1f} ms of the host each"
-            self._say(f"{what} are queued one by one ({ms}), because {recording.cause}.")
+            ms = f"{1e3 * recording.queued_s:.1f} ms of host time"
+            self._say(
+                f"{what} are not replayed as CUDA graphs (launching one takes {ms}), because {recording.cause}."
+            )
 
     def _end(self, queued: _Queued, reporters: Sequence[Reporter], *, is_last: bool) -> None:
         """Read an epoch, and report it; ``is_last`` says whether no later one is queued."""
@@ -160,8 +162,12 @@ class DeviceEpochs:
         """Why no epoch can be recorded, as far as that is known before one is trained."""
         optimizer = self._session.optimizer
         if not steps_on_device(optimizer):
-            return f"the optimizer {type(optimizer).__name__} is not capturable: it steps by numbers of the host"
-        return "hooks are set, which run on the host" if self._has_hooks() else self._source.why_queued()
+            return f"the optimizer {type(optimizer).__name__} is not capturable: its steps read values on the host"
+        return (
+            "the model or optimizer has hooks, which run on the host"
+            if self._has_hooks()
+            else self._source.why_queued()
+        )
 
     def _has_hooks(self) -> bool:
         optimizer, owners = self._session.optimizer, self._owners().values()
@@ -176,7 +182,7 @@ class DeviceEpochs:
         """What a recorded epoch has baked in. Weights may change where they lie; edges and features may not."""
         groups, graph = self._session.optimizer.param_groups, self._source.graph
         found: dict[str, object] = {
-            "whether hooks are set": self._has_hooks(),
+            "the presence of hooks": self._has_hooks(),
             "the plan": self._source.version,
             "edges": _written(graph.topology.indptr),
             "edges' sources": _written(graph.topology.indices),

@@ -43,15 +43,15 @@ def foretell(trainer: Trainer) -> SampledForecast:
     are_links = trainer.predictor.contract.unit == "link"
     if trainer.config.sample is None or are_links:
         raise InputError(
-            "only epochs of mini-batches of vertices are foretold: "
+            "only epochs of vertex mini-batches can be estimated: "
             f"{'links are learned' if are_links else 'sample is None'} (in Trainer.foretell)",
-            hint="Set TrainConfig.sample. `sagann plan --memory` foretells epochs of the whole graph.",
+            hint="Set TrainConfig.sample. `sagann plan --memory` estimates epochs of the whole graph.",
         )
     if trainer.team.size > 1:
         # Each would measure as many batches as its own clock has room for.
         raise InputError(
-            f"epochs of one process are foretold: {trainer.team.size} workers train (in Trainer.foretell)",
-            hint="Foretell them in a process of its own.",
+            f"only epochs of a single process can be estimated: {trainer.team.size} workers train (in Trainer.foretell)",
+            hint="Call it in a single process, without workers.",
         )
     with _copied(trainer) as predictor:
         source = SampledEpochs(predictor, trainer.prepared, trainer.config)
@@ -103,14 +103,14 @@ def begin_as_foretold(trainer: Trainer, source: EpochSource, say: Callable[[str]
     if source.has_shares or total <= len(devices.names):
         return
     since_s = time.perf_counter()
-    say(f"Rehearsing {listed((HOST,) * devices.uses_host + devices.names)}, to begin with the best shares ...")
+    say(f"Measuring {listed((HOST,) * devices.uses_host + devices.names)} to choose their initial shares ...")
     # The run and its rehearsal have one hot tier.
     with _rehearsed_trainers(trainer, SHORT_S, source) as (_, found):
         source.manager.start_from(found.assignment)
     shares = listed([f"{name} gets {count}" for name, count in found.assignment.seeds.items() if count])
     say(
-        f"Of {total} seeds, {shares}: an iteration is expected at {1000 * found.iteration_s:.3g} ms. "
-        f"The rehearsal took {time.perf_counter() - since_s:.1f} s."
+        f"Of {total} seeds, {shares}: estimated {1000 * found.iteration_s:.3g} ms per iteration. "
+        f"Measuring took {time.perf_counter() - since_s:.1f} s."
     )
 
 

@@ -9,7 +9,7 @@ import pytest
 from bench import memory_policies
 from bench.epochs.graphs import Shape
 from bench.papers import neugraph
-from bench.papers.neugraph import COLUMNS, TIMED
+from bench.papers.neugraph import COLUMNS
 from bench.roc import __main__ as roc, graphs
 from tests.bench.tables import rows_of
 from tests.plan.machines import ROUND
@@ -28,10 +28,8 @@ def test_a_row_for_every_way(compare: str, capsys: pytest.CaptureFixture[str], t
     machine.write_text(ROUND.to_toml())
     given = [compare, "--datasets", "tiny", "--models", "gated-gcn", "--hidden", "16", "--threads", "1"]
     given += ["--simulations", "3", "--machine", str(machine), "--work", str(tmp_path / "work")]
-    # Orders are compared by plans alone.
-    run, columns = ([], COLUMNS) if compare == "orders" else (["--run", "--rounds", "1"], COLUMNS + TIMED)
-    assert neugraph.main([*given, *run]) == 0
-    rows = {row["way"]: row for row in rows_of(capsys.readouterr().out, columns)}
+    assert neugraph.main(given) == 0
+    rows = {row["way"]: row for row in rows_of(capsys.readouterr().out, COLUMNS)}
     assert list(rows) == WAYS[compare]
     assert len({row["budget MiB"] for row in rows.values()}) == 1
     assert len({row["P"] for name, row in rows.items() if name != "twice P"}) == 1

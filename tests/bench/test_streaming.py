@@ -63,7 +63,7 @@ def test_the_whole_command_at_a_tiny_scale(tmp_path: Path, capsys: pytest.Captur
     given = f"--scale 0.0002 --limit none --memory 2MiB --hidden 8 --work {tmp_path}/work --machine {machine}"
     assert main(given.split()) == 0
     said = capsys.readouterr().out
-    assert "Expected: " in said
+    assert "Estimated: " in said
     for name in ("sagann", "pyg:edge_index", "pyg:csr"):
         assert f"| {name} | ok | 3 epochs |" in said
     assert "sagann trains, and its loss falls; killed: nobody of pyg:edge_index, pyg:csr." in said

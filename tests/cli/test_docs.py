@@ -14,11 +14,11 @@ from tests.plan.machines import ROUND
 
 DOCS = Path(__file__).parents[2] / "docs"
 SECONDS = (
-    "Expected: ",
+    "Estimated: ",
     "Of that, ",
-    "Each stage by itself: ",
+    "Each stage alone: ",
     "Metrics of the best weights, of epoch ",
-    "In top: ",
+    "Resident memory",
 )
 "Begin lines that differ from run to run."
 

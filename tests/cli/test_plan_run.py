@@ -46,7 +46,7 @@ def test_says_what_each_layer_was_made_into(capsys: pytest.CaptureFixture[str]) 
 
 def test_says_what_is_kept_and_what_changes_places(capsys: pytest.CaptureFixture[str]) -> None:
     shown = _plan(capsys, "--model", "gcn", "--hidden", "64", "--dropout", "0")
-    assert "kept: what is gathered depends on constant features alone" in shown
+    assert "cached: gathers only constant features" in shown
     assert "commuted: linear map before the gather" in shown
 
 
@@ -65,7 +65,7 @@ def test_foretells_seconds_and_draws_them(
     given = ("--model", "gcn", "--hidden", "16", "--encoder", "linear", "--memory", "20MiB")
     shown = _plan(capsys, *given, "--picture", str(tmp_path / "timeline.png"), "--show", "steps")
     (expected,) = re.findall(
-        r"^Expected: (\S+) s an epoch on \d+ cores of .*steps timed on a part", shown, re.MULTILINE
+        r"^Estimated: (\S+) s per epoch on \d+ cores of .*steps timed on part", shown, re.MULTILINE
     )
     assert float(expected) > 0
     assert re.search(r"^load value x: 0, .* MiB$", shown, re.MULTILINE)
@@ -80,8 +80,8 @@ def test_another_machine_is_read_from_a_file(tmp_path: Path, capsys: pytest.Capt
     assert main(["plan", "--data", "demo", *given, "--spill", str(tmp_path)]) == 0
     shown, said = capsys.readouterr()
     assert f"The disk of --spill is not measured: its rates are taken from {file}" in said
-    assert "on 2 cores of round numbers; known from the machine's rates alone" in shown
-    assert "The bottleneck is what is loaded." in shown
+    assert "on 2 cores of round numbers, from the machine's rates alone" in shown
+    assert "The bottleneck is loading." in shown
     file.write_bytes(b"\xff\xfe")
     assert main(["plan", "--data", "demo", *given]) == 2
     assert "machine file cannot be read" in capsys.readouterr().err
@@ -113,12 +113,10 @@ SAMPLED = ("--model", "sage", "--hidden", "16", "--sample", "10,5", "--batch-siz
 @pytest.mark.parametrize("memory", [(), ("--memory", "20MiB")])
 def test_foretells_an_epoch_of_mini_batches(memory: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     shown = _plan(capsys, *SAMPLED, *memory)
-    assert "Mini-batches: 3 an epoch, of 20 training vertices; fanouts 10, 5." in shown
-    assert re.search(
-        r"^An epoch: [\d,]+ edges sampled; [\d,]+ rows of features \(.* MiB\) from ", shown, re.MULTILINE
-    )
+    assert "Mini-batches: 3 per epoch, of 20 training vertices; fanouts 10, 5." in shown
+    assert re.search(r"^Epoch: [\d,]+ edges sampled; [\d,]+ rows of features \(.* MiB\) from ", shown, re.MULTILINE)
     (expected,) = re.findall(
-        r"^Expected: (\S+) s an epoch on \d+ cores of .*; known from \d+ rehearsed", shown, re.MULTILINE
+        r"^Estimated: (\S+) s per epoch on \d+ cores of .*, from \d+ measured", shown, re.MULTILINE
     )
     assert 1e-4 < float(expected) < 60
     assert re.search(r"The bottleneck is (sampling|loading features|training)\.", shown)
@@ -128,8 +126,8 @@ def test_a_file_of_settings_is_planned_as_it_is_trained(tmp_path: Path, capsys: 
     file = tmp_path / "settings.toml"
     file.write_text('[model]\nmodel = "gat"\n[train]\nsample = [10, 5]\nbatches_ahead = 0\nepochs = 7\n')
     shown = _plan(capsys, "--config", str(file), "--batch-size", "30")
-    assert "Mini-batches: 2 an epoch, of 30 training vertices; fanouts 10, 5." in shown
-    assert "of mini-batches at a time, each made in the training step." in shown
+    assert "Mini-batches: 2 per epoch, of 30 training vertices; fanouts 10, 5." in shown
+    assert "of mini-batches at a time, each prepared in the training step." in shown
 
 
 def test_a_plan_takes_the_options_of_training(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -180,14 +178,14 @@ U250 = ("--machine", "epyc-7763-u250")
 def test_a_split_its_seconds_and_one_more_accelerator(invoke: Invoke) -> None:
     ended = invoke(*PLAN, "--devices", "host,accelerator,accelerator", *U250)
     assert ended.code == 0, ended.err
-    found = re.search(r"Seeds of an iteration: (.+); 40 in all", ended.out)
+    found = re.search(r"Seeds per iteration: (.+); 40 in total", ended.out)
     assert sum(map(int, re.findall(r"(\d+) on ", found[1]))) == 40
     assert "on accelerator1" in found[1]
     assert "Machine: two AMD EPYC 7763 and four Xilinx Alveo U250" in ended.out
-    assert re.search(r"Threads of the processor: (\d+) sample, (\d+) load, (\d+) train\.", ended.out)
-    assert re.search(r"Expected: [\d.]+ m?s an iteration, [\d.e-]+ s an epoch", ended.out)
+    assert re.search(r"Processor threads: (\d+) sample, (\d+) load, (\d+) train\.", ended.out)
+    assert re.search(r"Estimated: [\d.]+ m?s per iteration, [\d.e-]+ s per epoch", ended.out)
     assert "The bottleneck is " in ended.out
-    assert "Expected with one more accelerator: " in ended.out
+    assert "With one more accelerator: " in ended.out
 
 
 def test_other_sizes_of_hardware_kernels(invoke: Invoke) -> None:
@@ -207,7 +205,7 @@ def test_accelerators_alone_and_a_machine_of_ones_own(invoke: Invoke, tmp_path: 
     file.write_text(published_machine("epyc-7763-a5000").to_toml())
     ended = invoke(*PLAN, "--devices", "accelerator", "--machine", file)
     assert ended.code == 0, ended.err
-    assert "Seeds of an iteration: 40 on accelerator0; 40 in all" in ended.out
+    assert "Seeds per iteration: 40 on accelerator0; 40 in total" in ended.out
     assert "0 train." in ended.out
 
 
@@ -224,15 +222,15 @@ def test_this_machine_is_rehearsed(model: str, invoke: Invoke, monkeypatch: pyte
     assert re.search(
         r"Machine: this one, .+, rehearsed; 6 of 8 cores for the processor's tasks, 2 for accelerator0\.", ended.out
     )
-    assert "Seeds of an iteration: 30 on the processor, 10 on accelerator0; 40 in all" in ended.out
+    assert "Seeds per iteration: 30 on the processor, 10 on accelerator0; 40 in total" in ended.out
 
 
 def test_a_real_trainer_is_rehearsed(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sagann.train.rehearsals.LONGEST_S", 0.0)
     ended = invoke(*PLAN, "--devices", "accelerator:1")
     assert ended.code == 0, ended.err
-    assert re.search(r"Seeds of an iteration: .+; 40 in all, 2 iterations an epoch\.", ended.out)
-    assert re.search(r"Expected: [\d.]+ m?s an iteration", ended.out)
+    assert re.search(r"Seeds per iteration: .+; 40 in total, 2 iterations per epoch\.", ended.out)
+    assert re.search(r"Estimated: [\d.]+ m?s per iteration", ended.out)
 
 
 def test_counts_of_sampled_batches_and_the_rate_of_sampling() -> None:
@@ -308,7 +306,7 @@ def test_parts_are_shown_with_their_halo(invoke: Invoke) -> None:
 def test_a_budget_divides_no_other_way(invoke: Invoke) -> None:
     ended = invoke(*BY_WORKERS, "--memory", "1GiB")
     assert (ended.code, ended.out) == (0, invoke(*BY_WORKERS).out)
-    assert "What a worker streams is not planned" in ended.err
+    assert "is planned for one process only" in ended.err
 
 
 def test_what_a_run_has_learned_divides_the_graph(tmp_path: Path, invoke: Invoke) -> None:
@@ -316,21 +314,21 @@ def test_what_a_run_has_learned_divides_the_graph(tmp_path: Path, invoke: Invoke
     ended = invoke(*BY_WORKERS, "--balance", "cost", "--learned", run)
     assert ended.code == 0, ended.err
     assert "Parts of 2 workers, balanced by cost" in ended.out
-    shares = [float(share) for share in re.findall(r"([\d.]+)%", ended.out.split("The slowest worker")[0])]
+    shares = [float(share) for share in re.findall(r"([\d.]+)%", ended.out.split("Predicted time")[0])]
     assert shares == pytest.approx([66.7, 33.3], abs=2.0)
-    found = re.search(r"balanced by: edges ([\d.]+) ms, vertices ([\d.]+) ms, cost ([\d.]+) ms", ended.out)
+    found = re.search(r"by balance: edges ([\d.]+) ms, vertices ([\d.]+) ms, cost ([\d.]+) ms", ended.out)
     by_edges, by_vertices, by_cost = map(float, found.groups())
     assert by_edges == pytest.approx(1.5 * by_cost, rel=0.03)
     assert by_vertices > 1.3 * by_cost
     assert "Cost model: nanoseconds on a worker of speed 1" in ended.out
     assert "forward 1" in ended.out
-    assert "Speeds of the workers that were measured: 1.33, 0.67." in ended.out
+    assert "Measured speeds of the workers: 1.33, 0.67." in ended.out
 
 
 def test_without_a_model_the_first_parts_are_shown(invoke: Invoke) -> None:
     ended = invoke(*BY_WORKERS, "--balance", "cost")
     assert ended.code == 0, ended.err
-    assert "No cost model is given (--learned): parts begin with equal edges" in ended.err
+    assert "Without a cost model (--learned), parts begin with equal edges" in ended.err
 
 
 def test_the_settings_of_a_run_that_learned_nothing_give_the_first_parts(tmp_path: Path, invoke: Invoke) -> None:
@@ -348,7 +346,7 @@ SEVERAL = ("--model", "gcn", "--hidden", "16", "--encoder", "linear", "--memory"
 def test_devices_of_a_described_machine_are_planned_by_the_fastest_route(invoke: Invoke) -> None:
     shown = invoke("plan", "--data", "demo", *SEVERAL, "4", "--machine", "p100x8", "--show", "steps").out
     assert re.search(
-        r"Expected: \S+ s an epoch on 4 devices of two Xeon E5-2690 v4 and eight NVIDIA Tesla P100", shown
+        r"Estimated: \S+ s per epoch on 4 devices of two Xeon E5-2690 v4 and eight NVIDIA Tesla P100", shown
     )
     assert re.search(r"Route: \w+; slower: \w+ \S+ s, \w+ \S+ s\.", shown)
     for link in ("device0.copy_in", "device3.copy_out"):

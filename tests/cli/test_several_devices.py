@@ -36,7 +36,7 @@ def test_a_plan_shows_what_each_device_does(
     # What passes read at random is assembled by each device, which sums its gradients.
     assert "assemble 0: 1 (device1)" in found.out
     assert "share_grads" in found.out
-    assert "No seconds are expected" in found.err
+    assert "No time is estimated" in found.err
     assert main(["plan", *OPTIONS, "--picture", str(tmp_path / "plan.png")]) == 2
     assert "--picture without --machine" in capsys.readouterr().err.replace("\n", " ")
 

@@ -15,7 +15,7 @@ def text(layer: torch.nn.Module, dim: int, **settings: object) -> str:
 
 def test_a_fused_layer_in_words() -> None:
     said = text(GatedGCN(4, 3), 4)
-    assert said.startswith("GatedGCN: sum over the edges\n  an edge moves 48 bytes; as written it would move ")
+    assert said.startswith("GatedGCN: sum over the edges\n  48 bytes per edge; ")
     assert "  moved off the edges: linear, once per source  [layers.py:" in said
     assert "  once per destination: linear\n" in said
     assert "    sigmoid_1 = sigmoid(add_0) [4]\n" in said
@@ -23,8 +23,10 @@ def test_a_fused_layer_in_words() -> None:
 
 
 def test_what_is_kept_and_what_commutes_is_said() -> None:
-    assert "kept: what is gathered depends on constant features alone" in text(GCN(8, 4), 8, is_constant=True)
-    assert "commuted: linear map before the gather: 4 features travel, not 8  [layers.py:" in text(GCN(8, 4), 8)
+    assert "cached: gathers only constant features" in text(GCN(8, 4), 8, is_constant=True)
+    assert "commuted: linear map before the gather: 4 features per edge instead of 8  [layers.py:" in text(
+        GCN(8, 4), 8
+    )
 
 
 def test_a_linear_map_too_large_to_fuse_is_named() -> None:
@@ -45,8 +47,8 @@ def test_parameters_are_no_tensors_of_an_edge() -> None:
     layer = Layer(lambda m, e: F.linear(torch.relu(e.src + e.dst), m.large))
     layer.large = torch.nn.Parameter(torch.rand(512, 512))
     # Both rows, their sum, what is left of it, and what that is mapped to.
-    assert f"its tensors take {5 * 512 * 4} more in its tile" in text(layer, 512)
+    assert f"{5 * 512 * 4} bytes of tensors in its tile" in text(layer, 512)
     layer = Layer(lambda m, e: e.dst * m.table(e.data.long()))
     layer.table = torch.nn.Embedding(100_000, 4)
     # The data and the number made of it, the destination's row, the table's, their product.
-    assert f"its tensors take {4 + 8 + 3 * 4 * 4} more in its tile" in text(layer, 4)
+    assert f"{4 + 8 + 3 * 4 * 4} bytes of tensors in its tile" in text(layer, 4)

@@ -93,7 +93,7 @@ def test_a_map_that_widens_in_apply_edge_goes_last() -> None:
     (note,) = commute(module, keep_constant=False)
     verify(module)
     assert widths_gathered(module) == [6]
-    assert "6 features travel, not 8" in note.text
+    assert "6 features per edge instead of 8" in note.text
 
 
 def test_what_is_gathered_from_constant_rows_stays_free_of_parameters() -> None:
@@ -107,7 +107,7 @@ def test_what_is_gathered_from_constant_rows_stays_free_of_parameters() -> None:
 def test_what_a_parameter_scales_beside_constant_rows_is_mapped_first() -> None:
     module = traced(GIN(8, 4), 8)
     (note,) = commute(module, keep_constant=True)
-    assert "4 features travel, not 8" in note.text
+    assert "4 features per edge instead of 8" in note.text
     (note,) = scale_last(module)
     verify(module)
     assert "scaled afterwards" in note.text

@@ -82,10 +82,10 @@ def test_joint_says_what_it_expects() -> None:
     times = StageTimes(sample=0.001, load=0.001, train={HOST: 0.030, FIRST: 0.010})
     found = next_balance("joint", Balance(assignment=split), times)
     assert found.assignment.seeds[HOST] < 100
-    assert found.why.endswith("ms, after 30 ms.")
+    assert found.why.endswith("ms per iteration, was 30 ms.")
     again = next_balance("joint", found, found.rates.times(found.assignment)) if found.rates else found
     assert again.assignment == found.assignment
-    assert again.why.startswith("No other split promises 3% less than")
+    assert again.why.startswith("No other split is estimated to take 3% less than")
 
 
 # Trainers whose seconds are a + b n; parts of the seconds that the processor's seeds would take alone.

@@ -174,7 +174,7 @@ def test_shares_of_trainers_and_the_last_decision_stand_below_the_numbers():
     )
     assert WORK.why[:27] in shown(records=[replace(within(1, 300, 2.0), note=WORK.why)])
     # In lines that fit a terminal.
-    assert "2 seeds go to the processor: an iteration is expected at 1 s, after 2" in text
+    assert "2 seeds go to the processor: estimated 1 s per iteration, was 2" in text
 
 
 class Screen(io.StringIO):

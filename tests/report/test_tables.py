@@ -168,13 +168,13 @@ def text_of(**fields: Any) -> str:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({}, "Mini-batches: 50 an epoch, of 100 training vertices; fanouts 25, -1."),
-        ({}, "The bottleneck is sampling. Cores are idle: more --sampling-threads may help. Fewer edges"),
+        ({}, "Mini-batches: 50 per epoch, of 100 training vertices; fanouts 25, -1."),
+        ({}, "The bottleneck is sampling. Cores are idle: more --sampling-threads may help. Smaller fanouts"),
         ({"busy": {"load": 0.2, "train": 0.9}}, "The bottleneck is training. A smaller model (--hidden, --layers)"),
-        ({"busy_cores": 0.97}, "The bottleneck is sampling. All cores are busy. Fewer edges"),
-        ({"ahead": 0}, "each made in the training step."),
-        ({"num_seeds": 4930}, "50 an epoch, of 100 training vertices, 30 in the last one;"),
-        ({"num_batches": 1, "num_seeds": 60}, "Mini-batches: 1 an epoch, of 60 training vertices;"),
+        ({"busy_cores": 0.97}, "The bottleneck is sampling. All cores are busy. Smaller fanouts"),
+        ({"ahead": 0}, "each prepared in the training step."),
+        ({"num_seeds": 4930}, "50 per epoch, of 100 training vertices, 30 in the last one;"),
+        ({"num_batches": 1, "num_seeds": 60}, "Mini-batches: 1 per epoch, of 60 training vertices;"),
         ({"tiers": {"hot": TierCounts(rows=1000, num_bytes=1 << 10)}}, "1,000 rows of features (1.0 KiB) from the hot tier"),
     ],
 )  # fmt: skip
@@ -188,8 +188,8 @@ def test_alike_accelerators_are_named_together() -> None:
     text = trainers_text(found, machine="round figures", more=None)
     assert text.splitlines()[:3] == [
         "Machine: round figures.",
-        "Seeds of an iteration: 50 on the processor, 75 on accelerator0, 75 on accelerator1; 200 in all, 50 iterations an epoch.",
-        "Threads of the processor: 2 sample, 2 load, 4 train.",
+        "Seeds per iteration: 50 on the processor, 75 on accelerator0, 75 on accelerator1; 200 in total, 50 iterations per epoch.",
+        "Processor threads: 2 sample, 2 load, 4 train.",
     ]
     # 75 x 12,100 bytes at 1e8 bytes per second.
     assert re.search(r"copies 9\.0[78] ms on accelerator0 and accelerator1", text)
@@ -199,7 +199,7 @@ def test_alike_accelerators_are_named_together() -> None:
 def test_what_one_more_brings() -> None:
     few, many = (predict(job(), split) for split in (assignment(0, 200), assignment(0, 100, 100)))
     text = trainers_text(few, machine="round figures", more=many)
-    assert "Seeds of an iteration: 200 on accelerator0; 200 in all" in text
+    assert "Seeds per iteration: 200 on accelerator0; 200 in total" in text
     assert re.search(r"(2\.00|1\.9\d) times as fast", text.splitlines()[-1])
 
 
@@ -252,12 +252,12 @@ def first_line(found: Planned) -> str:
 
 def test_everything_fits_only_where_nothing_has_to_go() -> None:
     found = planned(1 << 30)
-    assert first_line(found) == "P = 1: everything fits; nothing is cut."
+    assert first_line(found) == "P = 1: the whole graph fits in memory."
     load = next(each for each in found.plan.operations if isinstance(each, Move) and each.kind == "load")
     for more in (load, load._replace(kind="store")):
         plan = replace(found.plan, operations=(*found.plan.operations, more))
         assert first_line(found._replace(plan=plan)).startswith(
-            "P = 1: nothing is cut, but not everything fits at once; what has to go is loaded again"
+            "P = 1: one interval, but not everything fits at once; evicted blocks are loaded again"
         )
 
 
@@ -272,8 +272,8 @@ def test_what_is_read_in_place_is_told_apart_from_what_is_copied() -> None:
     model = build_model(ModelConfig(model="gcn", hidden=16), graph)
     foretold = partial(foretell, model, model.prepare(graph), budget_bytes=8000, select="never")
     texts = {on_disk: plan_text(foretold(on_disk=on_disk), on_disk=on_disk) for on_disk in (False, True)}
-    assert "Read where it lies" not in texts[True]
-    (line,) = [line for line in texts[False].splitlines() if line.startswith("Read where it lies: ")]
+    assert "Read in place" not in texts[True]
+    (line,) = [line for line in texts[False].splitlines() if line.startswith("Read in place: ")]
     assert "vertex data" in line
     (loaded,) = [line for line in texts[False].splitlines() if line.startswith("Loaded: ")]
     assert re.search(r"\bedges \d", line)

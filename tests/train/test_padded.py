@@ -82,7 +82,7 @@ def test_padded_batches_that_cannot_be_recorded_are_queued(seen: dict[str, Any])
     case = seen["a number is read"]
     assert case["same"]
     (message,) = case["messages"][1:]
-    assert message.startswith("Padded mini-batches are queued one by one (")
+    assert message.startswith("Padded mini-batches are not replayed as CUDA graphs (")
     assert "aten._local_scalar_dense.default (padded_driver.py:" in message
 
 
@@ -94,5 +94,5 @@ def test_padded_batches_that_cannot_be_recorded_are_queued(seen: dict[str, Any])
     ],
 )
 def test_batches_that_are_not_padded_say_why(seen: dict[str, Any], name: str, reason: str) -> None:
-    prefix = "Mini-batches are queued one by one, each with a wait of the host, because"
+    prefix = "Mini-batches are neither padded nor replayed as CUDA graphs, because"
     assert seen[name][1:] == [f"{prefix} {reason}."]

@@ -24,10 +24,10 @@ REASONS = {
     "numbers of torch": "the model draws random numbers on the host",
     "a count of calls": "calls of the model changes in every epoch",
     "a tensor that is kept": "the storage of last of the model changes in every epoch",
-    "a seed more": "the model draws another number of seeds in each epoch (recorded_driver.py:",
+    "a seed more": "the model draws a different number of seeds in each epoch (recorded_driver.py:",
     "a layer more": "the storage of the optimizer changes in every epoch",
     "a list that grows": "told of the model changes in every epoch",
-    "hooks": "hooks are set, which run on the host",
+    "hooks": "the model or optimizer has hooks, which run on the host",
     "an optimizer of the host": "the optimizer Adam is not capturable",
     "lbfgs": "the optimizer LBFGS is not capturable",
 }
@@ -59,8 +59,8 @@ def assert_queued(case: dict[str, Any], reason: str) -> None:
     """Epochs have the bits of queued ones, and one line says why they are queued."""
     assert case["same"]
     (message,) = case["messages"]
-    assert message.startswith("Epochs are queued one by one (")
-    assert f"of the host each), because {reason}" in message or reason in message.partition("because ")[2]
+    assert message.startswith("Epochs are not replayed as CUDA graphs (")
+    assert f"of host time), because {reason}" in message or reason in message.partition("because ")[2]
 
 
 def assert_recorded(case: dict[str, Any]) -> None:
@@ -103,7 +103,7 @@ def test_what_cannot_be_recorded_is_queued_and_said_once(seen: dict[str, Any], n
         ("edge data", "the edge data 'weight' changed"),
         ("storage", "the storage of attend_src of layers.0 changed"),
         ("loss", "weight of the loss changed"),
-        ("hook", "whether hooks are set changed"),
+        ("hook", "the presence of hooks changed"),
     ],
 )
 def test_a_change_ends_a_recording(seen: dict[str, Any], name: str, reason: str) -> None:
@@ -113,7 +113,7 @@ def test_a_change_ends_a_recording(seen: dict[str, Any], name: str, reason: str)
 
 
 def test_too_little_memory_and_a_driver_without_graphs_are_said(seen: dict[str, Any]) -> None:
-    assert_queued(seen["out of memory"], "the memory of the device is too small for a recording")
+    assert_queued(seen["out of memory"], "device memory is too small for a CUDA graph")
     assert "CUDA error: operation not supported" in seen["no graphs"][0]
 
 

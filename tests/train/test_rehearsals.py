@@ -78,8 +78,8 @@ def test_a_run_begins_with_the_shares_of_its_rehearsal(monkeypatch: pytest.Monke
     source, said = source_of(), list[str]()
     rehearsals.begin_as_foretold(SimpleNamespace(), source, said.append)  # type: ignore[arg-type]
     assert source.manager.assignment.seeds == {HOST: 3, ACCELERATOR: 9}
-    assert said[0] == "Rehearsing host, accelerator0, to begin with the best shares ..."
-    assert said[1].startswith("Of 12 seeds, host gets 3, accelerator0 gets 9: an iteration is expected at 9 ms.")
+    assert said[0] == "Measuring host, accelerator0 to choose their initial shares ..."
+    assert said[1].startswith("Of 12 seeds, host gets 3, accelerator0 gets 9: estimated 9 ms per iteration.")
 
 
 def test_a_batch_with_fewer_seeds_than_trainers_is_not_rehearsed() -> None:
@@ -243,7 +243,7 @@ def test_lazy_parameters_and_every_optimizer_are_rehearsed() -> None:
 
 
 def test_what_cannot_be_foretold_is_refused() -> None:
-    with pytest.raises(InputError, match="only epochs of mini-batches of vertices are foretold: sample is None"):
+    with pytest.raises(InputError, match="only epochs of vertex mini-batches can be estimated: sample is None"):
         trainer_of(epochs=1).foretell()
     model = seeded_model()
     model.lock = threading.Lock()
@@ -263,4 +263,4 @@ def test_workers_foretell_nothing() -> None:
         return str(caught.value)
 
     for text in in_threads(refused, 2):
-        assert text.startswith("epochs of one process are foretold: 2 workers train")
+        assert text.startswith("only epochs of a single process can be estimated: 2 workers train")

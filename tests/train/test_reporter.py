@@ -218,7 +218,7 @@ WORK = TrainerWork(
     sample_s=0.1,
     load_s=0.2,
     num_moves=3,
-    why="2 seeds go to the processor: an iteration is expected at 1 s, after 2 s.",
+    why="2 seeds go to the processor: estimated 1 s per iteration, was 2 s.",
 )
 RECORDS = {
     "plain": PLAIN,

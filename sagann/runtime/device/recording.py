@@ -235,7 +235,7 @@ class Recording:
         self.cause, self._launch, self._numbers = cause, None, None
 
 
-_OTHER_SEEDS = "the model draws another number of seeds in each epoch"
+_OTHER_SEEDS = "the model draws a different number of seeds in each epoch"
 
 
 def _why_not(device: torch.device, states: tuple[Any, ...], seeds: Sequence[int], table: Table) -> str | None:
@@ -273,7 +273,7 @@ def _changed(before: Mapping[str, object], after: Mapping[str, object]) -> str |
 def _cause_of(error: Exception) -> str:
     """Why a capture failed, with the user's line."""
     if isinstance(error, torch.OutOfMemoryError):
-        return "the memory of the device is too small for a recording beside what is in use"
+        return "device memory is too small for a CUDA graph of the epoch"
     # CUDA may report its own error at the end of a capture that another one has spoilt.
     for each in (error, error.__context__ or error):
         frames = traceback.extract_tb(each.__traceback__)

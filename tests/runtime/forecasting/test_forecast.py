@@ -81,7 +81,7 @@ def test_files_are_taken_to_be_cached_where_memory_has_room_for_them(monkeypatch
         monkeypatch.setattr("sagann.runtime.forecasting.forecast.memory", lambda found=found: found)
         told = forecast(planned, ROUND, on_disk=True, rehearsal=(model, graph))
         assert told.tier == expected
-        assert ("Memory is taken to hold all files" in forecast_text(told)) == (expected == "file cache")
+        assert ("the system's cache holds all files" in forecast_text(told)) == (expected == "file cache")
         # Of a machine that is not at hand, memory is not known.
         assert forecast(planned, ROUND, on_disk=True).tier == "disk"
         assert forecast(planned, ROUND, on_disk=False, rehearsal=(model, graph)).tier == "memory"
@@ -253,7 +253,7 @@ def test_a_real_process_is_as_large_as_was_said(num_vertices: int, budget: str, 
     machine.write_text(ROUND.to_toml())
     command = [sys.executable, "-m", "sagann", "plan", *common, "--machine", str(machine)]
     plan = subprocess.run(command, capture_output=True, text=True, check=True)
-    said = re.search(r"^In top: about ([0-9.]+) MiB resident", plan.stdout, re.MULTILINE)
+    said = re.search(r"^Resident memory \(RES in top\): about ([0-9.]+) MiB", plan.stdout, re.MULTILINE)
     assert said is not None, plan.stdout
     train = ("train", *common, "--split", "random:0.6,0.2", "--epochs", "2", "--out", str(tmp_path / "run"))
     assert peak_bytes(*train) / 2**20 == pytest.approx(float(said[1]), rel=0.25)

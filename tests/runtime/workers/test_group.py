@@ -106,9 +106,7 @@ def test_a_process_that_torchrun_did_not_start_has_nobody_to_join(monkeypatch: p
 def test_nobody_waits_so_long(seconds: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "2")
-    refused = pytest.raises(
-        InputError, match=r"timeout_s is refused: .* from 0.001 to 1e\+06 \(in join_workers.timeout_s\)"
-    )
+    refused = pytest.raises(InputError, match=r"timeout_s is .* from 0.001 to 1e\+06 \(in join_workers.timeout_s\)")
     with refused, join_workers(timeout_s=seconds):
         pass
 
