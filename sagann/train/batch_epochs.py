@@ -104,9 +104,9 @@ class SampledEpochs(BatchEpochs):
         self._team = prepared.team
         if self._team.size > 1:
             require_shareable(predictor.model, prepared, "workers")
-        are_links = predictor.contract.unit == "link"
+        are_links = minibatches is None and predictor.contract.unit == "link"
         self._links = _learned(prepared, config, config.seeds_per_batch) if are_links else None
-        "What mini-batches start from; None for labelled training vertices."
+        "What mini-batches that are made start from; None for labelled training vertices."
         self.minibatches = minibatches or self._made(config, say)
         features = self.minibatches.graph.features
         self._stores: Sequence[TieredFeatures | DeviceFeatures | PartRows] = ()
