@@ -196,7 +196,7 @@ class TrainConfig:
     loss: Annotated[str | None, _LOSSES] = None
     """Loss to minimise: 'cross_entropy' (classification), 'bce' (multi-label), 'mse', 'mae' or 'l1', 'huber' or 'smooth_l1' (regression),
     'link_bce' (links; all negatives together weigh as much as the positives) or 'link_softmax' (links; the positive against its negatives).
-    None is the task's default, the first of these."""
+    None is the first one listed for the task."""
     class_weights: Annotated[Weights | None, at_least(0)] = None
     """Weight of each class in the loss cross_entropy: 'balanced' (every class has the same total weight), or a number per class. Weights
     are scaled to a mean of 1 over the training vertices. None weights all vertices equally."""
@@ -268,8 +268,8 @@ class TrainConfig:
     Results do not depend on it."""
     memory: Annotated[str | None, _RESOURCES, _SIZES] = None
     """Memory budget for an epoch's vertex and edge tensors, as '2GiB'. The model is streamed by intervals within the budget, with the
-    results of a run in memory. With sample, evaluation is streamed within half of the budget, which also covers the hot tier and the
-    mini-batches prepared ahead. None trains in memory if everything fits, else within the free memory."""
+    results of a run in memory. With sample, evaluation is streamed within half of the budget; the hot tier and the mini-batches
+    prepared ahead stay within the budget as well. None trains in memory if everything fits, else within the free memory."""
     spill: Annotated[str | None, _RESOURCES, _FOLDERS, FREE] = None
     """Folder for blocks of a streamed model that are not in memory, in unnamed files. None is the run folder, or else the system's
     temporary folder; with a CUDA device, None is host memory."""

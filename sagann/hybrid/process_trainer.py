@@ -33,8 +33,7 @@ class ProcessTrainer(Trainer):
     """Trains in a process of its own, which starts at once, on some cores or on all.
 
     ``replica`` gives the model and its loss; it must be picklable, as ``torch.multiprocessing`` asks. Mini-batches are copied at
-    ``bytes_per_s``, or as fast as memory is. Where there is no room for what both share, it is an
-    InputError.
+    ``bytes_per_s``, or as fast as memory is. Where there is no room for what both share, it is an InputError.
 
     With a clock, the process simulates hardware: seconds of propagation are the clock's, and those of copies follow from ``bytes_per_s``.
     """

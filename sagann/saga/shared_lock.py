@@ -44,7 +44,7 @@ class SharedLock:
         self._is_changing = False
 
     def reading(self) -> AbstractContextManager[None]:
-        """Hold the lock beside other readers, from now on and until the ``with`` block ends."""
+        """Hold the lock beside other readers, in a ``with`` block that begins at once."""
         return self._holding("reading") if self._held.get() == "no" else nullcontext()
 
     @contextmanager

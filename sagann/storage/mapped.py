@@ -26,6 +26,8 @@ class MappedRows:
         tensor: gives the shape and dtype of the rows; the store does not keep the tensor alive.
         source: the map in which the tensor lies. The attribute ``file`` is the descriptor of its file, ``offset`` the position of the
             tensor's first byte there.
+
+    Reading raises DatasetError where the file has become shorter.
     """
 
     def __init__(self, tensor: Tensor, source: ArrayMap) -> None:

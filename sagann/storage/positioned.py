@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-import errno
 import os
+from contextlib import suppress
+
+from sagann.errors import DatasetError
 
 MOST_BYTES = 1 << 30
 "Largest number of bytes that one system call reads or writes."
@@ -16,8 +18,14 @@ def read_bytes(file: int, left: memoryview, offset: int) -> None:
     """Fill memory with the bytes of an open file from a position on."""
     while left:
         read = os.preadv(file, [left[:MOST_BYTES]], offset)
-        if not read:
-            raise OSError(errno.EIO, "the file has become shorter")
+        if read == 0:
+            end, name = min(offset, os.fstat(file).st_size), "an open file"
+            with suppress(OSError):
+                name = os.readlink(f"/proc/self/fd/{file}")
+            raise DatasetError(
+                f"file has become shorter: it ends at byte {end}, {offset + len(left) - end} more are needed (in {name})",
+                hint="Leave a dataset alone while a run reads it; import it again.",
+            )
         left, offset = left[read:], offset + read
 
 

@@ -3,10 +3,9 @@
 All scores read the in-edges of a whole graph, in CSC. Self-loops and multi-edges count like any other edges, as they do for a sampler.
 Edge types and weights are not read.
 
-Scores pass from destinations to the sources of their edges (:func:`spread`), edge by edge on one thread, so the
-result has the same bits for any number of threads.
-Destinations of value 0 contribute nothing, and their edges are not read: where few vertices have a value, as in the first hop of a sampler, most of
-the edges stay on the disk. The topology is read once in ascending order, so it may be mapped from files.
+Scores pass from destinations to the sources of their edges (:func:`spread`), edge by edge on one thread, so the result has the same bits for any number of
+threads. Destinations of value 0 contribute nothing, and their edges are not read: where few vertices have a value, as in the first hop of a sampler,
+most of the edges stay on the disk. The topology is read once in ascending order, so it may be mapped from files.
 
 References:
     Graph Neural Network Training with Data Tiering, 2021, Sec. 3.1 and Algorithm 1. We differ in what the paper leaves open: the damping

@@ -105,9 +105,9 @@ class SampledEpochs(BatchEpochs):
         self._team = prepared.team
         if self._team.size > 1:
             require_shareable(predictor.model, prepared, "workers")
-        are_links = predictor.contract.unit == "link"
-        self.links = _learned(prepared, config, config.seeds_per_batch) if are_links else None
-        "What mini-batches start from; None for labelled training vertices."
+        are_links = minibatches is None and predictor.contract.unit == "link"
+        self._links = _learned(prepared, config, config.seeds_per_batch) if are_links else None
+        "What mini-batches that are made start from; None for labelled training vertices."
         self.minibatches = minibatches or self._made(config, say)
         features = self.minibatches.graph.features
         self._stores: Sequence[TieredFeatures | DeviceFeatures | PartRows] = ()
@@ -205,14 +205,14 @@ class SampledEpochs(BatchEpochs):
             graph,
             fanouts=config.sample,
             batch_size=config.seeds_per_batch,
-            seeds=self.links or "train",
+            seeds=self._links or "train",
             seed=config.seed,
             threads=config.sampling_threads,
             ahead=ahead,
             device=self._predictor.device,
             sample_on=sample_on,
         )
-        if self.links is None:
+        if self._links is None:
             # The ends of links are two rows at least.
             num_seeds, batch_size = len(batches.seeds), batches.batch_size
             batches.batch_size = batch_size_without_rest(self._predictor.model, num_seeds, batch_size)
@@ -223,7 +223,7 @@ class SampledEpochs(BatchEpochs):
 
     def _hottest(self, graph: Graph, config: TrainConfig) -> Tensor:
         """Ids of all vertices, those whose rows mini-batches read most first."""
-        if self.links is None:
+        if self._links is None:
             return hottest_rows(graph, config)
         # Negative links are drawn among all vertices. A batch starts from both ends of its links.
         seeds = torch.ones(graph.num_vertices, dtype=torch.bool)

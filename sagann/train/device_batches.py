@@ -197,7 +197,7 @@ def _unpadded_cause(session: TrainSession, source: SampledEpochs) -> str | None:
     store, optimizer = source.minibatches.graph.features, session.optimizer
     # Layers say what they do while they are trained.
     session.model.train()
-    if source.links is not None:
+    if source.minibatches.links is not None:
         return "those of links differ too much in size"
     if any(rows.requires_grad for rows in source.minibatches.graph.topology.edge_data.values()):
         return "edge data learn"

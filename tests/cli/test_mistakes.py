@@ -170,6 +170,7 @@ MISTAKES = [
     (f"{_U250} --link-rate 1e9", "states the rates of its links: --link-rate, with --machine"),
     (f"{_TRAINERS} --link-rate -1", "--link-rate"),
     (f"{_TRAINERS} --machine nowhere.toml", "machine file cannot be read"),
+    (f"{_TRAINERS} --machine p100x8", "machine lacks an accelerator: 'accelerator0', and there are none"),
     (f"{_U250} --memory 1GiB", "memory is '1GiB', expected None when devices is set"),
     (f"{_U250} --kernel scatter_pes", "sizes of kernels are not NAME=VALUE: 'scatter_pes' (in --kernel)"),
     (f"{_U250} --kernel macs=9", "kernels have no such size: 'macs' (in --kernel)"),

@@ -12,7 +12,7 @@ import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 
-from sagann.errors import MissingDependencyError
+from sagann.errors import DatasetError, MissingDependencyError
 from sagann.storage import picture, scattered
 from sagann.storage.mapped import mapped_rows
 from sagann.storage.npy import map_npy, write_npy
@@ -53,6 +53,14 @@ def test_a_file_that_is_replaced_or_removed_is_still_read(opened: torch.Tensor, 
     rows = mapped_rows(opened)
     del opened
     assert torch.equal(rows.slice(0, 1000), ROWS)
+
+
+def test_a_file_that_has_become_shorter_is_named(opened: torch.Tensor, tmp_path: Path) -> None:
+    rows = mapped_rows(opened)
+    (path,) = tmp_path.iterdir()
+    os.truncate(path, 5000)
+    with pytest.raises(DatasetError, match=r"file has become shorter: it ends at byte 5000, 792 more .*rows of"):
+        rows.slice(300, 472)
 
 
 def test_the_file_is_closed_with_its_last_reader(tmp_path: Path) -> None:
@@ -154,6 +162,17 @@ def test_reads_are_bounded(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         reads = read_scattered(file.fileno(), OFFSET, ids, target, ids)
     assert (reads.num_reads, reads.num_bytes) == (100, 1_000_000)
     assert (target.reshape(-1) == np.fromfile(path, np.uint8)[OFFSET : OFFSET + 1_000_000]).all()
+
+
+def test_a_file_that_ends_too_early_is_named(tmp_path: Path) -> None:
+    ids = [4, 99, 7]
+    path = tmp_path / "rows of vertices.bin"
+    path.write_bytes(bytes(100 * 1000 - 1))
+    target = np.zeros((len(ids), 1000), np.uint8)
+    message = r"file has become shorter: it ends at byte 99999, 1 more are needed \(in .*rows of vertices"
+    given = np.array(ids), target, np.arange(len(ids))
+    with path.open("rb") as file, pytest.raises(DatasetError, match=message):
+        read_scattered(file.fileno(), 0, *given)
 
 
 def test_a_figure_replaces_a_file_and_leaves_nothing_else(tmp_path: Path) -> None:

@@ -155,7 +155,7 @@ class MiniBatches(Batches[MiniBatch]):
             seed=seed,
         )
         "Samples in the place of ``neighbor_sampler`` where a device samples."
-        self._links = seeds if isinstance(seeds, LearnedLinks) else None
+        self.links = seeds if isinstance(seeds, LearnedLinks) else None
         self.seeds = (
             seeds.edges
             if isinstance(seeds, LearnedLinks)
@@ -244,10 +244,10 @@ class MiniBatches(Batches[MiniBatch]):
         self, seeds: Tensor, own: slice, sampler: NeighborSampler | DeviceSampler, *, epoch: int, batch: int
     ) -> tuple[MiniBatch, Tensor]:
         """A part of a batch of some of ``self.seeds``, sampled, without rows; and the ids of its seeds, on the processor."""
-        if self._links is None:
+        if self.links is None:
             return sampler.sample(seeds[own], epoch=epoch, batch=batch), seeds[own]
-        links = self._links.sample(seeds, own, epoch=epoch, batch=batch)
-        return self._links.joined(sampler.sample(links.seeds, epoch=epoch, batch=batch), links), links.seeds
+        links = self.links.sample(seeds, own, epoch=epoch, batch=batch)
+        return self.links.joined(sampler.sample(links.seeds, epoch=epoch, batch=batch), links), links.seeds
 
     def drawn_on(
         self,

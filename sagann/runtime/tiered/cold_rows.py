@@ -34,7 +34,7 @@ class FileRows:
     def read(self, ids: Array, target: Array, places: Array) -> Reads:
         """Read rows ``ids``, int64 [n], into the rows ``places``, integer [n], of ``target``, uint8 [m, bytes of a row].
 
-        A file that cannot be read is a DatasetError.
+        A file that ends too early or cannot be read is a DatasetError.
         """
         try:
             return read_scattered(self._file, self._offset, ids, target, places)

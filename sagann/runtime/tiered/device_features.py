@@ -73,7 +73,7 @@ class DeviceFeatures:
         RuntimeWarning: the driver does not pin the memory, so its rows are far rows.
     Raises:
         InputError: an argument is wrong, the features are sparse, on a device or require a gradient, or the memory is not free.
-        DatasetError: the file cannot be read.
+        DatasetError: the file ends too early, or cannot be read.
     References:
         Min et al., Graph Neural Network Training with Data Tiering, 2021, Sec. 4.
     """
@@ -155,7 +155,7 @@ class DeviceFeatures:
 
         Raises:
             InputError: an id on the processor is no vertex.
-            DatasetError: the file cannot be read.
+            DatasetError: the file ends too early, or cannot be read.
         """
         pool = self._devices.pool(self._reader)
         on_host = ids.device.type == "cpu"
@@ -176,7 +176,7 @@ class DeviceFeatures:
 
         Raises:
             InputError: an id is no vertex, where some rows are far.
-            DatasetError: the file cannot be read.
+            DatasetError: the file ends too early, or cannot be read.
         """
         if self._is_far is None:
             return self._no_far

@@ -66,7 +66,7 @@ class TieredFeatures:
             stands for the order of the ids with "static", as after a reordering by score, and for an empty hot tier otherwise.
     Raises:
         InputError: an argument is wrong, the features are sparse, on a device or require a gradient, or the memory is not free.
-        DatasetError: the file cannot be read.
+        DatasetError: the file ends too early, or cannot be read.
     References:
         Min et al., Graph Neural Network Training with Data Tiering, 2021, Sec. 4. We differ in that the tiers here are memory and
         disk, and that the hot rows may change.
@@ -122,7 +122,7 @@ class TieredFeatures:
 
         Raises:
             InputError: an id is no vertex.
-            DatasetError: the file cannot be read.
+            DatasetError: the file ends too early, or cannot be read.
         """
         found = checked_ids(ids, self.num_rows, "TieredFeatures.rows, ids")
         return self._load(found, lambda: self._cache.place(found))

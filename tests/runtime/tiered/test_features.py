@@ -223,6 +223,17 @@ def test_rows_in_the_order_of_their_ids_need_no_table_by_row() -> None:
         TieredFeatures(features, hot=2000, hottest=torch.arange(1000))
 
 
+def test_a_file_that_is_cut_ends_the_read_with_its_name(tmp_path: Path) -> None:
+    features = bits(torch.float32, (16,))
+    store = TieredFeatures(
+        dataset_array(tmp_path, features), hot=0.1, cache="look-ahead", hottest=torch.arange(100)
+    )
+    path = tmp_path / "features.npy"
+    os.truncate(path, path.stat().st_size - 1)
+    with pytest.raises(DatasetError, match=r"file has become shorter: .*1 more are needed \(in .*features\.npy\)"):
+        store.rows(torch.tensor([996]))
+
+
 def test_a_file_that_is_replaced_or_removed_stays_what_it_was(tmp_path: Path) -> None:
     features = bits(torch.float32, (16,))
     store = TieredFeatures(dataset_array(tmp_path, features), hot=0.1)
