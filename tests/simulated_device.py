@@ -379,6 +379,11 @@ class SimulatedTensor(Tensor):
     def set_(self, *given: Any) -> SimulatedTensor:  # type: ignore[override]
         return SimulatedTensor(self.values.set_(*given))
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> SimulatedTensor:
+        copied = memo[id(self)] = SimulatedTensor(self.values.clone()).requires_grad_(self.requires_grad)
+        vars(copied).update({name: value for name, value in vars(self).items() if name != "values"})
+        return copied
+
     def tolist(self) -> Any:
         _read("tolist")
         return self.values.tolist()
@@ -545,8 +550,11 @@ class SimulatedStreams:
         _run_late(len(_LATE))
         _TAPES.append(tape)
         try:
-            work()
-            tape.end()
+            try:
+                work()
+            finally:
+                # Also the recording of work that has failed ends.
+                tape.end()
         finally:
             _TAPES.pop()
         self.tapes.append(tape)

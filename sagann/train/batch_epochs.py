@@ -117,7 +117,7 @@ class SampledEpochs(BatchEpochs):
         elif prepared.rows is not None and prepared.rows.num_hot_rows:
             self._stores = [prepared.rows]
         self._sizes: dict[int, list[Room]] = {}
-        "Sources and edges of each hop of the batches of the first epoch, by number."
+        "Sizes of each hop of the batches of the first epoch, by number."
         self.counters: tuple[StageCounters, ...] = ()
         "The work of each stage for the steps that were taken last, and of the caller."
 
@@ -129,7 +129,7 @@ class SampledEpochs(BatchEpochs):
         with self._begun(epoch, first) as batches:
             for number, batch in enumerate(batches, first):
                 if epoch == 1:
-                    self._sizes[number] = sizes_of(batch)
+                    self._sizes[number] = _sizes_of(batch)
                 yield self.step(batch, number)
 
     def envelope(self) -> Mapping[int, list[Room]]:
@@ -140,10 +140,10 @@ class SampledEpochs(BatchEpochs):
         batches, found = self.minibatches, dict[int, list[Room]]()
         for number, ids in enumerate(batches.items_of(1)):
             if number not in self._sizes:
-                self._sizes[number] = sizes_of(batches.sample(ids, epoch=1, batch=number))
+                self._sizes[number] = _sizes_of(batches.sample(ids, epoch=1, batch=number))
             known = found.get(len(ids), [Room(0, 0)] * len(self._sizes[number]))
             found[len(ids)] = [Room(*map(max, *each)) for each in zip(known, self._sizes[number], strict=True)]
-        return {count: [Room.beyond(*room) for room in rooms] for count, rooms in found.items()}
+        return {count: _padded_rooms(count + 1, rooms) for count, rooms in found.items()}
 
     def loss_of_padded(self, batch: MiniBatch, num_seeds: int) -> Tensor:
         """The mean loss of a padded batch's first rows, with its gradient; the batch has the answers of these seeds alone."""
@@ -268,9 +268,19 @@ class SampledEpochs(BatchEpochs):
         return reduce(add, found) if found else None
 
 
-def sizes_of(batch: MiniBatch) -> list[Room]:
-    """Sources and edges of each hop of a batch, from the seeds."""
-    return [Room(block.num_src, block.num_edges) for block in reversed(batch.blocks)]
+def _sizes_of(batch: MiniBatch) -> list[Room]:
+    """Sources of each hop of a batch, from the seeds, and edges beyond one for each destination."""
+    return [Room(block.num_src, block.num_edges - block.num_dst) for block in reversed(batch.blocks)]
+
+
+def _padded_rooms(num_dst: int, sizes: Sequence[Room]) -> list[Room]:
+    """Rooms for batches of these sizes at most, and 2% more, with an edge for each of the destinations of the padding."""
+    rooms = list[Room]()
+    for size in sizes:
+        num_src, num_edges = Room.beyond(*size)
+        rooms.append(Room(num_src, num_dst + num_edges))
+        num_dst = num_src
+    return rooms
 
 
 def require_shareable(model: nn.Module, prepared: PreparedGraph, by: str) -> None:

@@ -18,12 +18,14 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.nn import GraphSAGE
 
+from sagann.graph import Graph, add_self_loops
 from sagann.interop import from_pyg_model
 from sagann.kernels import edge, row_dropout
 from sagann.nn import ModelConfig, build_model
 from sagann.runtime.device import recording
 from sagann.runtime.loading import minibatches
 from sagann.runtime.tiered.device_sampler import Room
+from sagann.saga import Edge, SagaLayer
 from sagann.train import device_epochs, saver, session, tiers, trainer as trainers
 from sagann.train.batch_epochs import SampledEpochs
 from tests import simulated_device
@@ -72,11 +74,37 @@ def trained(name: str, queued: bool, **options: Any) -> dict[str, Any]:
     return run(model_of(name), queued=queued, **{**SAMPLED, **SCHEDULED, **options})
 
 
-def difference() -> float:
+class WeightedMean(SagaLayer):
+    """Divides by a sum that is 0 without in-edges."""
+
+    accumulator = "sum"
+
+    def __init__(self, in_dim: int, out_dim: int) -> None:
+        super().__init__()
+        self.linear, self.score = nn.Linear(in_dim, out_dim), nn.Linear(in_dim, 1)
+
+    def apply_edge(self, edge: Edge) -> Tensor:
+        weight = self.score(edge.src).exp()
+        return torch.cat([weight * edge.src, weight], 1)
+
+    def apply_vertex(self, vertex: Tensor, accum: Tensor) -> Tensor:
+        return self.linear(accum[:, :-1] / accum[:, -1:])
+
+
+class WeightedMeans(TwoLayers):
+    def __init__(self) -> None:
+        super().__init__(dropout=0.0)
+        self.first, self.norm, self.second = WeightedMean(8, 8), nn.Identity(), WeightedMean(8, 3)
+
+    @staticmethod
+    def prepare(graph: Graph) -> Graph:
+        return add_self_loops(graph)
+
+
+def difference(make: Callable[[], nn.Module] = lambda: model_of("gat")) -> float:
     """Largest difference of a weight of a float64 run from that of the same run without padding."""
     padded, plain = (
-        run(model_of("gat").double(), weights="last", **{**SAMPLED, "sample_on": place})
-        for place in ("device", "cpu")
+        run(make().double(), weights="last", **{**SAMPLED, "sample_on": place}) for place in ("device", "cpu")
     )
     assert [any("launches" in counts for counts in each["counts"]) for each in (padded, plain)] == [True, False]
     pairs = zip(padded["weights"].values(), plain["weights"].values(), strict=True)
@@ -143,6 +171,7 @@ def cases(folder: Path) -> dict[str, Callable[[], Any]]:
     return {
         "gcn": lambda: both(lambda queued: trained("gcn", queued)),
         "difference": difference,
+        "weighted means": lambda: difference(lambda: seeded(WeightedMeans)),
         "beyond": beyond,
         "resumed": lambda: resumed(folder),
         "hot": lambda: hot(lambda: both(lambda queued: trained("gcn", queued, hot="30%"))),

@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from weakref import WeakSet
 
 import numpy as np
 import torch
@@ -43,7 +44,7 @@ class GraphStreams(Streams):
     def __init__(self, device: torch.device) -> None:
         super().__init__(device)
         self._main = torch.cuda.Stream(device)
-        self._pool = torch.cuda.graph_pool_handle()
+        self._graphs = WeakSet[torch.cuda.CUDAGraph]()
         self.reserved_bytes = 0
         "Memory of the device that all recordings together keep for themselves."
 
@@ -65,10 +66,12 @@ class GraphStreams(Streams):
             RuntimeError: the work waits for the device, or CUDA cannot record it.
         """
         graph, mode = torch.cuda.CUDAGraph(), torch.cuda.get_sync_debug_mode()
+        # Graphs share memory: they run one after the other. PyTorch refuses a pool for good once no graph has it.
+        pool = next((each.pool() for each in self._graphs), None)
         # The outer block leaves the stream also where CUDA refuses to end the capture.
         with (
             torch.cuda.stream(self._main),
-            torch.cuda.graph(graph, pool=self._pool, stream=self._main, capture_error_mode="thread_local"),
+            torch.cuda.graph(graph, pool=pool, stream=self._main, capture_error_mode="thread_local"),
         ):
             # PyTorch refuses to wait before it spoils the capture. It warns that it does not know every wait.
             with warnings.catch_warnings(action="ignore"):
@@ -79,6 +82,7 @@ class GraphStreams(Streams):
                 self.reserved_bytes += torch.cuda.memory_reserved(self.device) - before
             finally:
                 torch.cuda.set_sync_debug_mode(mode)
+        self._graphs.add(graph)
         return graph.replay
 
 

@@ -198,22 +198,26 @@ class DeviceSampler:
     def padded(self, seeds: Tensor, keys: Tensor, rooms: Sequence[Room]) -> PaddedBatch:
         """Queue a batch whose arrays fill their rooms, so that all batches have the same shapes; the host waits for nothing.
 
-        The last destination of each block is padding, and all edges of the padding end there, so no other row sees them. The model gives a row
-        more than there are seeds, the last one. ``rooms`` have room for more sources than any hop has. Seeds and :meth:`keys` lie on the device.
+        The last destination and the last source of each block are padding. All edges of the padding begin and end at padding, so no other row
+        sees them, and each destination of the padding has one at least: a mean of none may be NaN. The model gives a row more than there are
+        seeds, the last one. ``rooms`` have room for the padding of every hop. Seeds and :meth:`keys` lie on the device.
         """
         ids = torch.nn.functional.pad(seeds, (0, 1), value=PADDING)
+        num_dst: int | Tensor = len(seeds)
         blocks, src_ids = list[Topology](), ids
         is_beyond = torch.zeros((), dtype=torch.bool, device=ids.device)
         num_edges = torch.zeros((), dtype=torch.int64, device=ids.device)
         with for_training_as_well():
             for hop, room in zip(self.queue(ids, keys, rooms), rooms, strict=True):
-                count, most = hop.indptr[-1], room.num_edges
-                is_beyond = is_beyond | (hop.num_src >= room.num_src) | (count > most)
-                num_edges, src_ids = num_edges + count, hop.ids
+                count, most, last_src = hop.indptr[-1], room.num_edges, room.num_src - 1
+                # Edges of the padding before each row; those that are left end at the last row.
+                before = (torch.arange(len(hop.indptr) - 1, device=ids.device) - num_dst).clamp(min=0)
+                is_beyond = is_beyond | (hop.num_src > last_src) | (count + before[-1] >= most)
+                num_edges, num_dst, src_ids = num_edges + count, hop.num_src, hop.ids
                 # A batch beyond its rooms means nothing, but stays within the arrays.
-                indptr = torch.cat([hop.indptr[:-1].clamp(max=most), hop.indptr.new_full((1,), most)])
+                indptr = torch.cat([(hop.indptr[:-1] + before).clamp(max=most), hop.indptr.new_full((1,), most)])
                 is_padding = torch.arange(most, device=ids.device) >= count
-                indices = torch.where(is_padding, len(indptr) - 2, hop.indices).clamp(max=room.num_src - 1)
+                indices = torch.where(is_padding, last_src, hop.indices).clamp(max=last_src)
                 edge_ids = hop.edge_ids.clamp(min=0)
                 block = Topology(
                     indptr=indptr,
