@@ -379,6 +379,12 @@ class SimulatedTensor(Tensor):
     def set_(self, *given: Any) -> SimulatedTensor:  # type: ignore[override]
         return SimulatedTensor(self.values.set_(*given))
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> SimulatedTensor:
+        # PyTorch would set the storage of an empty tensor, in place.
+        found = memo[id(self)] = SimulatedTensor(self.values.clone())
+        found.__dict__ |= {name: value for name, value in vars(self).items() if name != "values"}
+        return found.requires_grad_(self.requires_grad)
+
     def tolist(self) -> Any:
         _read("tolist")
         return self.values.tolist()
