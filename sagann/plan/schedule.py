@@ -213,16 +213,7 @@ class Schedule:
             given = self._inputs_with_grad(number) if trains else []
             grads = self._blocks.grads(given, interval)
             taken = self.sizes.transform_grad_bytes(number, interval, of_loss=True)
-            pooled = self.sizes.pooled_grad_bytes(number, interval)
-            yield Step(
-                "transform_loss",
-                number,
-                interval,
-                reads=reads,
-                writes=grads,
-                temporary_bytes=taken,
-                pooled_bytes=pooled,
-            )
+            yield Step("transform_loss", number, interval, reads=reads, writes=grads, temporary_bytes=taken)
             if trains:
                 yield from self._prepare_grad(number - 1, interval, given)
             return
@@ -230,10 +221,7 @@ class Schedule:
         writes = (*self._blocks.values(stage.outputs, interval), *saved)
         reads += self._begun_of(writes)
         taken = self.sizes.transform_bytes(number, interval) + self.sizes.made_apart(writes, interval)
-        pooled = self.sizes.pooled_bytes(number, interval, made=[each for each in writes if each.interval != ALL])
-        yield Step(
-            "transform", number, interval, reads=reads, writes=writes, temporary_bytes=taken, pooled_bytes=pooled
-        )
+        yield Step("transform", number, interval, reads=reads, writes=writes, temporary_bytes=taken)
         yield from self._collect_made(stage.outputs, interval, self._exchanges)
         if is_last:
             out = self._blocks.block("value", self.program.output, interval)
@@ -324,16 +312,7 @@ class Schedule:
             )
             grads = self._blocks.grads(given, interval)
             taken = self.sizes.transform_grad_bytes(number, interval, saved=bool(saved))
-            pooled = self.sizes.pooled_grad_bytes(number, interval, saved=bool(saved))
-            yield Step(
-                "transform_grad",
-                number,
-                interval,
-                reads=reads,
-                writes=grads,
-                temporary_bytes=taken,
-                pooled_bytes=pooled,
-            )
+            yield Step("transform_grad", number, interval, reads=reads, writes=grads, temporary_bytes=taken)
             now |= set(given)
         yield from self._prepare_grad(number - 1, interval, now)
 

@@ -11,7 +11,6 @@ from torch import Tensor, fx
 
 from sagann.compiler.model_program import Gather, ModelProgram
 from sagann.compiler.program import Stage
-from sagann.compiler.stages import fused_rows
 from sagann.compiler.trace import ROWS, is_rows
 from sagann.graph.rows import id_dtype
 from sagann.kernels.dense import NUM_PARTS, add_, linear, relu_
@@ -33,8 +32,6 @@ _ALIASES = frozenset(
 _FROM_RESULT = frozenset(["relu", "sigmoid", "tanh", "exp", "sqrt", "_softmax"])
 # and the gradient of these reads nothing. Other gradients are taken to read all operands and the result.
 _FROM_NOTHING = frozenset(["add", "sub", "neg", "cat", "sum"])
-# Kernels that take memory from the pool, or none.
-_POOLED = frozenset([linear, relu_, add_, fused_rows])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,8 +52,6 @@ class StageSize:
     "Most bytes per row that live at the same time, without inputs and outputs."
     weight: int
     "Bytes of the parts that are summed to the largest gradient of a weight; not per row."
-    is_pooled: bool
-    "Whether kernels compute all values, into memory of the pool."
 
     @classmethod
     def of(cls, stage: Stage, gradients: Gradients) -> StageSize:
@@ -74,7 +69,6 @@ class StageSize:
             flops=sum(2 * weight.numel() for weight in weights),
             peak=_peak_bytes(stage, computed),
             weight=NUM_PARTS * max((weight.numel() * weight.element_size() for weight in weights), default=0),
-            is_pooled=all(node.target in _POOLED or _operator(node) in _ALIASES for node in computed),
         )
 
 
@@ -90,7 +84,7 @@ def _kept(stage: Stage, gradients: Gradients) -> tuple[list[int], dict[str, int]
             continue
         if node.op != "call_function" or node not in wanted:
             continue
-        name = _operator(node)
+        name = str(getattr(node.target, "overloadpacket", node.target)).rpartition(".")[2]
         if name in _ALIASES:
             alias[node] = alias.get(node.all_input_nodes[0], node.all_input_nodes[0])
             continue
@@ -113,11 +107,6 @@ def _kept(stage: Stage, gradients: Gradients) -> tuple[list[int], dict[str, int]
         if found.get(root) == bytes_per_row(node) and node.meta["val"].is_contiguous():
             results[name] = found.pop(root)
     return [*filter(None, found.values())], results
-
-
-def _operator(node: fx.Node) -> str:
-    """The name of the operator of a node."""
-    return str(getattr(node.target, "overloadpacket", node.target)).rpartition(".")[2]
 
 
 def bytes_per_row(node: fx.Node) -> int:
@@ -275,24 +264,6 @@ class BlockSizes:
         row += max((self.row_bytes(name) for name in inputs if self.gradients.has(name)), default=0)
         is_small = self.rows[interval] * stage.largest < SMALLEST_BYTES
         return allocated_bytes(self.rows[interval] * row) + (0 if is_small else stage.weight)
-
-    def pooled_bytes(self, number: int, interval: int, *, made: Iterable[Block]) -> int:
-        """Bytes that a stage takes from the pool, with what it makes; smaller tensors are PyTorch's own."""
-        if not self._is_pooled(number, interval):
-            return 0
-        return self.transform_bytes(number, interval) + sum(
-            size for size in map(self.of, made) if size >= SMALLEST_BYTES
-        )
-
-    def pooled_grad_bytes(self, number: int, interval: int, *, saved: bool = False) -> int:
-        """Bytes that a stage's gradient takes from the pool, for values that are computed again and for gradients."""
-        stage = self._stages[number]
-        row = (0 if saved else stage.computed) + 2 * stage.largest
-        return self.rows[interval] * row if self._is_pooled(number, interval) else 0
-
-    def _is_pooled(self, number: int, interval: int) -> bool:
-        stage = self._stages[number]
-        return stage.is_pooled and self.rows[interval] * stage.largest >= SMALLEST_BYTES
 
     def saved_results(self, number: int) -> tuple[str, ...]:
         """Names of the results that a stage's gradient reads where they lie, so that they are not saved besides. Undivided rows would stay for

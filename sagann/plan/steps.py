@@ -186,8 +186,6 @@ class Step:
     "Blocks that the step makes or changes."
     temporary_bytes: int = 0
     "Peak bytes of temporary memory while the step runs."
-    pooled_bytes: int = 0
-    "Bytes of its temporary memory and of the blocks that it makes which kernels take from a processor's pool, and so from what is free there."
     resource: str = DEVICE
     "Device or worker that computes; it owns the step's blocks."
     after: tuple[int, ...] = ()

@@ -80,7 +80,7 @@ class Chunks:
         self._host, self._number, self._selection, self._cutting = host, number, selection, cutting
         self._rows = part.rows
         self._in_memory: dict[tuple[int, int], Topology] = {}
-        # Chunks as they are read where they lie on the host, by block, with what passes have derived of them.
+        # Chunks that are read where they lie, once they were.
         self._in_place: dict[Block, Edges] = {}
         self._needed: dict[tuple[str, int, int], int] = {}
         self._has_degrees = False
@@ -181,20 +181,22 @@ class Chunks:
         """A chunk, where it lies, or in memory of its ``own``. Copies have the form in which the chunk is read, whatever is kept."""
         if (host := self._host) is None:
             return Parts.of(self._in_memory[chunk.interval, chunk.dst_interval])
-        if (known := self._in_place.get(chunk)) is not None and not own:
-            return Parts.of(known)
         is_expanded = self._is_expanded(chunk)
         regions = [host.get(block) for block in self._read_for(chunk)]
         if host.lies_in_memory and (own or is_expanded):
             regions = list(map(copy, regions))
         if is_expanded:
             _expand_ids(regions[0].views()["indices"], self.needed_by(chunk))
-        parts = Parts(regions, partial(self._edges, chunk))
-        # Engines copy the regions.
-        if self._cutting is not None or own or not self.lies_in_memory(chunk):
-            return parts
-        edges = self._in_place[chunk] = parts.content()
-        return Parts.of(edges)
+        return Parts(regions, partial(self._edges, chunk))
+
+    def in_place(self, chunk: Block) -> Edges:
+        """A chunk that the processor reads where it lies, with what passes have derived of it."""
+        known = self._in_place.get(chunk)
+        if known is None:
+            assert self._host is not None
+            parts = Parts(list(map(self._host.get, self._read_for(chunk))), partial(self._edges, chunk))
+            known = self._in_place[chunk] = parts.content()
+        return known
 
     def _edges(self, chunk: Block, arrays: dict[str, Tensor]) -> Edges:
         """A chunk of arrays, which may be copies of those that are kept."""

@@ -133,8 +133,8 @@ class Residents:
             if block not in self._blocks:
                 self._blocks[block] = None
                 self._held_bytes += self._bytes_of(block)
-        # Free blocks of the pool are memory too, but for what the step takes of them.
-        POOL.shrink(max(0, self._budget_bytes - self._held_bytes - step.temporary_bytes + step.pooled_bytes))
+        # Free blocks of the pool are memory too.
+        POOL.shrink(max(0, self._budget_bytes - self._held_bytes - step.temporary_bytes))
         if self._heap is not None:
             self._heap.check()
 

@@ -52,9 +52,11 @@ class Sources:
 
     def load(self, block: Block) -> Parts:
         """Read a block."""
-        own = not self._has_engines and not self._is_in_place(block)
+        is_in_place = self._is_in_place(block)
+        own = not self._has_engines and not is_in_place
         if block.kind == "edges":
-            return self.chunks[block.hop].load(block, self._copied, own=own)
+            chunks = self.chunks[block.hop]
+            return Parts.of(chunks.in_place(block)) if is_in_place else chunks.load(block, self._copied, own=own)
         store = self._store_of(block)
         if block.needed_by is not None:
             ids = self.chunks[block.needed_by.hop].needed_by(block.needed_by)

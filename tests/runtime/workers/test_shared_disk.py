@@ -51,6 +51,7 @@ def test_two_workers_read_each_byte_once(tmp_path: Path, slow_disk: Path) -> Non
     features_bytes = NUM_VERTICES * NUM_FEATURES * 4
     # Edges and spilled blocks were written a moment ago: the cache still holds them.
     assert (alone[:, 0] / features_bytes - 1).abs().max() < 0.05
-    assert (together[:, 0] / features_bytes - 0.5).abs().max() < 0.05
+    # The system reads ahead for one worker, by up to 8 MiB, what the other one reads.
+    assert (together[:, 0].sum() / features_bytes - 1).abs() < 0.05
     assert together[:, 1].max() < 0.6 * alone[:, 1].max()
     torch.testing.assert_close(together[:, 2], alone[:, 2], rtol=1e-5, atol=0)
