@@ -16,6 +16,7 @@ Registering a device cannot be taken back, so only programs of their own do that
 from __future__ import annotations
 
 import random
+import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -553,8 +554,9 @@ class SimulatedStreams:
             try:
                 work()
             finally:
-                # Also the recording of work that has failed ends.
-                tape.end()
+                # Work that fails ends its recording as well, unless the interpreter itself has found it wrong.
+                if not isinstance(sys.exception(), AssertionError):
+                    tape.end()
         finally:
             _TAPES.pop()
         self.tapes.append(tape)
