@@ -19,7 +19,7 @@ REASONS = {
     "random numbers": "the model draws random numbers besides dropout's",
     "a loss that reads": "aten._local_scalar_dense.default (recorded_streams_driver.py:",
     "fragments": "recordings reserve 2",
-    "too little memory": "the memory of the device is too small for a recording",
+    "too little memory": "device memory is too small for a CUDA graph",
     "a profile": "a profile of the last one is written",
     "several devices": "several devices share them",
 }
