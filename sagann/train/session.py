@@ -148,7 +148,7 @@ class TrainSession:
                 reporter.on_batch(progress)
             return not self.is_ahead and stops()
 
-        while not (self.finished or stops()) and (record := self.run_epoch(leave, results=results)) is not None:
+        while not (self.finished or stops()) and (record := self.run_epoch(leave=leave, results=results)) is not None:
             for reporter in reporters:
                 reporter.on_epoch(record)
 

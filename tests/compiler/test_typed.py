@@ -227,6 +227,6 @@ def test_both_orders_and_their_bytes_are_explained() -> None:
     said = explain(compiled("row * number"))
     assert "maps by edge type: 3 maps, once per pair of source and type  [test_typed.py:" in said
     # Rows of float64: 4 features before the map, 3 after it; both ends' rows make the number.
-    assert "before: 88 an edge and 184 a pair of source and type\n" in said
-    assert "after: 64 an edge and 176 a pair of destination and type\n" in said
+    assert "before: 88 bytes per edge and 184 per pair of source and type\n" in said
+    assert "after: 64 bytes per edge and 176 per pair of destination and type\n" in said
     assert "once per pair of destination and type, after the gather" in explain(compiled("row").maps_last)

@@ -181,7 +181,7 @@ def test_concat_of_what_cannot_be_fused_is_materialised() -> None:
     engine = assert_compiles_right(layer, topology, rows(topology))
     program = program_of(layer, topology, rows(topology), engine)
     assert program.edges.function is None
-    assert "more with those of all edges" in explain(program)
+    assert "bytes of tensors for all edges at once" in explain(program)
 
 
 @pytest.mark.parametrize("fuse", [True, False])
