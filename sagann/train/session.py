@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from typing import Any, TypeAlias
 
 import torch
@@ -148,7 +149,8 @@ class TrainSession:
                 reporter.on_batch(progress)
             return not self.is_ahead and stops()
 
-        while not (self.finished or stops()) and (record := self.run_epoch(leave=leave, results=results)) is not None:
+        train = partial(self.run_epoch, leave=leave, results=results)
+        while not (self.finished or stops()) and (record := train()) is not None:
             for reporter in reporters:
                 reporter.on_epoch(record)
 
