@@ -212,10 +212,10 @@ def summary(cases: Sequence[Case]) -> Iterator[str]:
 
 
 def spread(values: Sequence[float], digits: int = 2) -> str:
-    """The least and the largest value, and the one in the middle."""
+    """The least and the largest value, and the median."""
     ordered = sorted(values)
-    least, middle, most = (f"{ordered[at]:.{digits}f}" for at in (0, len(ordered) // 2, -1))
-    return f"{least} to {most} ({middle} in the middle)"
+    least, median, most = (f"{ordered[at]:.{digits}f}" for at in (0, len(ordered) // 2, -1))
+    return f"{least} to {most} (median {median})"
 
 
 def megabytes(count: int) -> str:

@@ -1,11 +1,10 @@
 """Several GPUs of NGra's and NeuGraph's server, simulated: ``python -m bench.papers.several_gpus``. Prints Markdown tables.
 
 One layer of a GCN, forward, whose input changes in every epoch, on the shapes of the papers' graphs; rows of all features are gathered, as in
-the papers. A device has room for what a step needs and for the blocks of the next, and half as much again. All devices are those of
-``p100x8``. No epoch is run.
+the papers. A device has 1.5 times the memory of a step and of the blocks of the next one. The machine is ``p100x8``. No epoch is run.
 
-NGra's Fig. 16: chunks have equally many edges. NeuGraph's Figs. 15 and 17: the papers' graphs are not available, so edges and needed rows
-of chunks are those of an R-MAT graph of 1/:data:`SCALE` of the vertices and edges, times :data:`SCALE`, in random order and in METIS's.
+NGra's Fig. 16: chunks have equally many edges. NeuGraph's Figs. 15 and 17: the papers' graphs are not available, so edges and needed rows of
+chunks are counted on an R-MAT graph with 1/:data:`SCALE` of the vertices and edges, in random and in METIS order, and scaled up.
 
 TF-SAGA is NeuGraph without its optimizations: tensors of edges are written and read, copies and steps take turns, every chunk loads whole
 intervals, and every device loads for itself. The rate of the tensors of edges is fitted to one figure of the paper (:func:`edge_byte_s`).
@@ -93,7 +92,7 @@ def epoch_of(
     order: VertexOrder | None = None,
     selection: Selection = NEVER,
 ) -> Epoch:
-    """A forward over devices, on chunks with equally many edges, or on those of the drawn graph in an order."""
+    """A forward pass over devices, on chunks with equally many edges or, given an order, on those of the generated graph."""
     shape = SHAPES[dataset]
     layer = ModelConfig(model="gcn", layers=1, hidden=WIDTH, dropout=0.0)
     program, hops = captured_for(shape._replace(classes=WIDTH), layer, x_is_constant=False)
@@ -165,13 +164,13 @@ def serial(dataset: str, order: VertexOrder, selection: Selection = NEVER) -> tu
 
 @cache
 def edge_byte_s(order: VertexOrder) -> float:
-    """Seconds of TF-SAGA per byte of one tensor of edges, beyond those of the kernels: such that :data:`KERNEL_GAIN` holds."""
+    """Seconds per byte that TF-SAGA takes for an edge tensor beyond the time of our kernels, fitted to :data:`KERNEL_GAIN`."""
     shape = SHAPES[FITTED]
     return (KERNEL_GAIN - 1) * sum(serial(FITTED, order)) / (4 * shape.features * shape.edges)
 
 
 def figures(dataset: str, order: VertexOrder) -> list[float]:
-    """P, the share of rows that chunks need, seconds of TF-SAGA, and how much faster is what the columns of :data:`FIGURES` say."""
+    """P, the share of rows that chunks need, seconds of TF-SAGA, and the speed-ups of the columns of :data:`FIGURES`."""
     shape, count = SHAPES[dataset], least_intervals(dataset, order)
     whole, picked = serial(dataset, order), serial(dataset, order, RULE)
     edges_s = edge_byte_s(order) * 4 * shape.features * shape.edges

@@ -21,7 +21,7 @@ def specification() -> dict:
 
 
 def seeds_of(asked: dict, num_vertices: int) -> torch.Tensor:
-    """The training vertices: those of the first batches of an order that is the same for all contestants."""
+    """The training vertices: the first batches of a random order, which is the same for all contestants."""
     order = torch.randperm(num_vertices, generator=torch.Generator().manual_seed(0))
     return order[: asked["batches"] * asked["batch_size"]].sort().values
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from itertools import pairwise
 from pathlib import Path
@@ -79,7 +80,7 @@ def training_of(
     return Training(forward, model, stored.labels, stored.train)
 
 
-class Stack(nn.Module):
+class Stack(nn.Module, ABC):
     """A peer's model: layers with an activation between them, or GG-NN's steps between two linear maps, with dropout before each.
 
     Parameters have sagann's names where the peer has none of its own.
@@ -96,13 +97,13 @@ class Stack(nn.Module):
         made = (self.layer(specification, a, b, h) for (a, b), h in zip(pairwise(dims), heads, strict=True))
         self.layers = nn.ModuleList(self.steps(hidden, count) if kind == "ggnn" else made)
 
+    @abstractmethod
     def layer(self, specification: dict, in_dim: int, out_dim: int, heads: int) -> nn.Module:
         """A layer by sagann's name of the model."""
-        raise NotImplementedError
 
+    @abstractmethod
     def steps(self, width: int, count: int) -> list[nn.Module]:
         """The steps of GG-NN."""
-        raise NotImplementedError
 
     def forward(self, x: Tensor, *graph: Any) -> Tensor:
         x = x if self.encoder is None else self.encoder(x)

@@ -45,7 +45,7 @@ class _Attention(SagaLayer):
         self._make_maps(in_dim)
 
     def _make_maps(self, in_dim: int) -> None:
-        raise NotImplementedError
+        """Make the linear maps of the inputs: a hook of subclasses."""
 
     @property
     def out_dim(self) -> int:

@@ -214,11 +214,7 @@ class Streamed(Runner):
 
     def why_queued(self) -> str | None:
         self.model.train()
-        streamed = self.streamed()
-        cause = streamed.why_queued(self._features)
-        # The thread that trains has calls come one after the other.
-        streamed.recorded_by = None if cause else threading.get_ident()
-        return cause
+        return self.streamed().why_queued(self._features)
 
     @property
     def version(self) -> int:

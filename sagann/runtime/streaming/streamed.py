@@ -151,8 +151,8 @@ class StreamedModel(nn.Module):
         self.memory_policy: MemoryPolicy = memory_policy
         self.timeline: Recorder | None = None
         "Recorder of the epochs that run; None to record none."
-        self.recorded_by: int | None = None
-        "Thread whose calls may be recorded: those of a plan, one after the other, store their blocks in the same memory."
+        # The thread whose calls may be recorded.
+        self._recorded_by: int | None = None
         # The process may change its working folder.
         self._folder = None if spill is None else spill.absolute()
         if self._folder is not None:
@@ -391,7 +391,7 @@ class StreamedModel(nn.Module):
 
     def _host_of(self, plan: Planned) -> Host:
         """Where a call keeps its blocks that are not in use."""
-        if self.recorded_by != threading.get_ident():
+        if self._recorded_by != threading.get_ident():
             return self._new_host()
         return self._lasting.setdefault(id(plan), (plan, self._backend.lasting_host()))[1]
 
@@ -459,10 +459,11 @@ class StreamedModel(nn.Module):
         return feature_store(x) if self.budget_bytes >= UNLIMITED else positioned(x)
 
     def why_queued(self, x: Features) -> str | None:
-        """Why no :meth:`loss` can be recorded, as far as that is known before one is computed; None where it is tried."""
+        """Why no :meth:`loss` can be recorded, as far as is known before; None where it is tried: this thread's calls then reuse a plan's memory."""
         cause, store = why_queued(self.plan(x, folded=True), x, on_disk=self._folder is not None), self._store_of(x)
         if cause is None and isinstance(store, TensorRows) and (refused := self._backend.pin(store.tensor)):
-            return f"the host reads the features for the device: {refused}"
+            cause = f"the host reads the features for the device: {refused}"
+        self._recorded_by = None if cause else threading.get_ident()
         return cause
 
     def close(self) -> None:
