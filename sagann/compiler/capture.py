@@ -179,10 +179,10 @@ class ModelCut:
             and isinstance(node.meta.get("val"), Tensor)
             and any(user.meta["place"] == "vertex" for user in node.users)
         ]
-        (x,) = (node for node in placeholders if node.meta["parameter"] is None)
+        x, *factors = (node for node in placeholders if node.meta["parameter"] is None)
         self.integers = self._integers([*parameters, *derived], parameters)
         scales = [node for node in self.nodes if node.target is BATCH_SCALES]
-        known = [*parameters, *derived, x, *self.links, *scales]
+        known = [*parameters, *derived, x, *factors, *self.links, *scales]
         stages = []
         stored: list[fx.Node] = []
         for number in range(len(self.links) + 1):
@@ -205,8 +205,11 @@ class ModelCut:
             x_is_constant=self.recorder.x_is_constant,
             edge_types=tuple(self.recorder.edge_types),
             num_types=self.recorder.num_types,
+            factors={node.name: node.meta["factor"] for node in factors},
             output=output.name,
-            forms={node.name: _form(node) for node in [x, *self.links, *stored] if node.target not in MEANS},
+            forms={
+                node.name: _form(node) for node in [x, *factors, *self.links, *stored] if node.target not in MEANS
+            },
         )
 
     def _is_given(self, node: fx.Node) -> bool:
@@ -348,6 +351,7 @@ def _inline(module: fx.GraphModule, node: fx.Node, call: Call) -> None:
     """Put the layer's graph in its node's place."""
     arguments: Any = node.args[0]
     rows = dict(zip(call.inputs, arguments, strict=True))
+    rows |= {name: _factor(module, call, name) for name in call.factors}
     parameters = {each.meta["parameter"]: each for each in module.graph.nodes if each.op == "placeholder"}
     copies: dict[fx.Node, fx.Node] = {}
 
@@ -408,6 +412,24 @@ def _inline(module: fx.GraphModule, node: fx.Node, call: Call) -> None:
     with module.graph.inserting_before(node):
         node.replace_all_uses_with(copied(call.graphs.parts[0].output))
     module.graph.erase_node(node)
+
+
+def _factor(module: fx.GraphModule, call: Call, name: str) -> fx.Node:
+    """The rows of vertices that edge data are a product of; all calls over the same edges read the same ones."""
+    given = [node for node in module.graph.nodes if node.op == "placeholder"]
+    data = call.factors[name]
+    found = next((node for node in given if node.meta.get("factor") == data), None)
+    if found is None:
+        like = next(
+            node
+            for node in call.graphs.parts[0].module.graph.nodes
+            if "input" in node.meta and node.meta["input"].key == name
+        )
+        with module.graph.inserting_after(given[-1]):
+            found = module.graph.placeholder(f"factor_{len(given)}")
+        found.meta = {**like.meta, "factor": data}
+        del found.meta["input"]
+    return found
 
 
 def _own_output(module: fx.GraphModule) -> None:

@@ -29,7 +29,7 @@ from sagann.compiler.nodes import (
     row_bytes,
 )
 from sagann.compiler.operators import GATHER, MEANS, TYPED_LINEAR
-from sagann.compiler.program import EdgeWork, LayerGather, LayerProgram, Note, Typed
+from sagann.compiler.program import EdgeWork, LayerGather, LayerInput, LayerProgram, Note, Typed
 from sagann.compiler.stages import cut
 from sagann.compiler.trace import TraceError, trace_layer
 from sagann.compiler.typed import map_first, map_last, map_single_types, with_bytes
@@ -68,6 +68,8 @@ class CallForm:
     is_constant: bool = False
     is_sparse: bool = False
     "Whether linear maps read the rows where they lie, so that maps come first wherever they can."
+    factored: frozenset[str] = frozenset()
+    "Names of edge data that are a product of a number of the source and the same number of the destination: these are read instead."
     many_sources: bool = False
     "Whether there are many more sources than destinations, as in a sampled block."
 
@@ -107,6 +109,7 @@ def rewritten(
     module = trace_layer(layer, form.vertices, form.edges)
     # Fails where nothing is read of what the edges give: such a layer runs as it is written.
     gather_of(module)
+    _read_factors(module, form.factored)
     classify(module)
     naive_bytes = _naive_bytes(module)
     typed = None
@@ -122,6 +125,31 @@ def rewritten(
     if options.fuse:
         transpose_matrices(module)
     return module, typed, naive_bytes
+
+
+def factor_name(data: str) -> str:
+    """Name of the rows of vertices that edge data of this name are a product of. No rows of a user's have such a name."""
+    return f"factor of {data}"
+
+
+def _read_factors(module: fx.GraphModule, factored: Collection[str]) -> None:
+    """Compute edge data of a traced graph from the numbers of both ends that they are a product of, in place."""
+    given = [node for node in module.graph.nodes if node.op == "placeholder"]
+    for data in [node for node in given if "input" in node.meta and node.meta["input"].end == "edge"]:
+        known: LayerInput = data.meta["input"]
+        if known.key not in factored:
+            continue
+        with module.graph.inserting_after(given[-1]):
+            product = module.graph.call_function(torch.ops.aten.mul.Tensor)
+        data.replace_all_uses_with(product)
+        for end in ("dst", "src"):
+            with module.graph.inserting_before(data):
+                factor = module.graph.placeholder(f"{known.name}_{end}")
+            factor.meta = {**data.meta, "input": LayerInput(name=factor.name, end=end, key=factor_name(known.key))}
+            product.args = (factor, *product.args)
+        product.meta = {name: value for name, value in data.meta.items() if name != "input"}
+        module.graph.erase_node(data)
+    module.graph.lint()
 
 
 def _program(

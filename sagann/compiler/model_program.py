@@ -87,6 +87,8 @@ class ModelProgram:
     "Edges of one type, which a map by type gathers by themselves; they are numbered after the hops."
     num_types: Mapping[tuple[int, str], int]
     "By hop and name of edge data, the number of types: every type must be below it."
+    factors: Mapping[str, tuple[int, str]]
+    "By name of rows of vertices, the number of the hop and the name of the edge data that are a product of the rows of both ends."
     output: str
     num_seeds: int
     "Number of dropouts and of gathers that draw random numbers: an epoch has a seed for each."
@@ -134,11 +136,12 @@ class ModelProgram:
     @property
     def constants(self) -> object:
         """A key of what is kept from epoch to epoch; programs of one model that keep the same, under the same names, have equal keys."""
-        gathered: list[object] = [self.reads_constant_x]
+        gathered: list[object] = [self.reads_constant_x, *self.factors.items()]
         for gather in (each for each in self.gathers if each.constant):
             edges = gather.edges
             # What depends on a stage is not constant, and a model with edges that are not fused is not streamed.
-            assert all(name == "x" for name, side in zip(gather.inputs, edges.sides, strict=True) if side != "edge")
+            given = ("x", *self.factors)
+            assert all(name in given for name, side in zip(gather.inputs, edges.sides, strict=True) if side != "edge")
             assert edges.function is not None
             form = edges.gathering, edges.dtype, repr(edges.function)
             gathered.append((gather.result, gather.hop, gather.inputs, *form))

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch.utils import _pytree as pytree
 
-from sagann.compiler.compile import CallForm, CompilerOptions
+from sagann.compiler.compile import CallForm, CompilerOptions, factor_name
 from sagann.compiler.layer_graph import LayerGraphs, layer_graphs
 from sagann.compiler.model_program import EdgeType
 from sagann.compiler.operators import WholeOperators, traced_batch_norms
@@ -51,6 +51,8 @@ class Call:
     graphs: LayerGraphs
     inputs: tuple[str, ...]
     "The layer's names for the vertex rows that it is called with, in the order of the node's arguments."
+    factors: Mapping[str, tuple[int, str]]
+    "Hop and name of the edge data that are a product of rows of vertices, by the layer's names for these rows."
     first_gather: int
     "Number of the first of its gathers, of all calls'."
 
@@ -211,9 +213,23 @@ class Recorder(Engine):
         names = layer.edge_data_names()
         data = {key: sampled_rows(hop.real.edge_data[name]).to(hop.device) for key, name in names.items()}
         known.twin.check_functions(like, data, again=True)
-        form = CallForm(vertices=like, edges=data, options=self.options, is_constant=constant, is_sparse=is_sparse)
+        factored = {key: name for key, name in names.items() if name in factored_data(hop.real)}
+        form = CallForm(
+            vertices=like,
+            edges=data,
+            options=self.options,
+            is_constant=constant,
+            is_sparse=is_sparse,
+            factored=frozenset(factored),
+        )
         graphs = layer_graphs(known.twin, form)
-        return Call(layer=known, graphs=graphs, inputs=tuple(forms), first_gather=len(self.gathers))
+        return Call(
+            layer=known,
+            graphs=graphs,
+            inputs=tuple(forms),
+            factors={factor_name(key): (hop.number, name) for key, name in factored.items()},
+            first_gather=len(self.gathers),
+        )
 
     def _add_gathers(self, graphs: LayerGraphs, hop: int, edge_data: Mapping[str, str]) -> None:
         if graphs.num_types:
@@ -250,6 +266,13 @@ class _Again(Engine):
         if set(rows) != set(calls[number].inputs):
             raise TraceError(CHANGES)
         return self._recorder.leave_node(number, rows)
+
+
+def factored_data(hop: Topology) -> list[str]:
+    """Names of a hop's edge data that vertices have the factors of. In half precision a product of two would be less exact than a weight."""
+    return [
+        name for name, rows in hop.edge_data.items() if rows.itemsize >= 4 and hop.factor_of(name) is not None
+    ]
 
 
 def _dense(x: VertexRows) -> dict[str, Tensor]:

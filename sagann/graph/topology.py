@@ -301,6 +301,19 @@ class Topology:
         topology._edge_dst = self._edge_dst
         return topology
 
+    def factor_of(self, name: str) -> Tensor | None:
+        """What edge data are a product of, ``factor[src] * factor[dst]``: float64 [num_src], as :meth:`keep_factor` was told; else None.
+
+        Data that were changed in place since have no factor, nor have copies and parts of this topology.
+        """
+        factor, version = self._derived.get(("factor", name), (None, -1))
+        return factor if factor is not None and version == version_of(self._edge_data[name]) else None
+
+    def keep_factor(self, name: str, factor: Tensor) -> Topology:
+        """Keep what edge data are a product of, so that a streamed model copies no weights of edges; gives the topology itself."""
+        self._derived["factor", name] = factor, version_of(self._edge_data[name])
+        return self
+
     def derived(self, key: object, build: Callable[[], Any]) -> Any:
         """A value that depends on this topology alone: built at the first call for ``key``, then kept."""
         if key not in self._derived:

@@ -285,7 +285,9 @@ def normalise(
         if given is not None:
             weight *= given[edges]
         stored[edges] = weight
-    return graph.with_topology(topology.with_edge_data(**{name: stored}))
+    weighted = topology.with_edge_data(**{name: stored})
+    is_product = how == "symmetric" and given is None and topology.num_src == topology.num_dst
+    return graph.with_topology(weighted.keep_factor(name, factor) if is_product else weighted)
 
 
 def weighted_in_degrees(topology: Topology) -> Tensor:

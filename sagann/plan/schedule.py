@@ -92,12 +92,15 @@ class Schedule:
         return blocks
 
     def initial(self) -> list[Block]:
-        """The blocks that exist before an epoch: features, edges, and what is the same in every epoch."""
-        blocks = [self._blocks.block("value", "x", interval) for interval in self.intervals]
-        blocks += self.kept
+        """The blocks that exist before an epoch: features, factors, edges, and what is the same in every epoch."""
+        blocks = [*self._given(["x", *self.program.factors]), *self.kept]
         for number in sorted({gather.hop for gather in self.program.gathers}):
             blocks += self._blocks.chunks(number)
         return blocks
+
+    def _given(self, names: Iterable[str]) -> list[Block]:
+        """The blocks of values that lie outside at the start."""
+        return [self._blocks.block("value", *each) for each in product(names, self.intervals)]
 
     def upstream(self) -> list[Block]:
         """The gradient of the result, which the caller brings before the backward; none where the loss is folded."""
@@ -106,7 +109,7 @@ class Schedule:
     @property
     def constant_bytes(self) -> int:
         """Bytes of what is the same in every epoch."""
-        return sum(map(self.sizes.content_of, self.kept))
+        return sum(map(self.sizes.content_of, (*self.kept, *self._given(self.program.factors))))
 
     @property
     def edge_bytes(self) -> int:

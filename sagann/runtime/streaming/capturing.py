@@ -17,6 +17,7 @@ from torch.nn.parameter import is_lazy
 from sagann.compiler.capture import capture
 from sagann.compiler.compile import CompilerOptions
 from sagann.compiler.model_program import ModelProgram
+from sagann.compiler.recording import factored_data
 from sagann.compiler.trace import tensors_of
 from sagann.errors import InputError, LayerError, require_type
 from sagann.graph.feature_store import Features, FeatureStore, is_constant, version_of
@@ -90,7 +91,7 @@ def _forms_of(hops: Sequence[Topology]) -> Key:
     """All that a trace reads of hops: the number of the first hop with the same edges, and the form of the edge data."""
     first = {id(hop): number for number, hop in reversed(list(enumerate(hops)))}
     return tuple(
-        (first[id(hop)], *((name, rows.shape[1:], rows.dtype) for name, rows in hop.edge_data.items()))
+        (first[id(hop)], *((name, rows.shape[1:], rows.dtype) for name, rows in hop.edge_data.items()), *factored_data(hop))
         for hop in hops
     )
 

@@ -33,7 +33,7 @@ from sagann.plan.gradients import Gradients, undivided_of
 from sagann.plan.intervals import PartIntervals, dealing
 from sagann.plan.residency import BudgetError
 from sagann.plan.selection import NEVER, Selection
-from sagann.plan.steps import UNLIMITED
+from sagann.plan.steps import ALL, UNLIMITED, Block
 from sagann.plan.sweeps import Traversal
 from sagann.runtime.backend import Backend
 from sagann.runtime.blocks.chunks import Chunks, CutHops
@@ -419,23 +419,39 @@ class StreamedModel(nn.Module):
         host = self._new_host()
         # Also a worker without a halo takes part in the exchange of features.
         sends_x = self._part.exchanges and program.reads_constant_x
-        if sends_x or any(gather.constant for gather in program.gathers):
+        gathers = sends_x or any(gather.constant for gather in program.gathers)
+        if gathers or program.factors:
             self._kept.pop(program.constants, None)
-            plan = self._planned_constants(program)
-            with MODELS.reading():
-                named = tensors_of(self.model)
-            parameters = [named[name].detach() for _, name in program.parameters]
-            epoch = Epoch(x=self._store_of(x), parameters=parameters, trains=False)
             try:
-                with for_training_as_well():
-                    chunks = self._chunks.of(program, self._part, of_constants=True)
-                    self._executor(plan, chunks, epoch, self._new_host(), host).keep_constants()
+                self._put_factors(program, host)
+                if gathers:
+                    self._gather_constants(program, x, host)
             except BaseException:
                 # The traceback of the error keeps the host.
                 host.close()
                 raise
             self._kept[program.constants] = _Kept(x=weakref.ref(x), version=feature_version(x), host=host)
         return host
+
+    def _gather_constants(self, program: ModelProgram, x: Features, host: Host) -> None:
+        plan = self._planned_constants(program)
+        with MODELS.reading():
+            named = tensors_of(self.model)
+        parameters = [named[name].detach() for _, name in program.parameters]
+        epoch = Epoch(x=self._store_of(x), parameters=parameters, trains=False)
+        with for_training_as_well():
+            chunks = self._chunks.of(program, self._part, of_constants=True)
+            self._executor(plan, chunks, epoch, self._new_host(), host).keep_constants()
+
+    def _put_factors(self, program: ModelProgram, host: Host) -> None:
+        """Put rows of vertices, of which edge data are a product, where plans of divided and of undivided rows find them."""
+        for name, (hop, data) in program.factors.items():
+            factor = self.hops[hop].factor_of(data)
+            assert factor is not None
+            rows = factor.to(program.forms[name].dtype)
+            for interval in (ALL, *self._part.own):
+                vertices = slice(0, len(rows)) if interval == ALL else slice(*self.bounds[interval : interval + 2])
+                host.put(Block("value", name, interval), {"": rows[vertices]})
 
     def _planned_constants(self, program: ModelProgram) -> Planned:
         return plan_constants(
