@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -180,12 +181,7 @@ def sizes_for(
         edges = shape.edges // (num_types if isinstance(hop, EdgesOfType) else 1)
         at = [(src, dst) for src in range(num_intervals) for dst in range(num_intervals)]
         known = HopSize.of(topology_of(hop), {}).with_data(topology_of(hop), read[number])
-        found[number] = HopSize(
-            num_edges=edges,
-            edges=dict.fromkeys(at, max(1, edges // len(at))),
-            data_bytes=known.data_bytes,
-            id_bytes=known.id_bytes,
-        )
+        found[number] = replace(known, num_edges=edges, edges=dict.fromkeys(at, max(1, edges // len(at))))
     return found
 
 

@@ -201,9 +201,10 @@ def device_section(path: Path) -> list[str]:
     """The tables of a page on a device as one table, below the page's beginning."""
     rows = [row for row in read_table(path, DEVICE_COLUMNS[-1]) if not row["what"].startswith("gather")]
     text = path.read_text().splitlines()
+    simulated = path.with_name("streaming_simulated.md").read_text().splitlines()[-2:]
     begins = next(at for at, line in enumerate(text) if line.startswith(("## ", "|")))
     lines = ["", f"#{text[0]}", *text[1:begins], DEVICE_NOTE, head(DEVICE_COLUMNS, words=DEVICE_COLUMNS)]
-    return [*lines, *(table_row(row[name] for name in DEVICE_COLUMNS) for row in rows)]
+    return [*lines, *(table_row(row[name] for name in DEVICE_COLUMNS) for row in rows), "", *simulated]
 
 
 def device_sentence(path: Path) -> str:

@@ -72,11 +72,8 @@ def main(given: Sequence[str] | None = None) -> int:
     arguments = _arguments(given)
     torch.set_num_threads(arguments.threads)
     arguments.work.mkdir(parents=True, exist_ok=True)
-    machine = (
-        probe(arguments.work)
-        if arguments.machine is None
-        else Machine.from_toml(arguments.machine.read_text(), where=str(arguments.machine))
-    )
+    rates = arguments.machine.read_text() if arguments.machine else probe(arguments.work).to_toml()
+    machine = Machine.from_toml(rates, where="--machine")
     ways = ways_of(arguments.compare)
     print(f"`{command_line('bench.papers.neugraph', given)}`; {processor_name()}, PyTorch {torch.__version__}.\n")
     print(head(COLUMNS, words=("model", "way")), flush=True)
@@ -144,11 +141,9 @@ def planned(
                     traversal=way.traversal,
                 )
         except BudgetError as error:
-            if error.needed_bytes <= budget_bytes:
-                raise
             budget_bytes = error.needed_bytes
-            continue
-        return found
+        else:
+            return found
 
 
 def _amazon() -> Graph:

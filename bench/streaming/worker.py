@@ -151,8 +151,6 @@ def within(
             streamed.plan(graph.features, folded=True)
             return streamed
         except BudgetError as error:
-            if error.needed_bytes <= budget_bytes:
-                raise
             budget_bytes = error.needed_bytes
 
 

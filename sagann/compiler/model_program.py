@@ -141,7 +141,9 @@ class ModelProgram:
             edges = gather.edges
             # What depends on a stage is not constant, and a model with edges that are not fused is not streamed.
             given = ("x", *self.factors)
-            assert all(name in given for name, side in zip(gather.inputs, edges.sides, strict=True) if side != "edge")
+            assert all(
+                name in given for name, side in zip(gather.inputs, edges.sides, strict=True) if side != "edge"
+            )
             assert edges.function is not None
             form = edges.gathering, edges.dtype, repr(edges.function)
             gathered.append((gather.result, gather.hop, gather.inputs, *form))

@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from bench.contest import Rules
+from bench.epochs.graphs import Shape, generate, graph_of
 from bench.size.__main__ import main
 from bench.size.limit import Limit
-from bench.streaming import __main__ as streaming
+from bench.streaming import __main__ as streaming, simulated
 from bench.streaming.__main__ import HEADER
 from bench.streaming.worker import WAYS
 from tests.plan.machines import ROUND
@@ -46,6 +47,16 @@ def test_a_tiny_graph_gives_a_row_for_every_way_and_all_compute_the_same(
         assert int(row["P"]) > 1
         assert float(row["expected s"]) > 0
         assert float(row["planned MiB"]) <= float(row["budget MiB"]) <= float(folded["planned MiB"])
+
+
+@pytest.mark.parametrize("model", ["gcn", "gated-gcn"])
+def test_a_simulated_epoch_takes_little_more_than_its_copies(model: str) -> None:
+    graph = graph_of(generate(Shape(vertices=10_000, edges=300_000, features=602, classes=41)))
+    count, loads, loaded, copied_in, _, _, epoch, times = simulated.cells(model, graph)
+    assert int(count) > 1 <= int(loads)
+    assert float(copied_in) == pytest.approx(float(loaded) * 2**20 / 5.5e7, abs=0.01)
+    assert float(copied_in) < float(epoch) < 1.15 * float(copied_in) + 1
+    assert float(times) < 1.15
 
 
 def limited(num_bytes: int, tmp_path: Path) -> Limit:

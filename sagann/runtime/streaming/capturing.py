@@ -91,7 +91,11 @@ def _forms_of(hops: Sequence[Topology]) -> Key:
     """All that a trace reads of hops: the number of the first hop with the same edges, and the form of the edge data."""
     first = {id(hop): number for number, hop in reversed(list(enumerate(hops)))}
     return tuple(
-        (first[id(hop)], *((name, rows.shape[1:], rows.dtype) for name, rows in hop.edge_data.items()), *factored_data(hop))
+        (
+            first[id(hop)],
+            *((name, rows.shape[1:], rows.dtype) for name, rows in hop.edge_data.items()),
+            *factored_data(hop),
+        )
         for hop in hops
     )
 

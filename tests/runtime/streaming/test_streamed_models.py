@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from sagann.errors import InputError, LayerError
-from sagann.graph import Graph, Topology
-from sagann.nn import GAT
+from sagann.graph import Graph, Topology, declare_constant
+from sagann.nn import GAT, GCN
 from sagann.plan import equal_vertices
 from sagann.runtime.streaming.stream import stream
 from sagann.runtime.streaming.streamed import StreamedModel
@@ -320,3 +320,54 @@ def test_tensors_among_a_layers_attributes_are_read_as_they_are(at_edges: bool, 
             expected = model([topology], x)
         for each in found:
             assert_close(each, expected)
+
+
+class Convolved(nn.Module):
+    """Two layers that read the weights of GCN, the second one's divided by two."""
+
+    num_hops = 2
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = GCN(4, 8), Halved(8, 3)
+
+    def forward(self, hops: Sequence[Topology], x: Tensor) -> Tensor:
+        return self.second(hops[1], torch.relu(self.first(hops[0], x)))
+
+
+class Halved(GCN):
+    def apply_edge(self, edge: Edge) -> Tensor:
+        return super().apply_edge(edge) / (1 + edge.data.sign()).unsqueeze(-1)
+
+
+def weights_read(model: nn.Module, topology: Topology, x: Tensor) -> bool:
+    """Whether chunks have the weights of their edges."""
+    (size,) = streamed(model, topology).plan(x).schedule.hops.values()
+    return any(size.data_bytes.values())
+
+
+@pytest.mark.parametrize("is_constant", [False, True])
+def test_weights_by_degree_are_read_as_factors_of_vertices(is_constant: bool) -> None:
+    model, x = Convolved().double(), rows()
+    x = declare_constant(x) if is_constant else x
+    star = torch.randint(NUM_VERTICES, (2, 500), generator=torch.Generator().manual_seed(0))
+    plain = Graph(topology=Topology.from_edge_index(star, NUM_VERTICES), features=x)
+    topology = GCN.prepare(plain).topology
+    assert not weights_read(model, topology, x)
+    assert_same(model, topology, x)
+    # Changed in place, they are no such product any more.
+    chunked = streamed(model, topology)
+    chunked(x)
+    topology.edge_data["gcn_weight"].mul_(torch.linspace(1, 2, topology.num_edges))
+    assert weights_read(model, topology, x)
+    assert_close(chunked(x), model([topology] * 2, x))
+    assert_same(model, topology, x)
+
+
+def test_weights_by_degree_of_given_weights_or_in_half_precision_stay_with_the_edges() -> None:
+    weighted = ring(weight=torch.linspace(1, 2, NUM_VERTICES, dtype=torch.float64))
+    prepared = GCN.prepare(Graph(topology=weighted, features=rows())).topology
+    assert weights_read(Convolved().double(), prepared, rows())
+    assert_same(Convolved().double(), prepared, rows())
+    half = GCN.prepare(Graph(topology=ring(), features=rows(torch.bfloat16))).topology
+    assert weights_read(Convolved().bfloat16(), half, rows(torch.bfloat16))
