@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from sagann.compiler.compile import CompilerOptions
+from sagann.compiler.compile import CompilerOptions, factor_name
 from sagann.compiler.hoist import min_cut
 from sagann.compiler.lower import fuse_rows
 from sagann.compiler.model_program import BatchMeans, Form, Gather, ModelProgram
@@ -351,7 +351,7 @@ def _inline(module: fx.GraphModule, node: fx.Node, call: Call) -> None:
     """Put the layer's graph in its node's place."""
     arguments: Any = node.args[0]
     rows = dict(zip(call.inputs, arguments, strict=True))
-    rows |= {name: _factor(module, call, name) for name in call.factors}
+    rows |= {factor_name(data): _factor(module, call, data) for data in call.factors}
     parameters = {each.meta["parameter"]: each for each in module.graph.nodes if each.op == "placeholder"}
     copies: dict[fx.Node, fx.Node] = {}
 
@@ -414,21 +414,16 @@ def _inline(module: fx.GraphModule, node: fx.Node, call: Call) -> None:
     module.graph.erase_node(node)
 
 
-def _factor(module: fx.GraphModule, call: Call, name: str) -> fx.Node:
+def _factor(module: fx.GraphModule, call: Call, data: str) -> fx.Node:
     """The rows of vertices that edge data are a product of; all calls over the same edges read the same ones."""
     given = [node for node in module.graph.nodes if node.op == "placeholder"]
-    data = call.factors[name]
-    found = next((node for node in given if node.meta.get("factor") == data), None)
+    found = next((node for node in given if node.meta.get("factor") == call.factors[data]), None)
     if found is None:
-        like = next(
-            node
-            for node in call.graphs.parts[0].module.graph.nodes
-            if "input" in node.meta and node.meta["input"].key == name
-        )
+        inputs = [node for node in call.graphs.parts[0].module.graph.nodes if "input" in node.meta]
+        like = next(node for node in inputs if node.meta["input"].key == factor_name(data))
         with module.graph.inserting_after(given[-1]):
             found = module.graph.placeholder(f"factor_{len(given)}")
-        found.meta = {**like.meta, "factor": data}
-        del found.meta["input"]
+        found.meta = {**like.meta, "factor": call.factors[data]}
     return found
 
 

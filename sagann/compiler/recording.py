@@ -10,7 +10,7 @@ import copy
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NoReturn
 
@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch.utils import _pytree as pytree
 
-from sagann.compiler.compile import CallForm, CompilerOptions, factor_name
+from sagann.compiler.compile import CallForm, CompilerOptions
 from sagann.compiler.layer_graph import LayerGraphs, layer_graphs
 from sagann.compiler.model_program import EdgeType
 from sagann.compiler.operators import WholeOperators, traced_batch_norms
@@ -52,7 +52,7 @@ class Call:
     inputs: tuple[str, ...]
     "The layer's names for the vertex rows that it is called with, in the order of the node's arguments."
     factors: Mapping[str, tuple[int, str]]
-    "Hop and name of the edge data that are a product of rows of vertices, by the layer's names for these rows."
+    "Hop and name of the edge data that are read as a product of rows of vertices, by the layer's names for the data."
     first_gather: int
     "Number of the first of its gathers, of all calls'."
 
@@ -213,23 +213,11 @@ class Recorder(Engine):
         names = layer.edge_data_names()
         data = {key: sampled_rows(hop.real.edge_data[name]).to(hop.device) for key, name in names.items()}
         known.twin.check_functions(like, data, again=True)
-        factored = {key: name for key, name in names.items() if name in factored_data(hop.real)}
-        form = CallForm(
-            vertices=like,
-            edges=data,
-            options=self.options,
-            is_constant=constant,
-            is_sparse=is_sparse,
-            factored=frozenset(factored),
-        )
-        graphs = layer_graphs(known.twin, form)
-        return Call(
-            layer=known,
-            graphs=graphs,
-            inputs=tuple(forms),
-            factors={factor_name(key): (hop.number, name) for key, name in factored.items()},
-            first_gather=len(self.gathers),
-        )
+        factors = {key: (hop.number, name) for key, name in names.items() if name in factored_data(hop.real)}
+        form = CallForm(vertices=like, edges=data, options=self.options, is_constant=constant, is_sparse=is_sparse)
+        graphs = layer_graphs(known.twin, replace(form, factored=frozenset(factors)))
+        first = len(self.gathers)
+        return Call(layer=known, graphs=graphs, inputs=tuple(forms), factors=factors, first_gather=first)
 
     def _add_gathers(self, graphs: LayerGraphs, hop: int, edge_data: Mapping[str, str]) -> None:
         if graphs.num_types:
