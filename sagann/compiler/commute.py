@@ -167,37 +167,6 @@ def _map_first(
     return [Note(kind="commuted", text=text, line=target.meta["line"])]
 
 
-def scale_ends(module: fx.GraphModule, *, keep_constant: bool) -> list[Note]:
-    """Let a number that is a product of numbers of both ends leave the edges: the source's scales rows before a linear gather, the destination's
-    the result. With ``keep_constant``, constant rows stay as they are, so that what is gathered from them is kept."""
-    gather = gather_of(module)
-    values: Any = gather.args[0]
-    message = message_of(values[0]) if gathering_of(gather).is_linear else None
-    if message is None or message.number is None or message.operator is not _aten.mul.Tensor:
-        return []
-    number = message.number
-    # Numbers of edges become a column by a view.
-    product = number.all_input_nodes[0] if len(number.all_input_nodes) == 1 else number
-    factors = operands_of(product, _aten.mul.Tensor)
-    if factors is None or [each.meta["place"] for each in factors] != ["src", "dst"]:
-        return []
-    if (keep_constant and is_constant(message.row)) or not one_dtype(values[0], message.row, *factors):
-        return []
-    with module.graph.inserting_before(gather):
-        source, destination = (
-            each if product is number else insert(module, number, number.target, each, *number.args[1:])
-            for each in factors
-        )
-        row = insert(module, message.row, _aten.mul.Tensor, message.row, source)
-        gathered = insert(module, gather, gather.target, [row], *gather.args[1:])
-        scaled = insert(module, gather, _aten.mul.Tensor, gathered, destination)
-    gather.replace_all_uses_with(scaled)
-    module.graph.eliminate_dead_code()
-    return [
-        Note(kind="commuted", text="numbers of both ends scale rows, not messages", line=values[0].meta["line"])
-    ]
-
-
 def scale_last(module: fx.GraphModule, *, at_any_width: bool = False) -> list[Note]:
     """Let a parameter scale the result of a linear map instead of its operand, at any width even if the map widens the rows."""
     notes = []

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, fx
 
-from sagann.compiler.commute import commute, scale_ends, scale_last, split_concat
+from sagann.compiler.commute import commute, scale_last, split_concat
 from sagann.compiler.hoist import hoist, transpose_matrices
 from sagann.compiler.lower import fuse_rows, lower
 from sagann.compiler.lowering import NotFusedError
@@ -122,7 +122,6 @@ def rewritten(
         may_map_first = form.is_sparse or not form.many_sources
         notes += commute(module, keep_constant=form.keeps, map_first=may_map_first, at_any_width=form.is_sparse)
         notes += scale_last(module, at_any_width=form.is_sparse)
-        notes += scale_ends(module, keep_constant=form.keeps) if form.factored else []
     if options.fuse:
         transpose_matrices(module)
     return module, typed, naive_bytes

@@ -90,9 +90,6 @@ def _kept(stage: Stage, gradients: Gradients) -> tuple[list[int], dict[str, int]
             continue
         if node.target is linear:
             read = [node.args[0]] if node.args[1] in wanted else []
-        elif name == "mul":
-            one, other = node.args
-            read = [each for each, of in ((other, one), (one, other)) if of in wanted and isinstance(each, fx.Node)]
         elif node.target is relu_ or name in _FROM_RESULT:
             read = [node]
         else:
@@ -407,6 +404,4 @@ def constants_of_stages(program: ModelProgram) -> frozenset[str]:
         for name, side in zip(gather.inputs, gather.edges.sides, strict=True)
         if side in ("src", "dst") and not gather.constant
     }
-    return (
-        frozenset(["x", *program.factors, *(gather.result for gather in program.gathers if gather.constant)]) - read
-    )
+    return frozenset(["x", *(gather.result for gather in program.gathers if gather.constant)]) - read
