@@ -8,6 +8,7 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from statistics import median
 
@@ -74,10 +75,8 @@ def where(device: torch.device) -> str:
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "the processor"
     versions = []
     for package in PACKAGES:
-        try:
+        with suppress(PackageNotFoundError):
             versions.append(f"{package} {version(package)}")
-        except PackageNotFoundError:
-            continue
     return (
         f"{name}, {num_cores()} cores of {processor_name()}; PyTorch {torch.__version__}, CUDA {torch.version.cuda}, "
         f"{', '.join(versions)}."

@@ -121,12 +121,10 @@ class Worker(AbstractContextManager["Worker"]):
 
     def ask(self, request: Mapping[str, Any]) -> dict[str, Any]:
         assert self._process.stdin is not None
-        try:
+        # Where the worker has ended, the other pipe or its exit status shows why.
+        with suppress(BrokenPipeError):
             self._process.stdin.write(json.dumps(request).encode() + b"\n")
             self._process.stdin.flush()
-        except BrokenPipeError:
-            # The worker ended; the other pipe or its exit status shows why.
-            pass
         return self._answer()
 
     def close(self) -> None:
@@ -136,10 +134,8 @@ class Worker(AbstractContextManager["Worker"]):
         self._process.wait()
         assert self._process.stdin is not None
         for pipe in (self._process.stdin, self._answers, self._log):
-            try:
+            with suppress(BrokenPipeError):
                 pipe.close()
-            except BrokenPipeError:
-                continue
 
     def __exit__(self, *_: object) -> None:
         self.close()

@@ -38,17 +38,16 @@ def main(given: Sequence[str] | None = None) -> int:
     print(f"`{command_line('bench.papers.hyscale_hardware', given)}`\n")
     print("\n".join(_resources()), end="\n\n")
     print("\n".join(epochs(published_machine(MACHINE))), end="\n\n")
-    jobs = {f"{case.dataset}, {case.model}": mini_batch(case) for case in two_layers()}
+    jobs = {
+        f"{case.dataset}, {case.model}": mini_batch(case)
+        for case in CASES
+        if case.hidden == 256 and len(case.fanouts) == 2
+    }
     found = {name: dict(sweep(training, hops)) for name, (training, hops) in jobs.items()}
     print("\n".join(_sweep(found)), end="\n\n")
     if arguments.picture is not None:
         draw(found, arguments.picture)
     return 0
-
-
-def two_layers() -> list[Case]:
-    """The mini-batches of Table VI that have two layers of 256, one for each dataset and model."""
-    return [case for case in CASES if case.hidden == 256 and len(case.fanouts) == 2]
 
 
 def mini_batch(case: Case) -> tuple[Training, list[Hop]]:

@@ -22,7 +22,6 @@ from sagann.runtime.streaming.stream import foretell_devices
 
 MACHINE = Machine.from_toml(Path(__file__).with_name("h100.toml").read_text(), where="h100.toml")
 CASES = {"reddit-small": ["gcn", "gat", "ggnn", "gated-gcn"], "reddit-middle": ["gcn", "gated-gcn"]}
-GOAL = 1.15
 COLUMNS = "dataset | model | P | loads | loaded MiB | in ms | out ms | work ms | epoch ms | times"
 
 
@@ -35,10 +34,10 @@ def main() -> None:
             shown = [dataset, model, *cells(model, graph)]
             print(row(shown), flush=True)
             found[float(shown[-1])] = f"{model} on {dataset}"
-    worst, kept = max(found), sum(times <= GOAL for times in found)
+    worst, kept = max(found), sum(times <= 1.15 for times in found)
     print(
         f"\nSimulated at 55 GB/s each way, not measured: a recorded epoch streamed within 1/8 takes at most {worst} x max(loaded / rate,\n"
-        f"stored / rate, work) + 1 ms. {found[worst]} takes longest; {kept} of {len(found)} take at most {GOAL} x (`bench.streaming.simulated`)."
+        f"stored / rate, work) + 1 ms. {found[worst]} takes longest; {kept} of {len(found)} take at most 1.15 x (`bench.streaming.simulated`)."
     )
 
 
