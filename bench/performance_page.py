@@ -74,8 +74,7 @@ PYG_MODELS = "pyg_models.md"
 DEVICE_COLUMNS = ["what", "on", "sagann s", "against", "s", "is", "remarks"]
 "Columns of the table of a CUDA device."
 DEVICE_NOTE = """The column *is*: in memory, the speed-up over PyG; streamed within 1/8 of the memory of P = 1, how many times as long as P = 1 an epoch
-takes. `bench/results/device.md` explains the limits and has the gathers; `minibatches_cuda.md`, `hybrid_device.md` and
-`cold_bytes_device.md` have sampled epochs, hybrid training and feature rows.
+takes. `bench/results/device.md` explains the limits; `minibatches_cuda.md`, `hybrid_device.md` and `cold_bytes_device.md` have the rest.
 """
 
 

@@ -257,8 +257,8 @@ class _Again(Engine):
 
 
 def factored_data(hop: Topology) -> list[str]:
-    """Names of a hop's edge data that vertices have the factors of. In half precision a product of two would be less exact than a weight."""
-    return [name for name, rows in hop.edge_data.items() if rows.itemsize >= 4 and hop.factor_of(name) is not None]
+    """Names of a hop's edge data that are computed from degrees. In half precision a product of two would be less exact than a weight."""
+    return [name for name, rows in hop.edge_data.items() if rows.itemsize >= 4 and hop.is_by_degree(name)]
 
 
 def _dense(x: VertexRows) -> dict[str, Tensor]:

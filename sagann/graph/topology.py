@@ -301,18 +301,19 @@ class Topology:
         topology._edge_dst = self._edge_dst
         return topology
 
-    def factor_of(self, name: str) -> Tensor | None:
-        """What edge data are a product of, ``factor[src] * factor[dst]``: float64 [num_src], as :meth:`keep_factor` was told; else None.
-
-        Data that were changed in place since have no factor, nor have copies and parts of this topology.
-        """
-        factor, version = self._derived.get(("factor", name), (None, -1))
-        return factor if factor is not None and version == version_of(self._edge_data[name]) else None
-
-    def keep_factor(self, name: str, factor: Tensor) -> Topology:
-        """Keep what edge data are a product of, so that a streamed model copies no weights of edges; gives the topology itself."""
-        self._derived["factor", name] = factor, version_of(self._edge_data[name])
+    def marked_by_degree(self, name: str) -> Topology:
+        """This topology, with the mark that edge data are :meth:`degree_factors` of the source times those of the destination."""
+        self._derived["by degree", name] = version_of(self._edge_data[name])
         return self
+
+    def is_by_degree(self, name: str) -> bool:
+        """Whether edge data have that mark, and were not changed since. Copies and parts of a topology have no marks."""
+        return 0 <= self._derived.get(("by degree", name), -1) == version_of(self._edge_data[name])
+
+    def degree_factors(self, vertices: slice) -> Tensor:
+        """One over the square root of the in-degree, 0 without in-edges: float64."""
+        degrees = self.indptr[vertices.start : vertices.stop + 1].diff().double()
+        return torch.where(degrees > 0, degrees.rsqrt(), 0.0)
 
     def derived(self, key: object, build: Callable[[], Any]) -> Any:
         """A value that depends on this topology alone: built at the first call for ``key``, then kept."""

@@ -287,7 +287,7 @@ def normalise(
         stored[edges] = weight
     weighted = topology.with_edge_data(**{name: stored})
     is_product = how == "symmetric" and given is None and topology.num_src == topology.num_dst
-    return graph.with_topology(weighted.keep_factor(name, factor) if is_product else weighted)
+    return graph.with_topology(weighted.marked_by_degree(name) if is_product else weighted)
 
 
 def weighted_in_degrees(topology: Topology) -> Tensor:

@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from itertools import count
+from itertools import count, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
@@ -26,6 +26,7 @@ from sagann.errors import InputError, LayerError, require_choice
 from sagann.graph.feature_store import Features, FeatureStore, TensorRows, feature_store
 from sagann.graph.topology import Topology, for_training_as_well
 from sagann.kernels.edge import check_dialect
+from sagann.kernels.packed import Layout
 from sagann.kernels.seeds import drawn_seed
 from sagann.plan.epoch import MEMORY_POLICIES, MemoryPolicy, Planned, plan_constants, plan_epoch
 from sagann.plan.fit import fitted_intervals
@@ -445,13 +446,17 @@ class StreamedModel(nn.Module):
 
     def _put_factors(self, program: ModelProgram, host: Host) -> None:
         """Put rows of vertices, of which edge data are a product, where plans of divided and of undivided rows find them."""
-        for name, (hop, data) in program.factors.items():
-            factor = self.hops[hop].factor_of(data)
-            assert factor is not None
-            rows = factor.to(program.forms[name].dtype)
-            for interval in (ALL, *self._part.own):
-                vertices = slice(0, len(rows)) if interval == ALL else slice(*self.bounds[interval : interval + 2])
-                host.put(Block("value", name, interval), {"": rows[vertices]})
+        own = self._part.own
+        for name, (hop, _) in program.factors.items():
+            for interval in (*own, ALL) if self._part.undivided else own:
+                covered = own if interval == ALL else range(interval, interval + 1)
+                first = self.bounds[covered.start]
+                form = torch.empty(
+                    self.bounds[covered.stop] - first, dtype=program.forms[name].dtype, device="meta"
+                )
+                (rows,) = host.room(Block("value", name, interval), Layout({"": form})).values()
+                for start, stop in pairwise(self.bounds[covered.start : covered.stop + 1]):
+                    rows[start - first : stop - first] = self.hops[hop].degree_factors(slice(start, stop))
 
     def _planned_constants(self, program: ModelProgram) -> Planned:
         return plan_constants(
