@@ -52,13 +52,9 @@ def cells(name: str, graph: Graph) -> list[str]:
     work_s = sum(work.of(each).seconds(MACHINE) for each in plan.operations if isinstance(each, Step))
     busy_s = plan.loaded_bytes / rates["load"], plan.stored_bytes / rates["store"], work_s
     loads = sum(each.kind == "load" for each in plan.operations)
-    figures = *(1e3 * seconds for seconds in (*busy_s, found.seconds)), (found.seconds - 1e-3) / max(busy_s)
-    return [
-        f"{plan.num_intervals}",
-        f"{loads}",
-        mebibytes(plan.loaded_bytes, ".1f"),
-        *map("{:.2f}".format, figures),
-    ]
+    shown = [f"{1e3 * seconds:.2f}" for seconds in (*busy_s, found.seconds)]
+    times = (found.seconds - 1e-3) / max(busy_s)
+    return [f"{plan.num_intervals}", f"{loads}", mebibytes(plan.loaded_bytes, ".1f"), *shown, f"{times:.3f}"]
 
 
 if __name__ == "__main__":
