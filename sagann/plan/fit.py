@@ -117,7 +117,7 @@ def fitted_intervals(
 
     @cache
     def cost(count: int, shape: Shape) -> int:
-        """Bytes that an epoch copies, and those that are copied in the time that its steps take to begin."""
+        """Bytes that an epoch copies, and those that are copied in the time that its steps take to begin, without those that only copy."""
         plan = plan_epoch(
             program,
             sizes_of(count, shape),
@@ -129,7 +129,7 @@ def fitted_intervals(
             walks=walks,
             beside=beside,
         ).plan
-        num_steps = sum(isinstance(each, Step) for each in plan.operations)
+        num_steps = sum(isinstance(each, Step) and each.kind != "assemble" for each in plan.operations)
         return plan.moved_bytes + num_steps * (_BYTES_A_STEP_OF_DEVICE if beside.has_engines else _BYTES_A_STEP)
 
     most = max(1, min(hops[0].num_src, MOST_INTERVALS))

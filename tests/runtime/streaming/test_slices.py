@@ -20,11 +20,11 @@ from sagann.plan.gradients import Gradients
 from sagann.plan.spec import verify
 from sagann.plan.steps import UNLIMITED, Step
 from sagann.runtime.streaming.capturing import captured
-from sagann.runtime.streaming.stream import stream
+from sagann.runtime.streaming.stream import foretell
 from sagann.runtime.streaming.streamed import StreamedModel
 from sagann.saga import Edge, SagaLayer
 from tests.graphs import labelled_graph, random_topology
-from tests.runtime.streams import assert_runs_right, dense, partial_loss, tight, zoo_model
+from tests.runtime.streams import assert_all_close, assert_runs_right, dense, partial_loss, tight, zoo_model
 
 WIDTH = 7
 
@@ -96,7 +96,7 @@ def of_model(name: str) -> tuple[nn.Module, list[Topology], Tensor]:
     torch.manual_seed(0)
     model = MODELS[name]().double()
     x = torch.randn(53, WIDTH, dtype=torch.float64, requires_grad=True)
-    return model, [random_topology(53, 900)] * 3, x
+    return model, [random_topology(53, 900)] * model.num_hops, x
 
 
 def cut_into(planned: Planned) -> int:
@@ -119,8 +119,6 @@ def test_slices_have_the_numbers_of_a_dense_run_and_the_bits_of_whole_rows(
     bounds = equal_vertices(53, 4)
     options = {"bounds": bounds, "is_square": False, "spill": tmp_path if on_disk else None}
     expected, upstream = dense(model, hops, x)
-    model.eval() if name == "several" else None
-    expected, upstream = dense(model, hops, x)
     streamed = tight(model, hops, x, slice_lanes=lanes, **options)
     whole = tight(model, hops, x, **options)
     for folded in (False, True):
@@ -130,8 +128,9 @@ def test_slices_have_the_numbers_of_a_dense_run_and_the_bits_of_whole_rows(
         assert cut_into(planned) > cut_into(whole.plan(x, folded=folded)) == 0
         assert any(isinstance(each, Step) and each.kind == "assemble" for each in planned.plan.operations)
     assert_runs_right(streamed, x, expected, upstream)
-    for mine, theirs in zip(numbers(streamed, x), numbers(whole, x), strict=True):
-        assert torch.equal(mine, theirs)
+    assert_all_close(numbers(streamed, x), numbers(whole, x))
+    # Means of a BatchNorm are added up in the order of the intervals, as losses are: the order depends on the number of sweeps.
+    model.eval()
     with torch.no_grad():
         assert torch.equal(streamed(x), whole(x))
 
@@ -149,7 +148,7 @@ def test_rows_are_dropped_as_in_memory() -> None:
 
 
 def of_parameter(layer: Layer, edge: Edge) -> Tensor:
-    return torch.relu(edge.src + layer.shift * edge.dst)
+    return torch.relu(torch.tanh(edge.src + edge.dst) + layer.shift)
 
 
 def of_edge_data(layer: Layer, edge: Edge) -> Tensor:
@@ -165,7 +164,8 @@ def scaled_by_row(layer: Layer, edge: Edge) -> Tensor:
 
 
 def shifted(layer: Layer, edge: Edge) -> Tensor:
-    return torch.cat([edge.src[:, 1:], edge.src[:, :1]], 1) * edge.dst
+    gate = torch.sigmoid(edge.src + edge.dst)
+    return gate * torch.cat([gate[:, 1:], gate[:, :1]], 1)
 
 
 def mapped(layer: Layer, edge: Edge) -> Tensor:
@@ -177,7 +177,8 @@ def dropped(layer: Layer, edge: Edge) -> Tensor:
 
 
 def turned(layer: Layer, edge: Edge) -> Tensor:
-    return edge.src.view(-1, 2, 3).transpose(1, 2) * edge.dst.view(-1, 3, 2)
+    gate = torch.sigmoid(edge.src + edge.dst)
+    return gate.view(-1, 2, 3).transpose(1, 2).reshape(-1, 6) * gate
 
 
 @pytest.mark.parametrize(
@@ -219,6 +220,7 @@ def test_a_gather_that_is_not_cut_runs_beside_one_that_is() -> None:
 
 def test_attention_is_streamed_whole_beside_slices() -> None:
     model, hops, x = zoo_model("gat")
+    x.requires_grad_()
     expected, upstream = dense(model, hops, x)
     bounds = equal_vertices(len(x), 3)
     streamed = StreamedModel(model, hops, bounds, budget_bytes=UNLIMITED)
@@ -226,23 +228,14 @@ def test_attention_is_streamed_whole_beside_slices() -> None:
     assert_runs_right(streamed, x, expected, upstream)
 
 
-def test_a_budget_that_whole_rows_do_not_fit_leads_to_slices(tmp_path: Path) -> None:
-    graph = labelled_graph(3000, 12_000)
-    graph = replace(graph, features=torch.randn(3000, 192))
+def test_a_budget_that_whole_rows_do_not_fit_leads_to_slices() -> None:
+    graph = replace(labelled_graph(20_000, 200_000), features=torch.zeros(20_000, 1024))
     model = build_model(ModelConfig(model="gated-gcn", hidden=16, layers=2, dropout=0.0), graph)
-    budget_bytes = (
-        stream(model, graph, budget_bytes=UNLIMITED).plan(graph.features, folded=True).plan.peak_bytes // 8
-    )
-    plans = {
-        select: stream(model, graph, budget_bytes=budget_bytes, spill=tmp_path, select=select).plan(
-            graph.features, folded=True
-        )
+    budget_bytes = foretell(model, graph, budget_bytes=UNLIMITED).plan.peak_bytes // 8
+    sliced, square = (
+        foretell(model, graph, budget_bytes=budget_bytes, select=select, on_disk=True)
         for select in ("auto", "always")
-    }
-    assert plans["auto"].schedule.part.slice_lanes > 0 == plans["always"].schedule.part.slice_lanes
-    verify(plans["auto"].plan)
-    assert plans["auto"].plan.peak_bytes <= budget_bytes
-    square = stream(
-        model, graph, budget_bytes=budget_bytes, spill=tmp_path, num_intervals=plans["always"].plan.num_intervals
     )
-    assert 1.5 * plans["auto"].plan.loaded_bytes < square.plan(graph.features, folded=True).plan.loaded_bytes
+    assert sliced.schedule.part.slice_lanes > 0 == square.schedule.part.slice_lanes
+    assert verify(sliced.plan)["device0"] <= budget_bytes
+    assert 2 * sliced.plan.loaded_bytes < square.plan.loaded_bytes
