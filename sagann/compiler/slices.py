@@ -114,16 +114,16 @@ class _CutLanes:
                 if name in self.widths and (is_gathered_here or name not in self.whole):
                     draft.join(name, program.forms[name], self.widths[name])
         for name, widths in self.widths.items():
-            form, link = program.forms[name], made_by.get(name)
+            form, gathered = program.forms[name], made_by.get(name, -1)
             makers = [draft for draft, stage in zip(drafts, program.stages, strict=True) if name in stage.outputs]
             if makers:
                 makers[0].split(name, form, widths, keeps=name in self.whole)
-            elif link not in self.gathers:
+            elif gathered not in self.gathers:
                 # Features, and rows that were gathered whole: the stage before the first gather of their slices copies these.
                 readers = (number for number in self.gathers if name in program.gather(number).inputs)
                 drafts[min(readers)].split(name, form, widths, keeps=False)
             elif name in self.whole:
-                drafts[link + 1].give_whole(name, form, widths)
+                drafts[gathered + 1].give_whole(name, form, widths)
         stages, links = [drafts[0].stage()], list[Gather | BatchMeans]()
         for number, link in enumerate(program.links):
             parts = self._parts(program.gather(number), self.gathers[number]) if number in self.gathers else [link]

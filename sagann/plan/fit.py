@@ -117,7 +117,7 @@ def fitted_intervals(
 
     @cache
     def cost(count: int, shape: Shape) -> int:
-        """Bytes that an epoch copies, and those that are copied in the time that its steps take to begin, without those that only copy."""
+        """Bytes that an epoch copies, and those that are copied in the time that its steps take to begin."""
         plan = plan_epoch(
             program,
             sizes_of(count, shape),
@@ -129,8 +129,11 @@ def fitted_intervals(
             walks=walks,
             beside=beside,
         ).plan
-        num_steps = sum(isinstance(each, Step) and each.kind != "assemble" for each in plan.operations)
-        return plan.moved_bytes + num_steps * (_BYTES_A_STEP_OF_DEVICE if beside.has_engines else _BYTES_A_STEP)
+        steps = [each for each in plan.operations if isinstance(each, Step)]
+        if not beside.has_engines:
+            return plan.moved_bytes + len(steps) * _BYTES_A_STEP
+        # A device is given rows that are assembled as it is given loads.
+        return plan.moved_bytes + sum(step.kind != "assemble" for step in steps) * _BYTES_A_STEP_OF_DEVICE
 
     most = max(1, min(hops[0].num_src, MOST_INTERVALS))
 
