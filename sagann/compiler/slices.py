@@ -33,8 +33,8 @@ from sagann.kernels.edge.function import REDUCTIONS, EdgeFunction, Input, Op, la
 Passes = Callable[[Gather], Sequence[BackwardPass]]
 "Gives the passes of a gather's backward."
 _aten = torch.ops.aten
-# Lanes that kernels load together: slices begin at multiples, unless rows are narrower.
-_ALIGNED = 16
+# Lanes of a cache line, of single precision. Narrower slices would read as many lines.
+_LANES_OF_A_LINE = 16
 # Ops that leave a row's lanes as they are, where all values have the same number of lanes or one.
 _SAME_LANES = frozenset(["reshape", "permute", "slice", "cat"]) | REDUCTIONS
 
@@ -48,11 +48,10 @@ def slice_lanes(num_lanes: int, count: int) -> int:
     """Lanes of each of about ``count`` slices.
 
     Example:
-        >>> slice_lanes(602, 8), slice_lanes(7, 2)
-        (80, 4)
+        >>> slice_lanes(602, 8), slice_lanes(20, 2)
+        (80, 16)
     """
-    found = math.ceil(num_lanes / count)
-    return found if num_lanes < 2 * _ALIGNED else math.ceil(found / _ALIGNED) * _ALIGNED
+    return math.ceil(num_lanes / (count * _LANES_OF_A_LINE)) * _LANES_OF_A_LINE
 
 
 def sliced(program: ModelProgram, passes: Passes, most_lanes: int) -> ModelProgram:

@@ -148,7 +148,8 @@ def fitted_intervals(
         found: list[tuple[int, Shape]] = []
         # Several devices assemble undivided rows once.
         widest = 0 if part_of(1, WHOLE).is_dealt else widest_rows(program, gradients.recomputing().passes)
-        for lanes in dict.fromkeys(slice_lanes(widest, each) for each in _NUM_SLICES if each <= widest):
+        widths = dict.fromkeys(slice_lanes(widest, each) for each in _NUM_SLICES)
+        for lanes in (each for each in widths if each < widest):
             count, fits = fitting(lanes, ahead=ahead)
             if fits and found and cost(count, lanes) >= cost(*found[0]):
                 break
