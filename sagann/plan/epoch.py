@@ -24,6 +24,7 @@ from sagann.plan.residency import LOOKAHEAD, BudgetError, place
 from sagann.plan.schedule import Schedule
 from sagann.plan.selection import NEVER, Selection
 from sagann.plan.sizes import BlockSizes, constants_of_stages, plan_bytes
+from sagann.plan.slices import in_slices
 from sagann.plan.steps import DEVICE, UNLIMITED, Beside, Block, Plan, Step
 from sagann.plan.sweeps import COLUMN, Traversal, Walks, strip_widths
 from sagann.plan.waits import waits_of
@@ -109,6 +110,8 @@ def plan_epoch(
     Raises:
         BudgetError: a step needs more than the budget.
     """
+    if part.slice_lanes:
+        program, gradients, part = in_slices(program, gradients, part)
     if part.undivided:
         gradients = gradients.recomputing()
     # Pages of a map belong to a file too.

@@ -9,6 +9,7 @@ from functools import cache, partial
 from itertools import pairwise
 
 from sagann.compiler.model_program import ModelProgram
+from sagann.compiler.slices import slice_lanes, widest_rows
 from sagann.graph.topology import Topology
 from sagann.kernels.edge.work import Grain
 from sagann.plan.epoch import plan_epoch
@@ -19,8 +20,16 @@ from sagann.plan.residency import BudgetError
 from sagann.plan.schedule import Schedule
 from sagann.plan.selection import NEVER, Selection, needed_rows
 from sagann.plan.sizes import BlockSizes, constants_of_stages, needed_bytes, plan_bytes
+from sagann.plan.slices import in_slices
 from sagann.plan.steps import ALL, Beside, Step, uncut_ends
 from sagann.plan.sweeps import COLUMN, Walks
+
+Shape = int | None
+"How chunks are cut: None at both ends, 0 at one, and another number likewise, for slices of at most so many lanes."
+SQUARE: Shape = None
+WHOLE: Shape = 0
+# About so many slices of the widest rows are tried.
+_NUM_SLICES = (2, 4, 8, 16, 32)
 
 MOST_INTERVALS = 256
 "Most intervals that are tried. An epoch has a step for each chunk of the grid, and steps on a finer grid do too little work."
@@ -70,41 +79,49 @@ def fitted_intervals(
     undivided = frozenset() if is_square else undivided_of(program, gradients)
 
     @cache
-    def part_of(count: int, is_square: bool) -> PartIntervals:
-        part = cut_part(count, cutter(program, hops[0], is_square=is_square))
-        return part if is_square else replace(part, undivided=undivided)
+    def part_of(count: int, shape: Shape) -> PartIntervals:
+        part = cut_part(count, cutter(program, hops[0], is_square=shape is SQUARE))
+        return part if shape is SQUARE else replace(part, undivided=undivided, slice_lanes=shape or 0)
 
     @cache
-    def sizes_of(count: int, is_square: bool) -> dict[int, HopSize]:
-        return hop_sizes(program, hops, part_of(count, is_square), grain=beside.grain)
-
-    def own_bytes(count: int, is_square: bool) -> int:
-        part = part_of(count, is_square)
-        return plan_bytes(program, sizes_of(count, is_square), part, gradients, budget_bytes, beside)
+    def sizes_of(count: int, shape: Shape) -> dict[int, HopSize]:
+        return hop_sizes(program, hops, part_of(count, shape), grain=beside.grain)
 
     @cache
-    def work(count: int, is_square: bool) -> list[tuple[list[Step], BlockSizes]]:
-        part = part_of(count, is_square)
-        found, few = largest_hops(part, sizes_of(count, is_square), walks.telling), part.largest(walks.telling)
-        once = Schedule(BlockSizes(program, found, few.square, gradients), walks=walks)
-        passes = gradients if is_square else gradients.recomputing()
-        read = BlockSizes(program, found, few, passes, values_in_place=values)
+    def form_of(shape: Shape) -> tuple[ModelProgram, Gradients, PartIntervals]:
+        part = part_of(1, shape)
+        return in_slices(program, gradients, part) if part.slice_lanes else (program, gradients, part)
+
+    def own_bytes(count: int, shape: Shape) -> int:
+        form, passes, like = form_of(shape)
+        part = replace(part_of(count, shape), undivided=like.undivided)
+        return plan_bytes(form, sizes_of(count, shape), part, passes, budget_bytes, beside)
+
+    @cache
+    def work(count: int, shape: Shape) -> list[tuple[list[Step], BlockSizes]]:
+        form, passes, like = form_of(shape)
+        part = replace(part_of(count, shape), undivided=like.undivided)
+        found, few = largest_hops(part, sizes_of(count, shape), walks.telling), part.largest(walks.telling)
+        once = Schedule(BlockSizes(form, found, few.square, passes), walks=walks)
+        passes = passes if shape is SQUARE else passes.recomputing()
+        read = BlockSizes(form, found, few, passes, values_in_place=values)
         # A model that is only evaluated has no loss. A folded loss would take several times the rows of the result.
         epochs = [Schedule(read, folded=folded, walks=walks) for folded in ([False, True] if trains else [False])]
         runs = [each.epoch() if trains else each.forward() for each in epochs]
         return [(list(once.constants()), once.sizes), *((list(steps), read) for steps in runs)]
 
     @cache
-    def needed(count: int, *, is_square: bool, ahead: bool) -> int:
-        most = max(needed_bytes(steps, read.of, ahead=ahead) for steps, read in work(count, is_square))
-        return own_bytes(count, is_square) + most
+    def needed(count: int, *, shape: Shape, ahead: bool) -> int:
+        most = max(needed_bytes(steps, read.of, ahead=ahead) for steps, read in work(count, shape))
+        return own_bytes(count, shape) + most
 
-    def cost(count: int, is_square: bool) -> int:
+    @cache
+    def cost(count: int, shape: Shape) -> int:
         """Bytes that an epoch copies, and those that are copied in the time that its steps take to begin."""
         plan = plan_epoch(
             program,
-            sizes_of(count, is_square),
-            part_of(count, is_square),
+            sizes_of(count, shape),
+            part_of(count, shape),
             budget_bytes,
             gradients=gradients,
             trains=trains,
@@ -112,28 +129,49 @@ def fitted_intervals(
             walks=walks,
             beside=beside,
         ).plan
-        num_steps = sum(isinstance(each, Step) for each in plan.operations)
-        return plan.moved_bytes + num_steps * (_BYTES_A_STEP_OF_DEVICE if beside.has_engines else _BYTES_A_STEP)
+        steps = [each for each in plan.operations if isinstance(each, Step)]
+        if not beside.has_engines:
+            return plan.moved_bytes + len(steps) * _BYTES_A_STEP
+        # A device is given rows that are assembled as it is given loads.
+        return plan.moved_bytes + sum(step.kind != "assemble" for step in steps) * _BYTES_A_STEP_OF_DEVICE
 
     most = max(1, min(hops[0].num_src, MOST_INTERVALS))
+
+    def fitting(shape: Shape, *, ahead: bool) -> tuple[int, bool]:
+        """A number of intervals, and whether it fits."""
+        wants = partial(needed, shape=shape, ahead=ahead)
+        count = least_count(wants, budget_bytes, most)
+        return count, wants(count) <= budget_bytes
+
+    def in_few_slices(*, ahead: bool) -> list[tuple[int, Shape]]:
+        """The cheapest number of intervals and width of slices that fit, if any fit; slices are cut in halves as long as that saves."""
+        found: list[tuple[int, Shape]] = []
+        # Several devices assemble undivided rows once.
+        widest = 0 if part_of(1, WHOLE).is_dealt else widest_rows(program, gradients.recomputing().passes)
+        widths = dict.fromkeys(slice_lanes(widest, each) for each in _NUM_SLICES)
+        for lanes in (each for each in widths if each < widest):
+            count, fits = fitting(lanes, ahead=ahead)
+            if fits and found and cost(count, lanes) >= cost(*found[0]):
+                break
+            found = [(count, lanes)] if fits else found
+        return found
+
     for ahead in [True, False] if beside.copies_beside else [False]:
-        count = least_count(partial(needed, is_square=True, ahead=ahead), budget_bytes, most)
-        fits = needed(count, is_square=True, ahead=ahead) <= budget_bytes
-        if undivided and not part_of(1, True).exchanges and (count > 1 or not fits):
-            uncut = least_count(partial(needed, is_square=False, ahead=ahead), budget_bytes, most)
-            if needed(uncut, is_square=False, ahead=ahead) <= budget_bytes and (
-                not fits or count > _MOST_COMPARED or cost(uncut, False) <= cost(count, True)
-            ):
-                return part_of(uncut, False)
-        if fits:
-            return part_of(count, True)
-    roomy = partial(needed, is_square=True, ahead=beside.copies_beside)
+        count, fits = fitting(SQUARE, ahead=ahead)
+        found = [(count, SQUARE)] if fits else []
+        if undivided and not part_of(1, SQUARE).exchanges and (count > 1 or not fits):
+            uncut, uncut_fits = fitting(WHOLE, ahead=ahead)
+            others = [(uncut, WHOLE)] if uncut_fits else in_few_slices(ahead=ahead)
+            found = [*others, *(found if count <= _MOST_COMPARED or not others else [])]
+        if found:
+            return part_of(*(min(found, key=lambda each: cost(*each)) if len(found) > 1 else found[0]))
+    roomy = partial(needed, shape=SQUARE, ahead=beside.copies_beside)
     offered_bytes = roomy(least_count(roomy, 0, min(most, USEFUL_INTERVALS)))
-    alone = [(step, read) for steps, read in work(count, True) for step in steps]
+    alone = [(step, read) for steps, read in work(count, SQUARE) for step in steps]
     step, read = max(alone, key=lambda pair: needed_bytes(pair[:1], pair[1].of))
-    num_intervals = part_of(count, True).num_own
+    num_intervals = part_of(count, SQUARE).num_own
     error = BudgetError.of_step(budget_bytes, step, read.of, num_intervals, offered_bytes=offered_bytes)
-    raise error.beside(own_bytes(count, True), budget_bytes)
+    raise error.beside(own_bytes(count, SQUARE), budget_bytes)
 
 
 def cutter(

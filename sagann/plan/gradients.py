@@ -27,7 +27,7 @@ class Gradients:
         "Names of the means of the links, by the names of means and of scales."
         self.shared = parameters | {*program.param.outputs, *self._means}
         "Names of values that all vertices share: parameters, values that depend on parameters alone, and means over all rows with their scales."
-        self.wanted_x = wanted_x
+        self.wanted_x, self._trained = wanted_x, trained
         self._hands_on = True
         self._forms = program.forms
         self._leading = set(parameters if trained is None else trained) | ({"x"} if wanted_x else set())
@@ -38,6 +38,10 @@ class Gradients:
             link = program.links[number] if number < len(program.links) else None
             if link is not None and _read_by(link) & self._leading:
                 self._leading |= {link.result, link.scales} if isinstance(link, BatchMeans) else {link.result}
+
+    def of(self, program: ModelProgram) -> Gradients:
+        """The same of another form of the program."""
+        return Gradients(program, wanted_x=self.wanted_x, trained=self._trained)
 
     def recomputing(self) -> Gradients:
         """The same, where no backward pass leaves gradients of edges for another, because they go over other chunks."""

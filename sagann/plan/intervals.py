@@ -104,6 +104,9 @@ class PartIntervals:
     "Number of workers."
     undivided: frozenset[tuple[str, str]] = frozenset()
     "Kinds and names of the blocks that have the rows of all own vertices; only where there are no other workers."
+    slice_lanes: int = 0
+    """Most lanes of the rows that a gather keeps undivided; gathers of wider ones are cut (:mod:`sagann.compiler.slices`). The undivided rows are
+    then put together before each pass, from those of the intervals. 0 where nothing is cut, and undivided rows are made in place."""
     num_in_all: int | None = None
     "Number of rows of an undivided block; by default as many as all intervals have."
     devices: tuple[str, ...] = (DEVICE,)
@@ -118,7 +121,7 @@ class PartIntervals:
     @property
     def square(self) -> PartIntervals:
         """The same intervals, where nothing lies undivided and all chunks are cut at both ends."""
-        return replace(self, undivided=frozenset())
+        return replace(self, undivided=frozenset(), slice_lanes=0)
 
     @property
     def is_dealt(self) -> bool:
@@ -137,7 +140,8 @@ class PartIntervals:
 
     def holding(self, kind: str, name: str, interval: int) -> int:
         """The number of the block in which a step leaves an interval's rows of a kind and name: the interval's own, or :data:`ALL`."""
-        return ALL if (kind, name) in self.undivided and not self.is_dealt else interval
+        is_assembled = self.is_dealt or self.slice_lanes > 0
+        return ALL if (kind, name) in self.undivided and not is_assembled else interval
 
     @property
     def own(self) -> range:
@@ -183,6 +187,7 @@ class PartIntervals:
             sent={(interval, rank): number for interval in range(count) for rank, number in needed.items()},
             num_workers=self.num_workers,
             undivided=self.undivided,
+            slice_lanes=self.slice_lanes,
             num_in_all=self.num_vertices,
         )
 

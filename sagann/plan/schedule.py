@@ -19,6 +19,7 @@ from sagann.compiler.model_program import BatchMeans, Gather
 from sagann.compiler.vjp import BackwardPass
 from sagann.plan.exchanges import Exchanges, travelling
 from sagann.plan.sizes import BlockSizes
+from sagann.plan.slices import assembling
 from sagann.plan.step_blocks import StepBlocks
 from sagann.plan.steps import ALL, Block, BlockKind, Exchanged, Step
 from sagann.plan.sweeps import COLUMN, Pass, PassKey, Sweeps, Traversal, Walks, by_strips, no_steps
@@ -130,6 +131,8 @@ class Schedule:
 
     def _beside_exchanges(self, steps: Iterator[Step]) -> Iterable[Step]:
         self._begun = set()
+        if self.part.slice_lanes:
+            return assembling(steps, self.part.own)
         return travelling(steps) if self.part.exchanges else steps
 
     def _epoch(self) -> Iterator[Step]:

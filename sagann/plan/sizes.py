@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
+from operator import getitem
 
 from torch import Tensor, fx
 
@@ -31,7 +32,7 @@ _ALIASES = frozenset(
 # the gradient of these reads the result alone,
 _FROM_RESULT = frozenset(["relu", "sigmoid", "tanh", "exp", "sqrt", "_softmax"])
 # and the gradient of these reads nothing. Other gradients are taken to read all operands and the result.
-_FROM_NOTHING = frozenset(["add", "sub", "neg", "cat", "sum"])
+_FROM_NOTHING = frozenset(["add", "sub", "neg", "cat", "split_with_sizes_copy", "sum"])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -93,7 +94,7 @@ def _kept(stage: Stage, gradients: Gradients) -> tuple[list[int], dict[str, int]
         elif node.target is relu_ or name in _FROM_RESULT:
             read = [node]
         else:
-            reads_nothing = name in _FROM_NOTHING or node.target in (add_, dropout)
+            reads_nothing = name in _FROM_NOTHING or node.target in (add_, dropout, getitem)
             read = [] if reads_nothing else [*node.all_input_nodes, node]
         for each in read:
             assert isinstance(each, fx.Node)
@@ -354,6 +355,9 @@ def plan_bytes(
     kept = kept_forms(part)
     num_visited = {number: part.num_own if part.undivided else len(hop.edges) for number, hop in hops.items()}
     num_steps = sum((1 + len(gradients.passes(each))) * num_visited[each.hop] for each in program.gathers)
+    if part.slice_lanes:
+        # Undivided rows are put together for a forward and for a backward.
+        num_steps += 2 * len(part.undivided) * part.num_own
     num_chunks = sum(uncut_ends(*at) in kept for hop in hops.values() for at in hop.edges)
     if part.undivided and any(gather.constant for gather in program.gathers):
         # What is gathered once has a square grid of its own, which may not have been cut yet.

@@ -155,7 +155,7 @@ class Step:
     - begin_exchange: let rows of a value, or of its gradient, travel from worker to worker from now on, while the steps that follow run.
       send_rows: let those go that are complete, once they lie outside of the device. exchange: wait for the rows of the halo, of a value.
     - gather: accumulate a chunk into a state. finish: turn a state into the gathered rows.
-    - assemble: copy the rows of an interval into an undivided block of a device, where several devices make them.
+    - assemble: copy the rows of an interval into an undivided block, which several devices make, or which is one of many that lie in memory in turn.
     - means: add the rows of an interval, or the moments of edges that it has gathered, to the means over all rows that a BatchNorm reads.
       share_means: make them known to all stages and gathers, and add those of other workers. share_means_grad: add the gradients of other
       workers. means_grad: add the gradient through the means to that of what the interval has added to them.

@@ -136,7 +136,9 @@ def _gradients(steps: Sequence[Step]) -> str:
 def _visited(schedule: Schedule) -> str:
     """The order of intervals and chunks."""
     if schedule.part.undivided:
-        return "Edges: one chunk per interval and pass; rows read at random stay in memory."
+        lanes = schedule.part.slice_lanes
+        at_a_time = f", at most {lanes} features at a time" if lanes else ""
+        return f"Edges: one chunk per interval and pass; rows read at random stay in memory{at_a_time}."
     widths = Counter(schedule.traversal.widths.values())
     strips = "".join(
         f"; strips of {width} intervals in {count} {'pass' if count == 1 else 'passes'}"

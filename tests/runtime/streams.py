@@ -17,6 +17,7 @@ from sagann.plan.intervals import PartIntervals
 from sagann.plan.schedule import Schedule
 from sagann.plan.selection import NEVER, Selection
 from sagann.plan.sizes import BlockSizes, needed_bytes
+from sagann.plan.slices import in_slices
 from sagann.plan.sweeps import PassKey, Traversal
 from sagann.runtime.streaming.streamed import StreamedModel
 from sagann.saga import NaiveEngine, using_engine
@@ -66,19 +67,24 @@ def tight(
     selection: Selection = NEVER,
     traversal: Traversal | None = None,
     is_square: bool = True,
+    slice_lanes: int = 0,
 ) -> StreamedModel:
-    """The model streamed with no more than the hungriest step takes; chunks are cut at both ends, or what passes read at random is not."""
+    """The model streamed with no more than the hungriest step takes; chunks are cut at both ends, or what passes read at random is not, in
+    slices of so many lanes."""
     program, roomy, _ = StreamedModel(model, hops, bounds).plan(x)
-    square = PartIntervals.of_graph(bounds)
-    part = square if is_square else replace(square, undivided=undivided_of(program, roomy.gradients))
+    square, gradients = PartIntervals.of_graph(bounds), roomy.gradients
+    part = square if is_square else replace(square, undivided=undivided_of(program, gradients))
+    part = cut = replace(part, slice_lanes=slice_lanes)
+    if slice_lanes:
+        program, gradients, cut = in_slices(program, gradients, part)
     sizes = hop_sizes(program, hops, part, selection)
-    of_epochs = BlockSizes(program, sizes, part, roomy.gradients if is_square else roomy.gradients.recomputing())
+    of_epochs = BlockSizes(program, sizes, cut, gradients if is_square else gradients.recomputing())
     schedules = [
         Schedule(of_epochs, folded=folded, traversal=traversal, selects=selection != NEVER)
         for folded in (False, True)
     ]
     # What is the same in every epoch is computed over chunks that are cut at both ends.
-    once = Schedule(BlockSizes(program, sizes, square, roomy.gradients), selects=selection != NEVER)
+    once = Schedule(BlockSizes(program, sizes, square, gradients), selects=selection != NEVER)
     runs = [(list(each.epoch()), each) for each in schedules] + [(list(once.constants()), once)]
     needed = [needed_bytes(steps, schedule.sizes.of) for steps, schedule in runs]
     options = {"budget_bytes": max(needed), "spill": spill, "traversal": traversal, "selection": selection}

@@ -11,6 +11,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -22,6 +23,7 @@ from torch.nn import functional as F
 from sagann.graph import Topology
 from sagann.kernels.row_dropout import dropout
 from sagann.plan.epoch import Planned
+from sagann.plan.gradients import undivided_of
 from sagann.plan.selection import ALWAYS, NEVER
 from sagann.plan.steps import Move
 from sagann.runtime.backend import DeviceBackend
@@ -50,6 +52,7 @@ from tests.train.runs import TwoLayers, community_graph
 EPOCHS = 5
 MODELS = ("gcn", "gat", "ggnn", "gated-gcn", "own")
 SHAPES = {"whole": "1MiB", "rectangular": "16KiB", "square": "16KiB"}
+SLICED = "24KiB"
 "Memory, by the shape of the grid."
 SEEN: list[Planned] = []
 "The plans of the run, in the order of their executors."
@@ -70,13 +73,17 @@ def made(name: str) -> Any:
 def streams(model: Any, queued: bool, *, shape: str = "rectangular", **options: Any) -> dict[str, Any]:
     """A run whose grid has a shape."""
     SEEN.clear()
-    given = {"memory": SHAPES[shape], "epochs": EPOCHS, "weights": "last", **SCHEDULED, **options}
+    given = {"memory": SHAPES.get(shape, SLICED), "epochs": EPOCHS, "weights": "last", **SCHEDULED, **options}
     fitted = stream.fitted_intervals
 
     def squared(*args: Any, **kwargs: Any) -> Any:
         return fitted(*args, **{**kwargs, "is_square": True})
 
-    with patch.object(stream, "fitted_intervals", squared if shape == "square" else fitted):
+    def cut(program: Any, *args: Any, gradients: Any, **kwargs: Any) -> Any:
+        part = fitted(program, *args, gradients=gradients, **kwargs)
+        return replace(part, undivided=undivided_of(program, gradients), slice_lanes=3)
+
+    with patch.object(stream, "fitted_intervals", {"square": squared, "sliced": cut}.get(shape, fitted)):
         return run(model, queued=queued, **given)
 
 
@@ -95,7 +102,12 @@ def of_shape(name: str, shape: str) -> dict[str, Any]:
     # The run that is queued was the last one.
     planned = max(SEEN, key=lambda each: each.plan.peak_bytes)
     part = planned.schedule.part
-    return {**found, "intervals": planned.plan.num_intervals, "is_undivided": bool(part.undivided)}
+    return {
+        **found,
+        "intervals": planned.plan.num_intervals,
+        "is_undivided": bool(part.undivided) and not part.slice_lanes,
+        "gathers": len(planned.program.gathers),
+    }
 
 
 def peak() -> dict[str, int]:
@@ -186,6 +198,7 @@ def cases(folder: Path) -> dict[str, Any]:
     whole = streams(made("gcn"), False, epochs=8)
     return {
         "models": {f"{name}, {shape}": of_shape(name, shape) for name in MODELS for shape in SHAPES},
+        "sliced": of_shape("gated-gcn", "sliced"),
         "peak": peak(),
         "refused": refused(),
         "causes": {

@@ -41,6 +41,12 @@ def test_recorded_epochs_are_queued_ones_in_three_calls(seen: dict[str, Any], na
     assert (case["intervals"] > 1) == (shape != "whole")
 
 
+def test_slices_are_recorded(seen: dict[str, Any]) -> None:
+    assert_recorded(seen["sliced"])
+    assert seen["sliced"]["counts"][1:-1] == [CALLS] * (seen["sliced"]["epochs"] - 2)
+    assert seen["sliced"]["gathers"] > 2
+
+
 def test_grids_have_their_shapes(seen: dict[str, Any]) -> None:
     undivided = {case for case, found in seen["models"].items() if found["is_undivided"]}
     assert undivided == {"gcn, rectangular", "ggnn, rectangular", "own, rectangular"}

@@ -157,7 +157,8 @@ def _streamed(
     device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
     backend = backend_of(device)
     # With the passes of the plan, whose chunks may be cut at one end alone.
-    intervals = replace(PartIntervals.of_graph(bounds), undivided=planned.schedule.part.undivided)
+    like = planned.schedule.part
+    intervals = replace(PartIntervals.of_graph(bounds), undivided=like.undivided, slice_lanes=like.slice_lanes)
     budget_bytes = planned.plan.budget_bytes
     streamed = StreamedModel(model, hops, bounds, budget_bytes=budget_bytes, backend=backend, part=intervals)
     try:
