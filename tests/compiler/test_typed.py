@@ -31,10 +31,6 @@ def test_a_map_of_what_typed_maps_gave(num_types: int) -> None:
     compiled_right(Narrowed(4, num_types).double(), skewed(types=num_types))
 
 
-def test_ggnn_is_fused() -> None:
-    assert compiled_right(GGNN(4, 3).double(), skewed(types=3)).edges.function is not None
-
-
 @pytest.mark.parametrize("num_types", [1, 2])
 def test_a_type_out_of_range_is_refused(num_types: int) -> None:
     topology = odd_topologies(types=3)["one hub"]
@@ -121,18 +117,6 @@ def test_a_random_typed_layer_equals_the_naive_one(
     layer, topology = layer_and_topology
     engine = Ordered(order, dialect="naive", options=CompilerOptions(fuse=fuse))
     assert_compiles_right(layer, topology, rows(topology), engine=engine)
-
-
-@pytest.mark.parametrize("graph", odd_topologies())
-@pytest.mark.parametrize("num_types", [1, 2, 5])
-@pytest.mark.parametrize("accumulator", ["sum", "mean", "max"])
-@pytest.mark.parametrize("order", ORDERS)
-def test_both_orders_equal_the_naive_layer(order: Any, accumulator: str, num_types: int, graph: str) -> None:
-    topology = odd_topologies(types=min(num_types, 3))[graph]
-    layer = Drawn(num_types, "source", "of both", "row * number", "map", accumulator).double()
-    # Generating kernels takes seconds.
-    dialect = "auto" if num_types == 2 and graph in ("no edges", "skewed") else "naive"
-    assert_compiles_right(layer, topology, rows(topology), engine=Ordered(order, dialect=dialect))
 
 
 @pytest.mark.parametrize("order", ORDERS)

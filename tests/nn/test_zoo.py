@@ -161,7 +161,6 @@ class _ProductsByOneThread(TorchDispatchMode):
 
 
 def trained(name: str, graph: Graph) -> list[torch.Tensor]:
-    """Results and gradients of a few epochs with dropout."""
     torch.manual_seed(0)
     model = build_model(ModelConfig(model=name, hidden=16), graph)
     graph = model.prepare(graph)

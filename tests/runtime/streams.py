@@ -52,7 +52,6 @@ WIDE = Traversal(
 
 
 def partial_loss(z: Tensor, vertices: slice) -> Tensor:
-    """Some vertices' part of a loss."""
     return (z.square() * (1 + torch.arange(vertices.start, vertices.stop, dtype=z.dtype)[:, None])).sum()
 
 
@@ -91,7 +90,6 @@ def assert_all_close(found: Sequence[Tensor], expected: Sequence[Tensor]) -> Non
 
 
 def assert_runs_right(streamed: StreamedModel, x: Tensor, expected: Sequence[Tensor], upstream: Tensor) -> None:
-    """A streamed model has the numbers that ``dense`` gives."""
     out = streamed(x)
     leaves = [x, *streamed.model.parameters()]
     assert_all_close([out, *torch.autograd.grad(out, leaves, upstream, materialize_grads=True)], expected)

@@ -30,7 +30,6 @@ UNJOINED = sorted(odd_topologies().keys() - {"multi-edges"})
 
 
 def complete(num_vertices: int) -> Topology:
-    """Every vertex joined to every vertex."""
     src, dst = torch.cartesian_prod(torch.arange(num_vertices), torch.arange(num_vertices)).T
     return Topology.from_coo(src=src, dst=dst, num_src=num_vertices)
 
@@ -89,7 +88,6 @@ def test_two_vertices_that_are_joined_and_one_alone_have_no_negative_links() -> 
 
 
 def shuffled(topology: Topology) -> Topology:
-    """The same edges, those of a vertex in another order, as a caller's arrays may have them."""
     order = torch.arange(topology.num_edges)
     for first, stop in pairwise(topology.indptr.tolist()):
         order[first:stop] = order[first:stop].flip(0)

@@ -52,7 +52,6 @@ class OfVertices(SagaLayer):
 
 
 def plain(layer: OfEdges | OfVertices, topology: Topology, x: Tensor) -> Tensor:
-    """The layer in plain PyTorch."""
     src, dst = topology.indices.long(), topology.edge_dst().long()
     rows = x[src]
     if isinstance(layer, OfEdges):
@@ -118,7 +117,6 @@ def test_a_batch_norm_without_running_means_is_refused() -> None:
 
 
 def gathered(topology: Topology, x: Tensor) -> Tensor:
-    """The sum of the sources' rows."""
     return x.new_zeros(topology.num_dst, x.shape[1]).index_add(
         0, topology.edge_dst().long(), x[topology.indices.long()]
     )

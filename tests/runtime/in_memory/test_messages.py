@@ -53,7 +53,6 @@ class Points(SagaLayer):
 
 
 def by_hand(layer: Points, topology: Topology, rows: Rows) -> Tensor:
-    """The layer, vertex by vertex, in plain PyTorch."""
     data, results = topology.edge_data, []
     for at in range(topology.num_dst):
         edges = slice(int(topology.indptr[at]), int(topology.indptr[at + 1]))
@@ -84,7 +83,6 @@ def rows_of(num_vertices: int) -> dict[str, Tensor]:
 
 
 def outcome(run: Callable[[Rows], Tensor], layer: nn.Module, rows: Rows) -> list[Tensor]:
-    """The result, and the gradients of rows and parameters."""
     leaves = {name: each.clone().requires_grad_() for name, each in rows.items()}
     result = run(leaves)
     upstream = torch.linspace(-1, 1, result.numel(), dtype=result.dtype).reshape(result.shape)

@@ -84,8 +84,6 @@ class Several(sagann.SagaLayer):
 
 
 class Sum(sagann.SagaLayer):
-    """The sum of the in-neighbours' rows."""
-
     accumulator = "sum"
 
     def apply_vertex(self, vertex: Tensor, accum: Tensor) -> Tensor:
