@@ -132,9 +132,6 @@ def test_rows_without_features(dim_in: int, dim_out: int, order: Any) -> None:
         def apply_edge(self, edge: Edge) -> Tensor:
             return typed_linear(edge.src, edge.data, self.maps)
 
-        def apply_vertex(self, vertex: Tensor, accum: Tensor) -> Tensor:
-            return accum
-
     topology = skewed(types=2)
     assert_compiles_right(Plain(), topology, rows(topology, dim_in), engine=Ordered(order))
 

@@ -8,44 +8,10 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 from torch import Tensor, nn
-from torch_geometric.nn import (
-    APPNP,
-    EdgeConv as PygEdgeConv,
-    GATConv,
-    GatedGraphConv,
-    GATv2Conv,
-    GCNConv,
-    GINConv,
-    GINEConv,
-    GraphConv,
-    PNAConv,
-    ResGatedGraphConv,
-    RGCNConv,
-    SAGEConv,
-    SGConv,
-    TransformerConv as PygTransformerConv,
-)
+from torch_geometric import nn as pyg
 
+from sagann import nn as zoo
 from sagann.graph import Graph, Topology
-from sagann.nn import (
-    GAT,
-    GCN,
-    GGNN,
-    GIN,
-    GINE,
-    PNA,
-    RGCN,
-    SAGE,
-    CommNet,
-    EdgeConv,
-    GatedGCN,
-    GATv2,
-    MaxPoolGCN,
-    Propagated,
-    ResidualGCN,
-    TransformerConv,
-    attention_weights,
-)
 from sagann.saga import SagaLayer
 from tests.graphs import edge_index, odd_topologies
 from tests.tolerances import assert_close, largest
@@ -92,23 +58,23 @@ def residual_gcn() -> Twin:
     def call(theirs: Any, x: Tensor, topology: Topology) -> Tensor:
         return torch.relu(weighted(theirs["conv"], x, topology)) + theirs["linear"](x)
 
-    theirs = beside(GCNConv(IN_DIM, OUT_DIM), nn.Linear(IN_DIM, OUT_DIM, bias=False))
-    return Twin(ResidualGCN(IN_DIM, OUT_DIM), theirs, OF_GCN, call)
+    theirs = beside(pyg.GCNConv(IN_DIM, OUT_DIM), nn.Linear(IN_DIM, OUT_DIM, bias=False))
+    return Twin(zoo.ResidualGCN(IN_DIM, OUT_DIM), theirs, OF_GCN, call)
 
 
 def identity_residual_gcn() -> Twin:
-    theirs = beside(GCNConv(IN_DIM, IN_DIM), nn.Identity())
-    ours = ResidualGCN(IN_DIM, IN_DIM, activated=False)
+    theirs = beside(pyg.GCNConv(IN_DIM, IN_DIM), nn.Identity())
+    ours = zoo.ResidualGCN(IN_DIM, IN_DIM, activated=False)
     return Twin(ours, theirs, OF_GCN, lambda theirs, x, topology: weighted(theirs["conv"], x, topology) + x)
 
 
 def maxpool_gcn() -> Twin:
-    theirs = SAGEConv(IN_DIM, OUT_DIM, aggr="max", project=True, root_weight=False)
-    return Twin(MaxPoolGCN(IN_DIM, OUT_DIM), theirs, {"pool": "lin", "linear": "lin_l"})
+    theirs = pyg.SAGEConv(IN_DIM, OUT_DIM, aggr="max", project=True, root_weight=False)
+    return Twin(zoo.MaxPoolGCN(IN_DIM, OUT_DIM), theirs, {"pool": "lin", "linear": "lin_l"})
 
 
 def gated_gcn() -> Twin:
-    gates = ResGatedGraphConv(IN_DIM, IN_DIM, root_weight=False, bias=False)
+    gates = pyg.ResGatedGraphConv(IN_DIM, IN_DIM, root_weight=False, bias=False)
     # PyG sends W_V h_v along the edge; the paper sends h_v itself.
     gates.lin_value.weight.data, gates.lin_value.bias.data = torch.eye(IN_DIM), torch.zeros(IN_DIM)
     gates.lin_key.bias.data.zero_()
@@ -117,10 +83,10 @@ def gated_gcn() -> Twin:
     def call(theirs: Any, x: Tensor, topology: Topology) -> Tensor:
         return theirs["linear"](theirs["conv"](x, edge_index(topology)))
 
-    return Twin(GatedGCN(IN_DIM, OUT_DIM), beside(gates, nn.Linear(IN_DIM, OUT_DIM)), same, call)
+    return Twin(zoo.GatedGCN(IN_DIM, OUT_DIM), beside(gates, nn.Linear(IN_DIM, OUT_DIM)), same, call)
 
 
-def of_mlp(ours: GIN | GINE, kind: Callable[..., nn.Module], **options: Any) -> Twin:
+def of_mlp(ours: zoo.GIN | zoo.GINE, kind: Callable[..., nn.Module], **options: Any) -> Twin:
     mlp = nn.Sequential(nn.Linear(IN_DIM, OUT_DIM), nn.ReLU(), nn.Linear(OUT_DIM, OUT_DIM))
     theirs = kind(mlp, train_eps=True, **options)
     ours.eps.data.fill_(0.25)
@@ -135,40 +101,42 @@ def of_mlp(ours: GIN | GINE, kind: Callable[..., nn.Module], **options: Any) -> 
 def pna() -> Twin:
     histogram = torch.tensor([3, 5, 2, 1])
     mean = float((histogram * torch.log1p(torch.arange(4.0))).sum() / histogram.sum())
-    ours = PNA(IN_DIM, OUT_DIM, mean)
+    ours = zoo.PNA(IN_DIM, OUT_DIM, mean)
     ways, scalers = ["mean", "min", "max", "std"], ["identity", "amplification", "attenuation"]
-    theirs = PNAConv(IN_DIM, OUT_DIM, aggregators=ways, scalers=scalers, deg=histogram)
+    theirs = pyg.PNAConv(IN_DIM, OUT_DIM, aggregators=ways, scalers=scalers, deg=histogram)
     # It is computed in float32 there.
     ours.mean_log_degree = theirs.aggr_module.avg_deg_log.detach().double().reshape(())
     return Twin(ours, theirs, {"message": "pre_nns.0.0", "mix": "post_nns.0.0", "out": "lin"})
 
 
 def rgcn() -> Twin:
-    theirs = beside(RGCNConv(IN_DIM, OUT_DIM, 3, root_weight=False), nn.Linear(IN_DIM, OUT_DIM, bias=False))
+    theirs = beside(pyg.RGCNConv(IN_DIM, OUT_DIM, 3, root_weight=False), nn.Linear(IN_DIM, OUT_DIM, bias=False))
     same = {"maps": "conv.weight", "own.weight": "linear.weight", "own.bias": "conv.bias"}
 
     def call(theirs: Any, x: Tensor, topology: Topology) -> Tensor:
         return theirs["conv"](x, edge_index(topology), topology.edge_data["type"]) + theirs["linear"](x)
 
-    return Twin(RGCN(IN_DIM, OUT_DIM, 3), theirs, same, call)
+    return Twin(zoo.RGCN(IN_DIM, OUT_DIM, 3), theirs, same, call)
 
 
 DIMS = (IN_DIM, OUT_DIM)
 ATTENTION = {
-    "gat": (GAT, GATConv),
-    "gatv2": (GATv2, GATv2Conv),
-    "transformer": (TransformerConv, PygTransformerConv),
+    "gat": (zoo.GAT, pyg.GATConv),
+    "gatv2": (zoo.GATv2, pyg.GATv2Conv),
+    "transformer": (zoo.TransformerConv, pyg.TransformerConv),
 }
 TWINS: dict[str, Callable[[], Twin]] = {
-    "commnet": lambda: Twin(CommNet(*DIMS), GraphConv(*DIMS), {"own": "lin_root", "heard": "lin_rel"}),
+    "commnet": lambda: Twin(zoo.CommNet(*DIMS), pyg.GraphConv(*DIMS), {"own": "lin_root", "heard": "lin_rel"}),
     "gcn": lambda: Twin(
-        GCN(*DIMS), GCNConv(*DIMS), {"linear.weight": "lin.weight", "linear.bias": "bias"}, weighted
+        zoo.GCN(*DIMS), pyg.GCNConv(*DIMS), {"linear.weight": "lin.weight", "linear.bias": "bias"}, weighted
     ),
-    "sage": lambda: Twin(SAGE(*DIMS), SAGEConv(*DIMS), {"own": "lin_r", "neighbours": "lin_l"}),
-    "ggnn": lambda: Twin(GGNN(IN_DIM, 1), GatedGraphConv(IN_DIM, num_layers=1), {"maps": "weight", **OF_GRU}),
-    "edge_conv": lambda: Twin(EdgeConv(*DIMS), PygEdgeConv(nn.Linear(2 * IN_DIM, OUT_DIM)), {"linear": "nn"}),
-    "gin": lambda: of_mlp(GIN(*DIMS), GINConv),
-    "gine": lambda: of_mlp(GINE(*DIMS, 2), GINEConv, edge_dim=2),
+    "sage": lambda: Twin(zoo.SAGE(*DIMS), pyg.SAGEConv(*DIMS), {"own": "lin_r", "neighbours": "lin_l"}),
+    "ggnn": lambda: Twin(
+        zoo.GGNN(IN_DIM, 1), pyg.GatedGraphConv(IN_DIM, num_layers=1), {"maps": "weight", **OF_GRU}
+    ),
+    "edge_conv": lambda: Twin(zoo.EdgeConv(*DIMS), pyg.EdgeConv(nn.Linear(2 * IN_DIM, OUT_DIM)), {"linear": "nn"}),
+    "gin": lambda: of_mlp(zoo.GIN(*DIMS), pyg.GINConv),
+    "gine": lambda: of_mlp(zoo.GINE(*DIMS, 2), pyg.GINEConv, edge_dim=2),
     **{twin.__name__: twin for twin in (residual_gcn, identity_residual_gcn, maxpool_gcn, gated_gcn, pna, rgcn)},
     **{
         f"{name}, concatenated: {concat}": lambda name=name, concat=concat: Twin(
@@ -237,10 +205,10 @@ def test_propagated_rows_are_those_of_sgc_and_appnp(teleport: float, name: str) 
     topology = with_edge_data(odd_topologies()[name])
     x = torch.randn(topology.num_src, IN_DIM, dtype=torch.float64)
     edges, weight = edge_index(topology), topology.edge_data["weight"]
-    sgc, appnp = SGConv(IN_DIM, OUT_DIM, K=3).double(), APPNP(K=3, alpha=teleport)
+    sgc, appnp = pyg.SGConv(IN_DIM, OUT_DIM, K=3).double(), pyg.APPNP(K=3, alpha=teleport)
     bias_dim = 0 if teleport else OUT_DIM
     encoder = nn.Linear(IN_DIM, OUT_DIM, bias=False)
-    ours = Propagated(encoder, None, hops=3, teleport=teleport, bias_dim=bias_dim).double()
+    ours = zoo.Propagated(encoder, None, hops=3, teleport=teleport, bias_dim=bias_dim).double()
     copied([(encoder.weight, sgc.lin.weight), *([] if ours.bias is None else [(ours.bias, sgc.lin.bias)])])
     prepared = ours.prepare(Graph(topology=topology, features=x))
     expected = appnp(encoder(x), edges, weight) if teleport else sgc(x, edges, weight)
@@ -251,13 +219,13 @@ def test_propagated_rows_are_those_of_sgc_and_appnp(teleport: float, name: str) 
 @pytest.mark.parametrize("name", odd_topologies())
 def test_attention_weights_are_pygs(name: str) -> None:
     torch.manual_seed(0)
-    twin = Twin(GATv2(*DIMS, num_heads=HEADS), GATv2Conv(*DIMS, heads=HEADS), OF_ATTENTION["gatv2"])
+    twin = Twin(zoo.GATv2(*DIMS, num_heads=HEADS), pyg.GATv2Conv(*DIMS, heads=HEADS), OF_ATTENTION["gatv2"])
     copied(twin.pairs())
     ours, theirs = twin.ours, twin.theirs
-    topology = GATv2.prepare(Graph(topology=odd_topologies()[name])).topology
+    topology = zoo.GATv2.prepare(Graph(topology=odd_topologies()[name])).topology
     x = torch.randn(topology.num_src, IN_DIM, dtype=torch.float64)
     _, (edges, expected) = theirs(x, edge_index(topology), return_attention_weights=True)
-    found = attention_weights(ours, topology, x)
+    found = zoo.attention_weights(ours, topology, x)
 
     def order(ends: Tensor) -> Tensor:
         return torch.argsort(ends[1] * topology.num_src + ends[0], stable=True)

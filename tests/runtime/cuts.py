@@ -13,15 +13,14 @@ from sagann.nn import GNN
 from sagann.plan.intervals import equal_vertices
 from sagann.runtime.in_memory.engine import CompiledEngine
 from sagann.runtime.streaming.streamed import StreamedModel
-from sagann.saga import Engine, NaiveEngine, using_engine
+from sagann.saga import Edge, Engine, NaiveEngine, using_engine
 from tests.tolerances import largest
 
 Run = Callable[[Topology, Tensor, nn.Module], Tensor]
 
 
-def by(engine: Engine, *, tiled: bool = False) -> Run:
+def by(engine: Engine) -> Run:
     def run(topology: Topology, x: Tensor, layer: nn.Module) -> Tensor:
-        layer.tiled = tiled
         with using_engine(engine):
             return layer(topology, x)
 
@@ -33,8 +32,16 @@ def in_memory(**options: Any) -> Run:
 
 
 def in_tiles(tile_edges: int) -> Run:
-    """The layer must not be fused where its attribute ``tiled`` is true."""
-    return by(CompiledEngine(tile_edges=tile_edges), tiled=True)
+    """A layer whose messages are :func:`not_fused` where its attribute ``tiled`` is true."""
+
+    def run(topology: Topology, x: Tensor, layer: nn.Module) -> Tensor:
+        layer.tiled, engine = True, CompiledEngine(tile_edges=tile_edges)
+        out = by(engine)(topology, x, layer)
+        (program,) = engine.programs_of(layer)
+        assert program.edges.function is None
+        return out
+
+    return run
 
 
 def streamed(count: int, dialect: str = "auto") -> Run:
@@ -47,8 +54,9 @@ def streamed(count: int, dialect: str = "auto") -> Run:
 as_written = by(NaiveEngine())
 
 
-def not_fused(rows: Tensor) -> Tensor:
-    """The same rows, by operators that have no fused form."""
+def not_fused(rows: Tensor, edge: Edge) -> Tensor:
+    """The same rows of an edge, by operators that have no fused form, and of both ends, so that they stay on the edges."""
+    rows = rows + 0 * edge.dst.detach()[:, : rows.shape[1]]
     return rows.cumsum(-1).diff(prepend=0 * rows[:, :1])
 
 

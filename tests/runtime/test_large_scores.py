@@ -28,10 +28,7 @@ class Attention(SagaLayer):
 
     def apply_edge(self, edge: Edge) -> tuple[Tensor, Tensor]:
         value = edge.src[:, 1:]
-        return edge.src[:, 0] + edge.data, not_fused(value) if self.tiled else value
-
-    def apply_vertex(self, vertex: Tensor, accum: Tensor) -> Tensor:
-        return accum
+        return edge.src[:, 0] + edge.data, not_fused(value, edge) if self.tiled else value
 
 
 def expected(topology: Topology, x: Tensor) -> Tensor:
