@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import threading
 
@@ -172,7 +171,7 @@ else:
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux says how much of the address space is taken")
 def test_free_blocks_make_room_where_the_system_has_no_more() -> None:
     # Of the four free blocks two go in any case, for no more was ever in use, and that is not enough.
-    subprocess.run([sys.executable, "-c", SHORT_OF_ADDRESSES], check=True)
+    run_fresh(SHORT_OF_ADDRESSES)
 
 
 def test_threads_never_get_the_same_block() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 import torch
 from torch import Tensor, nn
@@ -14,6 +12,7 @@ from sagann.graph.rows import offsets_of
 from sagann.nn.on_vertices import pooled_by, reads_graphs
 from sagann.saga.layer import count_hops
 from tests.graphs import labelled_graph
+from tests.runtime.cuts import EMPTY, OF_ROWS
 from tests.runtime.loading.many_graphs import many_graphs
 from tests.tolerances import assert_close, assert_same_gradients
 from tests.train.graphs_of import OwnReadout, rings_and_stars
@@ -140,7 +139,6 @@ def test_what_is_no_module_is_refused() -> None:
         zoo.ModelConfig(pool=3)  # type: ignore[arg-type]
 
 
-HOWS = ("sum", "mean", "max", "min", "var", "std", "mul")
 SIZES = {
     "some": (3, 1, 5, 2),
     "first empty": (0, 3, 4),
@@ -154,17 +152,8 @@ SIZES = {
 
 def plain(rows: Tensor, sizes: tuple[int, ...], how: str) -> Tensor:
     """One graph after the other, in PyTorch."""
-    of_one: dict[str, Callable[[Tensor], Tensor]] = {
-        "sum": lambda part: part.sum(0),
-        "mean": lambda part: part.mean(0),
-        "max": lambda part: part.amax(0),
-        "min": lambda part: part.amin(0),
-        "var": lambda part: part.var(0, correction=0),
-        "std": lambda part: part.var(0, correction=0).clamp(min=1e-30).sqrt(),
-        "mul": lambda part: part.prod(0),
-    }
-    empty = torch.full(rows.shape[1:], 1.0 if how == "mul" else 0.0, dtype=rows.dtype)
-    pooled = [of_one[how](part) if len(part) else empty for part in rows.split(list(sizes))]
+    empty = torch.full(rows.shape[1:], EMPTY.get(how, 0.0), dtype=rows.dtype)
+    pooled = [OF_ROWS[how](part) if len(part) else empty for part in rows.split(list(sizes))]
     return torch.stack(pooled) if pooled else rows.new_empty((0, *rows.shape[1:]))
 
 
@@ -173,7 +162,7 @@ def rows_of(sizes: tuple[int, ...], dtype: torch.dtype = torch.float32) -> tuple
     return rows, offsets_of(torch.tensor(sizes, dtype=torch.int64))
 
 
-@pytest.mark.parametrize("how", HOWS)
+@pytest.mark.parametrize("how", OF_ROWS)
 @pytest.mark.parametrize("sizes", SIZES.values(), ids=SIZES)
 def test_values_and_gradients_are_those_of_a_loop(sizes: tuple[int, ...], how: str) -> None:
     rows, ptr = rows_of(sizes, torch.float64)

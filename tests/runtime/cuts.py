@@ -60,6 +60,25 @@ def not_fused(rows: Tensor, edge: Edge) -> Tensor:
     return rows.cumsum(-1).diff(prepend=0 * rows[:, :1])
 
 
+def _deviation(rows: Tensor) -> Tensor:
+    found = rows.var(0, correction=0).clamp(min=1e-5).sqrt()
+    return found.masked_fill(found <= 1e-5**0.5, 0)
+
+
+OF_ROWS: dict[str, Callable[[Tensor], Tensor]] = {
+    "sum": lambda rows: rows.sum(0),
+    "mean": lambda rows: rows.mean(0),
+    "max": lambda rows: rows.max(0).values,
+    "min": lambda rows: rows.min(0).values,
+    "var": lambda rows: rows.var(0, correction=0),
+    "std": _deviation,
+    "mul": lambda rows: rows.prod(0),
+}
+"What the rows of a vertex's in-edges give."
+EMPTY = {"mul": 1.0}
+"What no row gives, where it is not 0."
+
+
 def assert_right(
     make: Callable[[], nn.Module],
     expected: Callable[[Topology, Tensor], Tensor],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import pairwise
@@ -23,29 +23,10 @@ from tests.compiler.layers import Layer, program_of
 from tests.graphs import odd_topologies
 from tests.kernels.edge.cases import hub
 from tests.runtime import cuts
-from tests.runtime.cuts import Run, as_written, in_memory, in_tiles, not_fused, streamed
+from tests.runtime.cuts import EMPTY, OF_ROWS, Run, as_written, in_memory, in_tiles, not_fused, streamed
 
 # The interpreter computes with NumPy, which warns of what floating point allows.
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
-
-
-def _deviation(rows: Tensor) -> Tensor:
-    found = rows.var(0, correction=0).clamp(min=1e-5).sqrt()
-    return found.masked_fill(found <= 1e-5**0.5, 0)
-
-
-OF_ROWS: dict[str, Callable[[Tensor], Tensor]] = {
-    "sum": lambda rows: rows.sum(0),
-    "mean": lambda rows: rows.mean(0),
-    "max": lambda rows: rows.max(0).values,
-    "min": lambda rows: rows.min(0).values,
-    "var": lambda rows: rows.var(0, correction=0),
-    "std": _deviation,
-    "mul": lambda rows: rows.prod(0),
-}
-"What the rows of a vertex's in-edges give."
-EMPTY = {"mul": 1.0}
-"What no row gives, where it is not 0."
 
 
 class Gather(SagaLayer):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +13,7 @@ from sagann.errors import InputError
 from sagann.graph import Graph, Topology, subgraph
 from sagann.runtime.loading import GraphBatches
 from sagann.storage import load_graph, save_graph
+from tests.forks import run_fresh
 from tests.graph.graphs import sparse
 from tests.runtime.loading.batches import arrays_of, assert_same
 from tests.runtime.loading.many_graphs import SIZES, many_graphs
@@ -145,5 +144,4 @@ print(*found, torch.get_num_threads(), "mkl_get_max_threads() : 4" in torch.__co
 
 
 def test_only_the_calling_thread_is_serial() -> None:
-    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["1", "4", "4", "True"]
+    assert run_fresh(PROGRAM).split() == ["1", "4", "4", "True"]
