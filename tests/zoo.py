@@ -6,5 +6,3 @@ gin that of sage, residual-gcn and sgc that of gcn, edgeconv that of maxpool-gcn
 
 DISTINCT = ("gcn", "sage", "gat", "ggnn", "maxpool-gcn", "gated-gcn", "pna", "rgcn", "appnp")
 "Names of models with different message programs."
-TYPED = ("ggnn", "rgcn")
-"Models that read edge types."

@@ -114,7 +114,6 @@ class Ordered(CompiledEngine):
 
 
 def program_of(layer: SagaLayer, topology: Topology, x: Tensor, engine: CompiledEngine) -> Any:
-    """The program that ran."""
     data = None if layer.edge_data is None else topology.edge_data[layer.edge_data]
     data = data.to(x.dtype) if data is not None and data.is_floating_point() else data
     program = engine.program(layer, x.detach().clone().requires_grad_(), data)
@@ -131,7 +130,6 @@ def traced(layer: SagaLayer, dim: int = 4) -> fx.GraphModule:
 
 
 def targets(module: fx.GraphModule, place: str) -> list[str]:
-    """Names of the operators in a place, in order."""
     nodes = [node for node in module.graph.nodes if node.op == "call_function" and node.meta["place"] == place]
     return [node.target._schema.name.partition("::")[2] for node in nodes]
 

@@ -9,7 +9,6 @@ import torch
 import torch.nn.functional as F
 
 from sagann.compiler import CompilerOptions
-from sagann.nn import GIN
 from sagann.runtime.in_memory.engine import CompiledEngine
 from tests.compiler.layers import Layer, compiled_right, program_of
 from tests.graphs import rows, skewed
@@ -103,11 +102,3 @@ def test_random_and_unknown_operators_stay_outside() -> None:
 
 def test_regions_can_be_switched_off() -> None:
     assert regions(Layer(vertex=gate).double(), fuse=False) == []
-
-
-def test_what_a_parameter_scales_is_mapped_once_for_both_ends() -> None:
-    program = compiled_right(GIN(8, 4).double(), x=rows(skewed(), 8))
-    stages = (program.src, program.dst, program.vertex)
-    names = [getattr(node.target, "__name__", "") for stage in stages for node in stage.module.graph.nodes]
-    assert names.count("linear") == 2
-    assert any("scaled afterwards" in note.text for note in program.notes)

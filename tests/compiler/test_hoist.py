@@ -180,14 +180,6 @@ def test_two_random_parameters_are_not_one(name: str) -> None:
         assert (layer(topology, x).abs() > 0.01).any()
 
 
-def test_a_projection_of_both_ends_is_computed_for_sources_alone() -> None:
-    layer = Layer(lambda m, e: torch.tanh(F.linear(e.src, m.w) + F.linear(e.dst, m.w))).double()
-    program = program_of(layer, skewed(), rows(skewed()), CompiledEngine())
-    ((destinations, sources),) = program.shared
-    assert sources in program.src.outputs
-    assert destinations not in program.dst.outputs
-
-
 def test_different_projections_of_the_ends_are_not_shared() -> None:
     layer = Layer(lambda m, e: torch.tanh(F.linear(e.src, m.w) + F.linear(e.dst, m.w.t()))).double()
     assert program_of(layer, skewed(), rows(skewed()), CompiledEngine()).shared == ()

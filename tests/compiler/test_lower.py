@@ -104,26 +104,6 @@ def test_a_fused_layer_equals_the_naive_one(name: str) -> None:
     assert program.edges.function is not None, program.notes
 
 
-IN_KERNELS = ("parameters", "softmax over features", "heads", "slices", "edge network", "hoisted")
-"""tests/kernels has each operation of a kernel."""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "name", [name if name in IN_KERNELS else pytest.param(name, marks=pytest.mark.thorough) for name in FUSED]
-)
-def test_generated_kernels_give_the_same(name: str) -> None:
-    compiled_right(Layer(FUSED[name]).double())
-
-
-@pytest.mark.parametrize("graph", odd_topologies())
-@pytest.mark.parametrize("name", ["hoisted", "heads", "amax", "parameters"])
-@pytest.mark.parametrize("accumulator", ["sum", "mean", "max", "min"])
-def test_every_accumulator_on_odd_graphs(name: str, graph: str, accumulator: str) -> None:
-    layer = Layer(FUSED[name], lambda m, v, a: torch.tanh(a * m.a) + v, accumulator=accumulator).double()
-    assert compiled_right(layer, odd_topologies()[graph], dialect="naive").edges.function is not None
-
-
 SOFTMAX: dict[str, Callable[[Layer, Any], Any]] = {
     "one head": lambda m, e: ((e.src * e.dst).sum(-1), e.src),
     "data": lambda m, e: (e.data * 3, e.src * e.dst),
@@ -288,17 +268,6 @@ def test_scores_are_not_rounded_to_the_type_of_the_values(dialect: str, fuse: bo
         found.append((out, *torch.autograd.grad(out.square().sum(), x)))
     torch.testing.assert_close(found[1], found[0], rtol=1e-5, atol=1e-5)
     assert found[0][0].dtype == torch.float32
-
-
-@pytest.mark.parametrize("features", [65, 129])
-@pytest.mark.parametrize("accumulator", ["sum", "mean", "max", "softmax"])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_rows_of_one_lane_more_than_tiles_hold(features: int, accumulator: str, dtype: torch.dtype) -> None:
-    def edge(m: Layer, e: Any) -> Any:
-        value = torch.sigmoid(e.src) * e.dst
-        return (e.data, value) if accumulator == "softmax" else value
-
-    compiled_right(Layer(edge, accumulator=accumulator).to(dtype), x=rows(skewed(), features, dtype))
 
 
 def test_rows_without_features_are_concatenated() -> None:

@@ -41,26 +41,6 @@ def replace_buffer(m: Layer, e: object) -> torch.Tensor:
     return e.src
 
 
-@pytest.mark.parametrize(
-    ("function", "reason"),
-    [
-        (lambda m, e: Sign.apply(e.src), "autograd.Function a trace shows no backward"),
-        (lambda m, e: torch.linalg.inv(m.w) @ e.src[..., None], "_linalg_check_errors.default gives no tensor"),
-        (lambda m, e: e.src * m.a.item(), "cannot be traced"),
-        (lambda m, e: e.src * FOREIGN, "no parameter of the layer"),
-        (lambda m, e: (e.src, e.dst), "must return one row per edge"),
-        (remember, "sets the attribute 'remembered'"),
-        (lambda m, e: SEEN["rows"].append(e.src) or e.src, "changes 'SEEN', a list"),
-        (replace_buffer, "sets 'count', a buffer"),
-        (lambda m, e: {}["key"], "cannot be traced: KeyError"),
-        (lambda m, e: m.v, "one row per edge"),
-    ],
-)
-def test_what_a_trace_cannot_show_is_said(function: object, reason: str) -> None:
-    with pytest.raises(TraceError, match=reason):
-        trace_layer(Layer(function), torch.randn(9, 4), torch.rand(5))
-
-
 def test_names_of_parameters_are_pythons_and_differ() -> None:
     names = ["W", "w", "linA.weight", "lin_a.weight", "maps.user->item.w", "maps.user_item.w", "a b", "\u03b2"]
     given = distinct_names("parameter", names)
@@ -119,6 +99,16 @@ def overwritten(m: Layer, e: object) -> torch.Tensor:
 @pytest.mark.parametrize(
     ("function", "reason"),
     [
+        (lambda m, e: Sign.apply(e.src), "autograd.Function a trace shows no backward"),
+        (lambda m, e: torch.linalg.inv(m.w) @ e.src[..., None], "_linalg_check_errors.default gives no tensor"),
+        (lambda m, e: e.src * m.a.item(), "cannot be traced"),
+        (lambda m, e: e.src * FOREIGN, "no parameter of the layer"),
+        (lambda m, e: (e.src, e.dst), "must return one row per edge"),
+        (remember, "sets the attribute 'remembered'"),
+        (lambda m, e: SEEN["rows"].append(e.src) or e.src, "changes 'SEEN', a list"),
+        (replace_buffer, "sets 'count', a buffer"),
+        (lambda m, e: {}["key"], "cannot be traced: KeyError"),
+        (lambda m, e: m.v, "one row per edge"),
         (no_gradient, "switches gradients"),
         (half, r"switches autocast, .*test_trace.py:"),
         (inference, r"switches autocast, inference mode"),
@@ -131,7 +121,7 @@ def overwritten(m: Layer, e: object) -> torch.Tensor:
         (lambda m, e: e.src * float(np.asarray(m.a.detach())), "out of PyTorch by Tensor.__array__"),
     ],
 )
-def test_what_a_program_would_leave_out_is_refused(function: object, reason: str) -> None:
+def test_what_a_trace_does_not_show_and_a_program_would_leave_out_is_refused(function: object, reason: str) -> None:
     with pytest.raises(TraceError, match=reason):
         trace_layer(Layer(function), torch.randn(9, 4), torch.rand(5))
 

@@ -31,10 +31,6 @@ def test_a_map_of_what_typed_maps_gave(num_types: int) -> None:
     compiled_right(Narrowed(4, num_types).double(), skewed(types=num_types))
 
 
-def test_ggnn_is_fused() -> None:
-    assert compiled_right(GGNN(4, 3).double(), skewed(types=3)).edges.function is not None
-
-
 @pytest.mark.parametrize("num_types", [1, 2])
 def test_a_type_out_of_range_is_refused(num_types: int) -> None:
     topology = odd_topologies(types=3)["one hub"]
@@ -123,18 +119,6 @@ def test_a_random_typed_layer_equals_the_naive_one(
     assert_compiles_right(layer, topology, rows(topology), engine=engine)
 
 
-@pytest.mark.parametrize("graph", odd_topologies())
-@pytest.mark.parametrize("num_types", [1, 2, 5])
-@pytest.mark.parametrize("accumulator", ["sum", "mean", "max"])
-@pytest.mark.parametrize("order", ORDERS)
-def test_both_orders_equal_the_naive_layer(order: Any, accumulator: str, num_types: int, graph: str) -> None:
-    topology = odd_topologies(types=min(num_types, 3))[graph]
-    layer = Drawn(num_types, "source", "of both", "row * number", "map", accumulator).double()
-    # Generating kernels takes seconds.
-    dialect = "auto" if num_types == 2 and graph in ("no edges", "skewed") else "naive"
-    assert_compiles_right(layer, topology, rows(topology), engine=Ordered(order, dialect=dialect))
-
-
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize(("dim_in", "dim_out"), [(0, 3), (4, 0)])
 def test_rows_without_features(dim_in: int, dim_out: int, order: Any) -> None:
@@ -147,9 +131,6 @@ def test_rows_without_features(dim_in: int, dim_out: int, order: Any) -> None:
 
         def apply_edge(self, edge: Edge) -> Tensor:
             return typed_linear(edge.src, edge.data, self.maps)
-
-        def apply_vertex(self, vertex: Tensor, accum: Tensor) -> Tensor:
-            return accum
 
     topology = skewed(types=2)
     assert_compiles_right(Plain(), topology, rows(topology, dim_in), engine=Ordered(order))

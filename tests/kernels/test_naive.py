@@ -4,12 +4,12 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from hypothesis import given, settings, strategies as st
 from torch import Tensor
 
 from sagann.errors import InputError
 from sagann.graph import Topology
 from sagann.kernels import naive
+from sagann.kernels.accumulators import gathering
 from tests.graphs import block_of, odd_topologies, random_topology, skewed
 from tests.tolerances import assert_close, assert_same_gradients
 
@@ -55,22 +55,6 @@ def test_softmax_equals_a_loop(name: str, score_shape: tuple[int, ...], value_sh
     assert_same_gradients(actual, looped_softmax(topology, score, value), [score, value])
 
 
-@given(seed=st.integers(0, 2**16), num_edges=st.integers(0, 90), num_dst=st.integers(1, 17))
-@settings(max_examples=20, deadline=None)
-def test_reductions_over_random_blocks(seed: int, num_edges: int, num_dst: int) -> None:
-    block = block_of(random_topology(17, num_edges, seed=seed), num_dst)
-    values = torch.randn(block.num_edges, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
-    for gather, reduce in REDUCTIONS.values():
-        assert_close(gather(block, values), looped(block, values, reduce))
-
-
-def test_softmax_of_large_scores_does_not_overflow() -> None:
-    topology = odd_topologies()["one hub"]
-    score = torch.full((topology.num_edges,), 1e4)
-    value = torch.ones(topology.num_edges, 2)
-    assert_close(naive.gather_softmax(topology, score, value)[0], torch.ones(2))
-
-
 @pytest.mark.parametrize("reduction", REDUCTIONS)
 @pytest.mark.parametrize("poison", [float("nan"), float("inf"), float("-inf")])
 def test_nan_and_infinity_reach_their_destination_only(reduction: str, poison: float) -> None:
@@ -82,7 +66,6 @@ def test_nan_and_infinity_reach_their_destination_only(reduction: str, poison: f
 
 
 def star(num_edges: int) -> Topology:
-    """One vertex with so many edges to itself."""
     indices = torch.zeros(num_edges, dtype=torch.int32)
     return Topology(indptr=torch.tensor([0, num_edges]), indices=indices, num_src=1, validate=False)
 
@@ -149,11 +132,6 @@ def test_concat_pads_in_edge_order() -> None:
     assert values.grad.flatten().tolist() == [0, 3, 4]
 
 
-def test_concat_without_destinations_has_the_width_of_others() -> None:
-    topology = Topology(indptr=torch.tensor([0]), indices=torch.empty(0, dtype=torch.int32), num_src=0)
-    assert naive.gather_concat(topology, torch.zeros(0, 2, 2), max_degree=3).shape == (0, 12)
-
-
 def test_concat_refuses_a_vertex_with_more_edges_than_stated() -> None:
     with pytest.raises(InputError, match=r"too many in-edges .*: 36, max_degree is 4 \(in destination vertex 0\)"):
         naive.gather_concat(odd_topologies()["one hub"], torch.zeros(36, 1), max_degree=4)
@@ -170,3 +148,8 @@ def test_scatter_copies_the_rows_of_both_ends() -> None:
     src, dst = (torch.tensor(each) for each in zip(*ends, strict=True))
     assert torch.equal(naive.scatter_src(block, x), x[src])
     assert torch.equal(naive.scatter_dst(block, x), x[dst])
+
+
+def test_an_unknown_accumulator_is_refused() -> None:
+    with pytest.raises(ValueError, match="no accumulator 'median'; choose one of sum, mean, max"):
+        gathering("sum+median")

@@ -129,18 +129,6 @@ def test_features_and_encoder_must_fit() -> None:
         build_model(ModelConfig(), replace(graph, labels=None, num_classes=0))
 
 
-@pytest.mark.parametrize("is_sparse", [False, True])
-@pytest.mark.parametrize("model", ["ggnn", "rgcn"])
-@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta:UserWarning", "ignore:.*dense:UserWarning")
-def test_models_of_edge_types_train_on_features_with_dropout(model: str, is_sparse: bool) -> None:
-    graph = labelled_graph(types=2)
-    graph = replace(graph, features=graph.features.to_sparse_csr()) if is_sparse else graph
-    module = build_model(ModelConfig(model=model, hidden=16), graph).train()
-    prepared = module.prepare(graph)
-    module(prepared.hops(module.num_hops), prepared.features).sum().backward()
-    assert all(parameter.grad is not None for parameter in module.parameters())
-
-
 aten = torch.ops.aten
 
 # The activation of gat and the gradient of gin's eps are PyTorch's, which cuts them by the number of threads.
@@ -161,7 +149,6 @@ class _ProductsByOneThread(TorchDispatchMode):
 
 
 def trained(name: str, graph: Graph) -> list[torch.Tensor]:
-    """Results and gradients of a few epochs with dropout."""
     torch.manual_seed(0)
     model = build_model(ModelConfig(model=name, hidden=16), graph)
     graph = model.prepare(graph)

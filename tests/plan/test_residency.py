@@ -15,38 +15,11 @@ from sagann.plan.hops import PICKED_CSC, PICKED_CSR
 from sagann.plan.intervals import PartIntervals
 from sagann.plan.residency import BudgetError, place
 from sagann.plan.selection import ALWAYS, NEVER, Selection, needed_rows
-from sagann.plan.steps import FILES, Block, Move, Plan, Step
+from sagann.plan.spec import verify
+from sagann.plan.steps import FILES, Move, Plan, Step
 from sagann.runtime.streaming.capturing import captured
 from tests.graphs import odd_topologies
 from tests.plan.schedules import block, schedules, step
-
-
-def obey(plan: Plan, bytes_of: dict[Block, int], host: set[Block]) -> None:
-    """Go through a plan as an executor does; contents are versions."""
-    version = dict.fromkeys(host, 0)
-    on_host = dict(version)
-    resident: dict[Block, int] = {}
-    peak = 0
-    for operation in plan.operations:
-        if isinstance(operation, Move):
-            at = operation.block
-            assert operation.num_bytes == bytes_of[at]
-            if operation.kind == "load":
-                assert at not in resident
-                resident[at] = on_host[at.whole]
-            elif operation.kind == "store":
-                on_host[at] = resident[at]
-            else:
-                del resident[at]
-            continue
-        for read in operation.reads:
-            assert resident[read] == version[read.whole], "read in an old version, or not there"
-        for write in operation.writes:
-            version[write] = resident[write] = version.get(write, 0) + 1
-        held = sum(bytes_of[each] for each in resident)
-        peak = max(peak, held + operation.temporary_bytes)
-    assert peak <= plan.peak_bytes <= plan.budget_bytes
-    assert resident == {}
 
 
 @settings(max_examples=200, deadline=None)
@@ -70,7 +43,10 @@ def test_any_schedule_is_placed_within_its_budget(data: st.DataObject) -> None:
 
     plan = placed(budget)
     assert [each for each in plan.operations if isinstance(each, Step)] == steps
-    obey(plan, bytes_of, set(small.initial))
+    peaks = verify(plan, steps)
+    assert max(peaks.values(), default=0) <= plan.peak_bytes <= plan.budget_bytes
+    moves = [each for each in plan.operations if isinstance(each, Move)]
+    assert all(each.num_bytes == bytes_of[each.block] for each in moves)
     with pytest.raises(BudgetError) as caught:
         placed(small.least_budget - 1)
     assert caught.value.needed_bytes >= small.least_budget

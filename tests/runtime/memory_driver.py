@@ -36,7 +36,6 @@ SHARE = 3
 
 
 def generated(num_vertices: int, num_edges: int, num_features: int = NUM_FEATURES) -> Graph:
-    """A random graph with random features."""
     generator = torch.Generator().manual_seed(0)
     src, dst = torch.randint(num_vertices, (2, num_edges), generator=generator)
     return Graph(
@@ -173,13 +172,11 @@ def streamed(model: nn.Module, graph: Graph, spill: Path, budget_bytes: int) -> 
 
 
 def in_memory(model: nn.Module, graph: Graph) -> Tensor:
-    """The loss of an epoch in memory."""
     z = model(graph.hops(model.num_hops), graph.features)
     return loss_of(z, slice(0, NUM_VERTICES), labels=graph.labels)
 
 
 def main() -> None:
-    """Run the epochs."""
     torch.set_num_threads(1)
     plain = generated(NUM_VERTICES, NUM_EDGES)
     spill = Path(sys.argv[1])

@@ -53,7 +53,6 @@ WIDE = Traversal(
 
 
 def partial_loss(z: Tensor, vertices: slice) -> Tensor:
-    """Some vertices' part of a loss."""
     return (z.square() * (1 + torch.arange(vertices.start, vertices.stop, dtype=z.dtype)[:, None])).sum()
 
 
@@ -97,16 +96,18 @@ def assert_all_close(found: Sequence[Tensor], expected: Sequence[Tensor]) -> Non
 
 
 def assert_runs_right(streamed: StreamedModel, x: Tensor, expected: Sequence[Tensor], upstream: Tensor) -> None:
-    """A streamed model has the numbers that ``dense`` gives."""
     out = streamed(x)
     leaves = [x, *streamed.model.parameters()]
     assert_all_close([out, *torch.autograd.grad(out, leaves, upstream, materialize_grads=True)], expected)
 
 
-def zoo_model(name: str, *, layers: int = 2, num_vertices: int = 53) -> tuple[nn.Module, list[Topology], Tensor]:
-    """A model of the zoo in float64, its hops and features."""
-    graph = labelled_graph() if num_vertices == 53 else labelled_graph(num_vertices, 900)
+def zoo_model(
+    name: str, *, layers: int = 2, num_vertices: int = 53, types: int = 0, dtype: torch.dtype = torch.float64
+) -> tuple[nn.Module, list[Topology], Tensor]:
+    """A model of the zoo, its hops and features, in float64 where no other type is asked for."""
+    graph = labelled_graph(num_vertices, 401 if num_vertices == 53 else 900, types=types)
     config = ModelConfig(model=name, hidden=8, heads=2, layers=layers, dropout=0.0)
-    model = build_model(config, graph).double()
-    graph = in_double(model.prepare(graph))
-    return model, list(graph.hops(model.num_hops)), graph.features.double()
+    model = build_model(config, graph).to(dtype)
+    graph = model.prepare(graph)
+    graph = in_double(graph) if dtype == torch.float64 else graph
+    return model, list(graph.hops(model.num_hops)), graph.features.to(dtype)

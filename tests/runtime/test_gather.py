@@ -2,64 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
-from torch import Tensor
 
-from sagann.compiler.program import EdgeWork
-from sagann.kernels.edge import dialect_for
 from sagann.nn import GNN, SAGE
 from sagann.plan import equal_vertices
 from sagann.plan.steps import Move
 from sagann.plan.timeline import LANES
-from sagann.runtime import gather
-from sagann.runtime.gather import compute_rows, divisors
-from sagann.runtime.in_memory.engine import CompiledEngine
+from sagann.runtime.gather import divisors
 from sagann.runtime.recorder import Recorder, recorded
 from sagann.runtime.streaming.streamed import StreamedModel
-from tests.compiler.layers import Layer
 from tests.graphs import random_topology
-from tests.tolerances import assert_close
-
-
-def gate(layer: Layer, vertex: Tensor, accum: Tensor) -> Tensor:
-    """Several operators of rows, with a parameter, that make one region."""
-    return torch.sigmoid(accum * layer.v) * torch.tanh(vertex) + vertex
-
-
-def region() -> EdgeWork:
-    layer = Layer(vertex=gate).double()
-    program = CompiledEngine().program(layer, torch.ones(37, 4, dtype=torch.float64, requires_grad=True))
-    (work,) = program.vertex.rows
-    return work
-
-
-def test_a_pass_over_large_rows_has_the_numbers_of_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
-    work, passes = region(), []
-    generator = torch.Generator().manual_seed(0)
-    arrays = [
-        torch.randn(
-            *((37, 4) if side == "dst" else (4,)), dtype=torch.float64, generator=generator
-        ).requires_grad_()
-        for side in work.sides
-    ]
-    run = gather.gather_fused
-
-    def counted(*given: Any) -> Tensor:
-        passes.append(given)
-        return run(*given)
-
-    monkeypatch.setattr(gather, "gather_fused", counted)
-    found = []
-    for least_bytes, expected in ((37 * 4 * 8 + 1, 0), (37 * 4 * 8, 1)):
-        monkeypatch.setattr(gather, "SMALLEST_PASS_BYTES", least_bytes)
-        result = compute_rows(work, arrays, dialect_for("cpu", "naive"))
-        assert len(passes) == expected
-        found.append([result, *torch.autograd.grad(result.square().sum(), arrays)])
-    for by_pytorch, by_pass in zip(*found, strict=True):
-        assert_close(by_pass, by_pytorch)
 
 
 @pytest.mark.parametrize("shape", [(4,), (4, 2), (4, 2, 3)])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from functools import cache
 from itertools import pairwise
 
@@ -11,12 +11,10 @@ import torch
 from torch import Tensor
 
 from sagann.graph import Topology
-from sagann.nn import GNN
-from sagann.plan.intervals import equal_vertices
-from sagann.runtime.in_memory.engine import CompiledEngine
-from sagann.runtime.streaming.streamed import StreamedModel
-from sagann.saga import Edge, NaiveEngine, SagaLayer, using_engine
+from sagann.saga import Edge, SagaLayer
 from tests.kernels.edge.cases import hub
+from tests.runtime import cuts
+from tests.runtime.cuts import Run, as_written, in_memory, in_tiles, not_fused, streamed
 
 # The interpreter computes with NumPy, which warns of what floating point allows.
 pytestmark = [pytest.mark.usefixtures("kernels"), pytest.mark.filterwarnings("ignore::RuntimeWarning")]
@@ -26,21 +24,11 @@ NUM_VERTICES = 50
 class Attention(SagaLayer):
     """Scores are a feature of the source and data of the edge; what cannot be fused where ``tiled``."""
 
-    accumulator = "softmax"
-    edge_data = "score"
-
-    def __init__(self, *, tiled: bool = False) -> None:
-        super().__init__()
-        self.tiled = tiled
+    accumulator, edge_data, tiled = "softmax", "score", False
 
     def apply_edge(self, edge: Edge) -> tuple[Tensor, Tensor]:
         value = edge.src[:, 1:]
-        if self.tiled:
-            value = value.cumsum(-1).diff(prepend=0 * value[:, :1])
-        return edge.src[:, 0] + edge.data, value
-
-    def apply_vertex(self, vertex: Tensor, accum: Tensor) -> Tensor:
-        return accum
+        return edge.src[:, 0] + edge.data, not_fused(value, edge) if self.tiled else value
 
 
 def expected(topology: Topology, x: Tensor) -> Tensor:
@@ -49,7 +37,7 @@ def expected(topology: Topology, x: Tensor) -> Tensor:
     indptr = topology.indptr.tolist()
     for first, last in pairwise(indptr):
         read = x[topology.indices[first:last].long()]
-        score = read[:, 0] + topology.edge_data["score"][first:last]
+        score = read[:, 0] + topology.edge_data["score"][first:last].to(x.dtype)
         rows.append(score.softmax(0) @ read[:, 1:])
     return torch.stack(rows)
 
@@ -100,45 +88,14 @@ NAMES = [
 ]
 
 
-def assert_right(
-    name: str, topology: Topology, run: Callable[[Topology, Tensor], Tensor], dtype: torch.dtype
-) -> None:
+def assert_right(name: str, topology: Topology, runs: Sequence[Run], dtype: torch.dtype) -> None:
     """Values and gradients are PyTorch's, NaN included; 0 where a vertex has no edges."""
-    score = scores(name, topology).to(dtype)
-    topology = topology.with_edge_data(score=score)
     x = torch.randn(NUM_VERTICES, 5, generator=torch.Generator().manual_seed(2)).to(dtype)
     if dtype != torch.float32:
         # A sum of scores in half precision is rounded where it is not fused.
         x[:, 0] = 0
-    wanted = x.float().requires_grad_()
-    result = expected(topology.with_edge_data(score=score.float()), wanted)
-    upstream = torch.randn(result.shape, generator=torch.Generator().manual_seed(1)).to(dtype)
-    (gradient,) = torch.autograd.grad(result, wanted, upstream.float())
-    given = x.clone().requires_grad_()
-    out = run(topology, given)
-    (found,) = torch.autograd.grad(out, given, upstream)
-    tolerance = 1e-4 if dtype == torch.float32 else 1e-2
-    assert not out[49].any()
-    torch.testing.assert_close(out.float(), result, rtol=tolerance, atol=tolerance, equal_nan=True)
-    # Rounded once more where it is stored in half precision; a hub's sums are of many terms.
-    scale = float(gradient.nan_to_num().abs().max())
-    torch.testing.assert_close(found.float(), gradient, rtol=tolerance, atol=tolerance * scale, equal_nan=True)
-
-
-def in_memory(engine: object, *, tiled: bool = False) -> Callable[[Topology, Tensor], Tensor]:
-    def run(topology: Topology, x: Tensor) -> Tensor:
-        with using_engine(engine):  # type: ignore[arg-type]
-            return Attention(tiled=tiled)(topology, x)
-
-    return run
-
-
-def streamed(num_intervals: int, dialect: str = "auto") -> Callable[[Topology, Tensor], Tensor]:
-    def run(topology: Topology, x: Tensor) -> Tensor:
-        bounds = equal_vertices(NUM_VERTICES, num_intervals)
-        return StreamedModel(GNN([Attention()]), [topology], bounds, dialect=dialect)(x)
-
-    return run
+    topology = topology.with_edge_data(score=scores(name, topology).to(dtype))
+    cuts.assert_right(Attention, expected, topology, x, runs, 1e-4 if dtype == torch.float32 else 1e-2)
 
 
 HALVES = ["all masked", "masked at some vertices", "-1e4 ", "-inf at some vertices"]
@@ -149,22 +106,12 @@ CASES = [
 
 
 @pytest.mark.parametrize(("name", "dtype"), CASES)
-def test_in_memory(name: str, dtype: torch.dtype) -> None:
-    for engine in (NaiveEngine(), CompiledEngine(), CompiledEngine(dialect="naive")):
-        assert_right(name, graph(), in_memory(engine), dtype)
-    for tile_edges in (7, 1 << 16):
-        assert_right(name, graph(), in_memory(CompiledEngine(tile_edges=tile_edges), tiled=True), dtype)
+def test_in_memory_and_streamed(name: str, dtype: torch.dtype) -> None:
+    runs = [as_written, in_memory(), in_memory(dialect="naive"), in_tiles(7), in_tiles(1 << 16)]
+    assert_right(name, graph(), [*runs, streamed(3), streamed(3, "naive")], dtype)
     if dtype == torch.float32:
         # A hub that is cut into work items.
-        assert_right(name, graph(9000), in_memory(CompiledEngine()), dtype)
-
-
-@pytest.mark.parametrize(("name", "dtype"), CASES)
-def test_streamed(name: str, dtype: torch.dtype) -> None:
-    for dialect in ("auto", "naive"):
-        assert_right(name, graph(), streamed(3, dialect), dtype)
-    if dtype == torch.float32:
-        assert_right(name, graph(9000), streamed(1), dtype)
+        assert_right(name, graph(9000), [in_memory(), streamed(1)], dtype)
 
 
 @pytest.mark.parametrize(
@@ -172,5 +119,4 @@ def test_streamed(name: str, dtype: torch.dtype) -> None:
 )
 def test_on_a_device(name: str) -> None:
     pytest.importorskip("triton", reason="triton is not installed: pip install sagann[cuda]")
-    assert_right(name, graph(61), in_memory(CompiledEngine(dialect="gpu")), torch.float32)
-    assert_right(name, graph(61), streamed(2, "gpu"), torch.float32)
+    assert_right(name, graph(61), [in_memory(dialect="gpu"), streamed(2, "gpu")], torch.float32)

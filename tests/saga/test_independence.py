@@ -164,25 +164,6 @@ def test_the_check_takes_back_what_functions_set_and_append_to() -> None:
     assert layer.last is layer.log[-1]
 
 
-@pytest.mark.parametrize(
-    "edge",
-    [
-        lambda score, value: score,
-        lambda score, value: (value, score),
-        lambda score, value: (score, value, value),
-        lambda score, value: (score[:, :1], value),
-    ],
-)
-def test_a_wrong_form_for_softmax_is_told_of_apply_edge(edge: Callable[..., Any]) -> None:
-    def two_heads(layer: Layer, given: Edge) -> Any:
-        return edge(given.src[:, :2], given.src.view(-1, 2, 4))
-
-    layer = Layer(edge=two_heads, vertex=lambda layer, vertex, accum: layer.linear(accum.flatten(1)))
-    layer.accumulator = "softmax"
-    with pytest.raises(LayerError, match=r"apply_edge must return \(score, value\)"):
-        run(layer)
-
-
 def test_a_layer_without_its_parameters_is_refused() -> None:
     layer = Layer(edge=lambda layer, edge: layer.lazy(edge.src))
     layer.lazy = nn.LazyLinear(F_DIM)

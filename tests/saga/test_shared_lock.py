@@ -105,15 +105,11 @@ assert os.waitstatus_to_exitcode(status) == 7
 
 
 class Frozen(dict):
-    """Cannot be written to as usual."""
-
     def __setitem__(self, key: Any, value: Any) -> None:
         raise TypeError("frozen")
 
 
 class Wrapping(dict):
-    """Gives something else than it holds."""
-
     def __getitem__(self, key: Any) -> Any:
         return [super().__getitem__(key)]
 

@@ -17,7 +17,6 @@ from sagann.sampling.arguments import NEIGHBOURS
 
 
 def draws(key: np.uint64, vertex: int) -> Iterator[float]:
-    """The numbers in [0, 1) that a destination draws."""
     state = int(stream_of(key, np.uint64(vertex)))
     while True:
         state = (state + int(GOLDEN)) % 2**64

@@ -10,17 +10,14 @@ import numpy as np
 import pytest
 import torch
 from scipy.stats import chisquare
-from torch import Tensor
 
 from sagann.errors import InputError, LayerError
-from sagann.graph import Topology, edge_split
+from sagann.graph import Topology
 from sagann.graph.random_numbers import GOLDEN, key_of, mix, stream_of, unit
-from sagann.nn import GNN, SAGE
 from sagann.sampling import LinkSampler, NeighborSampler, negative_destinations
 from sagann.sampling.arguments import MEASURED_LINKS
 from sagann.sampling.links import are_edges
-from tests.graphs import labelled_graph, odd_topologies, random_topology
-from tests.tolerances import assert_close
+from tests.graphs import odd_topologies, random_topology
 
 TOPOLOGY = random_topology(40, 500)
 SRC, DST = TOPOLOGY.indices[::5].long(), TOPOLOGY.edge_dst()[::5].long()
@@ -30,7 +27,6 @@ UNJOINED = sorted(odd_topologies().keys() - {"multi-edges"})
 
 
 def complete(num_vertices: int) -> Topology:
-    """Every vertex joined to every vertex."""
     src, dst = torch.cartesian_prod(torch.arange(num_vertices), torch.arange(num_vertices)).T
     return Topology.from_coo(src=src, dst=dst, num_src=num_vertices)
 
@@ -89,7 +85,6 @@ def test_two_vertices_that_are_joined_and_one_alone_have_no_negative_links() -> 
 
 
 def shuffled(topology: Topology) -> Topology:
-    """The same edges, those of a vertex in another order, as a caller's arrays may have them."""
     order = torch.arange(topology.num_edges)
     for first, stop in pairwise(topology.indptr.tolist()):
         order[first:stop] = order[first:stop].flip(0)
@@ -246,35 +241,3 @@ def test_edge_data_that_learn_still_learn_in_blocks_without_the_links() -> None:
     edges = zip(TOPOLOGY.indices.tolist(), TOPOLOGY.edge_dst().tolist(), strict=True)
     ends = set(links.seeds.tolist())
     assert weights.grad.tolist() == [edge[1] in ends and edge not in left_out for edge in edges]
-
-
-def test_links_on_whole_blocks_learn_as_on_the_whole_graph_and_as_in_plain_pytorch() -> None:
-    graph = labelled_graph()
-    topology = edge_split(graph.topology, seed=0).train
-    src, dst = topology.indices.long(), topology.edge_dst().long()
-    torch.manual_seed(0)
-    model = GNN([SAGE(8, 6), SAGE(6, 4)])
-    links = LinkSampler(topology, negatives=2).sample(src[::3], dst[::3])
-    sampled = NeighborSampler(topology, [-1, -1]).sample(links.seeds)
-
-    def plain() -> Tensor:
-        rows = graph.features
-        degrees = torch.bincount(dst, minlength=graph.num_vertices).clamp(min=1).unsqueeze(1)
-        for number, layer in enumerate(model.layers):
-            heard = torch.zeros(graph.num_vertices, rows.shape[1]).index_add(0, dst, rows[src]) / degrees
-            rows = layer.own(rows) + layer.neighbours(heard)
-            rows = rows if number else rows.relu()
-        return rows[links.seeds]
-
-    found = []
-    for rows in (
-        plain(),
-        model([topology, topology], graph.features)[links.seeds],
-        model(sampled.blocks, graph.features[sampled.src_ids]),
-    ):
-        scores = (rows[links.src] * rows[links.dst]).sum(1)
-        loss = torch.nn.functional.binary_cross_entropy_with_logits(scores, links.labels)
-        found.append([loss, *torch.autograd.grad(loss, list(model.parameters()))])
-    for others in found[1:]:
-        for actual, expected in zip(others, found[0], strict=True):
-            assert_close(actual, expected)

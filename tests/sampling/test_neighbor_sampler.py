@@ -42,36 +42,6 @@ def test_blocks_equal_the_twins(name: str, fanouts: list[int], replace: bool, we
     assert sampled.num_edges == sum(block.num_edges for block in expected)
 
 
-def test_edges_of_weight_zero_are_never_picked() -> None:
-    weights = torch.ones(SEVERAL.num_edges)
-    weights[::2] = 0
-    topology = SEVERAL.with_edge_data(chosen=weights)
-    for replace in (False, True):
-        sampler = NeighborSampler(topology, [5, -1], weights="chosen", replace=replace)
-        for block in sampler.sample(torch.arange(40)).blocks:
-            assert block.num_edges > 0
-            assert bool((block.edge_data["chosen"] == 1).all())
-
-
-def test_hops_epochs_batches_and_seeds_draw_apart() -> None:
-    def edges(seed: int, **given: int) -> tuple[int, ...]:
-        (block,) = NeighborSampler(SEVERAL, [3], seed=seed).sample(torch.arange(30), **given).blocks
-        return tuple(block.edge_ids.tolist())
-
-    numbers = range(3)
-    drawn = {edges(seed, epoch=epoch, batch=batch) for seed in numbers for epoch in numbers for batch in numbers}
-    assert len(drawn) == 27
-    assert edges(1, epoch=2, batch=2) == edges(1, epoch=2, batch=2)
-    outer, inner = NeighborSampler(SEVERAL, [3, 3]).sample(torch.arange(30)).blocks
-    assert not outer.edge_ids[: inner.num_edges].equal(inner.edge_ids)
-
-
-def test_a_destination_draws_the_same_whatever_the_other_seeds_are() -> None:
-    sampler = NeighborSampler(SEVERAL, [3])
-    (alone,), (last,) = (sampler.sample(torch.tensor(seeds)).blocks for seeds in ([9], [4, 8, 9]))
-    assert alone.edge_ids.equal(last.edge_ids[-alone.num_edges :])
-
-
 def test_threads_sample_what_one_thread_samples() -> None:
     graph = rmat_graph(2000, 20_000, seed=0).topology
     sampler = NeighborSampler(graph, [7, 5, 3], seed=1)

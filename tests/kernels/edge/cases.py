@@ -65,7 +65,6 @@ def hub(num_edges: int, vertex: int = 47) -> Topology:
 
 
 def all_reductions(at: str) -> EdgeFunction:
-    """One value reduced in every way."""
     make = Builder(torch.float64)
     src, dst, weight = make.input("src", (5,)), make.input("dst", (5,)), make.input("edge", ())
     score, value = make.op("mul", dst, weight), make.op("add", make.op("mul", src, weight), dst)

@@ -20,15 +20,12 @@ BINARY = ["add", "sub", "mul", "div", "maximum", "minimum"]
 
 
 class Builder:
-    """Collects inputs and ops."""
-
     def __init__(self, dtype: torch.dtype = torch.float64) -> None:
         self.dtype = dtype
         self.inputs: list[Input] = []
         self.ops: list[Op] = []
 
     def input(self, side: Any, shape: Shape, dtype: torch.dtype | None = None) -> str:
-        """Add an input; its name."""
         name = f"{side}{len(self.inputs)}"
         self.inputs.append(Input(name=name, side=side, shape=shape, dtype=dtype or self.dtype))
         return name
@@ -45,11 +42,9 @@ class Builder:
         return name
 
     def shape(self, name: str) -> Shape:
-        """Feature shape of a value."""
         return next(value.shape for value in (*self.inputs, *self.ops) if value.name == name)
 
     def function(self, *outputs: tuple[str, ...], at: Any = "dst") -> EdgeFunction:
-        """The function with outputs (reduce, value, ...)."""
         made = tuple(Output(reduce=reduce, values=tuple(values)) for reduce, *values in outputs)
         function = EdgeFunction(inputs=tuple(self.inputs), ops=tuple(self.ops), outputs=made, at=at)
         verify(function)
@@ -75,7 +70,6 @@ def attention(heads: int, features: int, dtype: torch.dtype = torch.float32) -> 
 
 
 def arrays_of(function: EdgeFunction, topology: Topology, seed: int = 0) -> dict[str, Tensor]:
-    """Random inputs."""
     generator = torch.Generator().manual_seed(seed)
     rows = {"src": topology.num_src, "dst": topology.num_dst, "edge": topology.num_edges}
     arrays = {}

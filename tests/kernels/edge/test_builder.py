@@ -64,7 +64,6 @@ def test_items_cover_every_row_and_edge_once(dtype: type[np.integer], degrees: l
 
 
 def follows(ranges: np.ndarray, first: int, last: int) -> bool:
-    """Whether ranges join from first to last."""
     return [first, *ranges[:, 1].tolist()] == [*ranges[:, 0].tolist(), last]
 
 

@@ -108,11 +108,6 @@ def test_rows_cut_into_several_items(dialect: Dialect, at: str) -> None:
     dialect.assert_equals_naive(cases.all_reductions(at), cases.hub(dialect.hub_edges), rtol=1e-11)
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_half_precision_is_accumulated_in_float32(dialect: Dialect, dtype: torch.dtype) -> None:
-    dialect.assert_equals_naive(gated(41, dtype), dialect.topologies["skewed"], rtol=1e-5)
-
-
 def test_ids_of_64_bits(dialect: Dialect) -> None:
     narrow = dialect.topologies["skewed"]
     wide = Topology(indptr=narrow.indptr, indices=narrow.indices.long(), num_src=narrow.num_src)

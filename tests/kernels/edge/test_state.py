@@ -23,7 +23,7 @@ from sagann.kernels.edge.work import DEVICE_GRAIN, HOST_GRAIN
 from tests.cuda import INTERPRETED, NO_TRITON
 from tests.graphs import random_topology, topology_of
 from tests.kernels.edge import cases
-from tests.kernels.edge.cases import KNOWN, TOPOLOGIES
+from tests.kernels.edge.cases import TOPOLOGIES
 from tests.kernels.edge.chunks import CUTS, by_source, gather, runs
 from tests.kernels.edge.functions import Builder, arrays_of, attention, functions, gated
 
@@ -83,22 +83,12 @@ def test_random_functions(dialect: str, function: EdgeFunction, name: str, cut: 
 
 @pytest.mark.parametrize("cut", CUTS)
 @pytest.mark.parametrize("at", ["dst", "src"])
-@pytest.mark.parametrize("dialect", ["naive", "cpu"])
+@pytest.mark.parametrize("dialect", RUNS)
 def test_every_reduction_over_every_cut(dialect: str, at: str, cut: str) -> None:
-    for topology in WHOLE.values():
-        assert_equals_whole(dialect, cases.all_reductions(at), topology, cut, rtol=1e-10)
-
-
-@pytest.mark.parametrize("at", ["dst", "src"])
-@pytest.mark.parametrize("name", ["no edges", "isolated vertices", "multi-edges", "skewed"])
-def test_every_reduction_on_a_device(name: str, at: str) -> None:
-    pytest.importorskip("triton", reason=NO_TRITON)
-    assert_equals_whole("gpu", cases.all_reductions(at), ON_DEVICE[name], "2 x 2", rtol=1e-10)
-
-
-@pytest.mark.parametrize("function", KNOWN)
-def test_float32(function: str) -> None:
-    assert_equals_whole("cpu", KNOWN[function], WHOLE["skewed"], "3 x 3", rtol=1e-5)
+    for name in WHOLE:
+        # The interpreter takes seconds for many edges in many chunks.
+        if dialect != "gpu" or cut == "2 x 2" or name in ("no edges", "isolated vertices"):
+            assert_equals_whole(dialect, cases.all_reductions(at), whole(dialect, name), cut, rtol=1e-10)
 
 
 @pytest.mark.parametrize("dialect", RUNS)
@@ -197,7 +187,6 @@ def scored(topology: Topology, scores: list[float], values: list[float]) -> dict
 
 
 def edge_reductions(at: str) -> EdgeFunction:
-    """Edge inputs reduced in every way."""
     make = Builder(torch.float64)
     score, value = make.input("edge", ()), make.input("edge", (3,))
     return make.function(("softmax", score, value), ("max", value), ("min", value), ("sum", value), at=at)
@@ -249,7 +238,6 @@ def test_random_values_and_ids_go_on_with_the_offset(dialect: str, at: str) -> N
 
 
 def largest_gated() -> EdgeFunction:
-    """The largest of gated rows."""
     function = gated(5, torch.float64)
     return replace(function, outputs=(replace(function.outputs[0], reduce="max"),))
 

@@ -12,9 +12,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from sagann.graph import Graph, Topology, declare_constant
+from sagann.graph import Topology, declare_constant
 from sagann.kernels.edge import dialect_for
-from sagann.nn import ModelConfig, build_model
 from sagann.plan import equal_vertices
 from sagann.plan.selection import ALWAYS, Selection
 from sagann.plan.steps import Block, Step
@@ -24,21 +23,10 @@ from sagann.runtime.blocks.residents import Residents
 from sagann.runtime.recorder import Recorder
 from sagann.runtime.streaming.streamed import StreamedModel
 from sagann.saga import NaiveEngine, using_engine
-from tests.graphs import labelled_graph
 from tests.runtime.device.late_streams import LateStreams
-from tests.runtime.streams import assert_all_close, tight
+from tests.runtime.streams import assert_all_close, tight, zoo_model
 from tests.threads import left_threads
 from tests.tolerances import assert_close, largest
-
-
-def prepared(name: str, dtype: torch.dtype = torch.float64, types: int = 0) -> tuple[nn.Module, Graph]:
-    graph = labelled_graph(types=types)
-    model = build_model(ModelConfig(model=name, hidden=8, heads=2, layers=2, dropout=0.0), graph).to(dtype)
-    graph = model.prepare(graph)
-    data = {
-        key: rows.to(dtype) if rows.is_floating_point() else rows for key, rows in graph.topology.edge_data.items()
-    }
-    return model, graph.with_topology(graph.topology.with_edge_data(**data))
 
 
 def tensors_of(content: object) -> list[Tensor]:
@@ -100,9 +88,8 @@ def test_the_numbers_are_those_of_a_dense_run(
     # Pieces of pageable memory are smaller than blocks.
     monkeypatch.setattr("sagann.runtime.device.residents.PIECE_BYTES", 1000)
     monkeypatch.setattr("sagann.runtime.device.residents.SMALL_BYTES", 100)
-    model, graph = prepared(name, types=3)
-    hops = graph.hops(model.num_hops)
-    x = graph.features.double().requires_grad_(wanted_x)
+    model, hops, x = zoo_model(name, types=3)
+    x.requires_grad_(wanted_x)
     with using_engine(NaiveEngine()):
         expected = model(hops, x)
     upstream = torch.randn(expected.shape, dtype=x.dtype, generator=torch.Generator().manual_seed(1))
@@ -136,8 +123,8 @@ def test_the_numbers_are_those_of_a_dense_run(
 def test_picked_rows_are_those_of_blocks_that_have_arrived(
     on_disk: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model, graph = prepared("gat")
-    hops, x = list(graph.hops(model.num_hops)), graph.features.double().requires_grad_()
+    model, hops, x = zoo_model("gat")
+    x.requires_grad_()
     leaves = [x, *model.parameters()]
     with using_engine(NaiveEngine()):
         wanted = torch.autograd.grad(model(hops, x).square().sum(), leaves)
@@ -164,8 +151,7 @@ def test_edges_come_with_their_cut_and_passes_do_not_look_for_it(monkeypatch: py
     pytest.importorskip("triton", reason="triton is not installed: pip install sagann[cuda]")
     if torch.cuda.is_available():
         pytest.skip("Triton's interpreter, which runs beside tensors of the CPU, is off where there is a device")
-    model, graph = prepared("gcn", torch.float32)
-    x, hops = graph.features, graph.hops(model.num_hops)
+    model, hops, x = zoo_model("gcn", dtype=torch.float32)
     streamed, streams = streamed_late(model, hops, x, monkeypatch, count=2, dialect="gpu", budget_bytes=1 << 20)
     run = importlib.import_module("sagann.kernels.edge.gpu.run")
     monkeypatch.setattr(run, "cut_of", lambda edges, at: pytest.fail("cut where it would wait for the device"))
@@ -177,8 +163,8 @@ def test_edges_come_with_their_cut_and_passes_do_not_look_for_it(monkeypatch: py
 
 
 def test_an_epoch_that_never_comes_to_its_backward_gives_its_memory_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, graph = prepared("gcn")
-    x, hops = declare_constant(graph.features.double()), graph.hops(model.num_hops)
+    model, hops, x = zoo_model("gcn")
+    x = declare_constant(x)
     budget = tight(model, hops, x, bounds=equal_vertices(len(x), 4)).budget_bytes
     streamed, streams = streamed_late(model, hops, x, monkeypatch, budget_bytes=budget)
     streamed(x).sum().backward()
@@ -192,8 +178,8 @@ def test_an_epoch_that_never_comes_to_its_backward_gives_its_memory_back(monkeyp
 
 
 def test_what_a_device_does_is_recorded_by_its_marks(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, graph = prepared("gat")
-    x, hops = graph.features.double().requires_grad_(), graph.hops(model.num_hops)
+    model, hops, x = zoo_model("gat")
+    x.requires_grad_()
     budget = tight(model, hops, x, bounds=equal_vertices(len(x), 4)).budget_bytes
     streamed, _ = streamed_late(model, hops, x, monkeypatch, budget_bytes=budget)
     streamed(x).sum().backward()

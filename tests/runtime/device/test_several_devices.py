@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from sagann.errors import InputError
 from sagann.graph import Topology, declare_constant
-from sagann.nn import GNN, ModelConfig, build_model
+from sagann.nn import GNN
 from sagann.plan import equal_vertices
 from sagann.plan.dealing import EACH
 from sagann.plan.gradients import Gradients, undivided_of
@@ -127,16 +127,6 @@ def test_numbers_are_those_of_one_device_and_of_a_dense_run(name: str, route: st
     assert any("exchange" in each.copied for each in lanes) == ("each" not in route)
 
 
-@pytest.mark.parametrize("route", ["each of 3", "ring of 3"])
-def test_dropout_draws_what_one_device_draws(route: str) -> None:
-    graph = labelled_graph()
-    for name in ("gat", "sage"):
-        model = build_model(ModelConfig(model=name, hidden=8, heads=2, layers=2, dropout=0.5), graph).double()
-        prepared = in_double(model.prepare(graph))
-        x = prepared.features.double().requires_grad_()
-        require_bits_of_one(model, list(prepared.hops(model.num_hops)), x, equal_vertices(len(x), 7), route)
-
-
 @pytest.mark.parametrize("route", ["each of 2", "ring of 8"])
 @pytest.mark.parametrize("name", ["no edges", "one hub", "skewed"])
 def test_chunks_and_intervals_may_be_empty(name: str, route: str) -> None:
@@ -174,8 +164,6 @@ def test_the_dynamic_program_is_of_one_device() -> None:
 
 class Filled(SagaLayer):
     """A layer that makes a tensor, whose device a trace names."""
-
-    accumulator = "sum"
 
     def __init__(self) -> None:
         super().__init__()

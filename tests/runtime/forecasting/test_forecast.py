@@ -19,6 +19,7 @@ from sagann.free_space import Memory
 from sagann.graph import Graph, Topology, sbm_graph
 from sagann.graph.renumber import subgraph
 from sagann.graph.rows import csr_tensor
+from sagann.nn import ModelConfig, build_model
 from sagann.plan.steps import Step
 from sagann.plan.timeline import Span, Timeline
 from sagann.report.plan_text import forecast_text
@@ -28,8 +29,8 @@ from sagann.runtime.forecasting.resident import expected_resident
 from sagann.runtime.streaming.stream import foretell, stream
 from sagann.runtime.streaming.streamed import StreamedModel
 from sagann.storage import save_graph
+from tests.graphs import labelled_graph
 from tests.plan.machines import ROUND
-from tests.runtime.forecasting.models import model_and_graph
 
 
 def test_a_forecast_has_every_step_and_copy_of_the_plan() -> None:
@@ -257,3 +258,11 @@ def test_a_real_process_is_as_large_as_was_said(num_vertices: int, budget: str, 
     assert said is not None, plan.stdout
     train = ("train", *common, "--split", "random:0.6,0.2", "--epochs", "2", "--out", str(tmp_path / "run"))
     assert peak_bytes(*train) / 2**20 == pytest.approx(float(said[1]), rel=0.25)
+
+
+def model_and_graph(
+    name: str = "gcn", *, num_vertices: int = 2000, hidden: int = 32
+) -> tuple[torch.nn.Module, Graph]:
+    graph = labelled_graph(num_vertices, 12 * num_vertices)
+    model = build_model(ModelConfig(model=name, hidden=hidden, heads=2), graph)
+    return model, model.prepare(graph)

@@ -1,63 +1,46 @@
-"""Every accumulator of one message gives what PyTorch gives vertex by vertex, however its edges are cut."""
+"""Every accumulator of one message gives what PyTorch gives vertex by vertex, however its edges are cut; in tiles also what is drawn."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import pairwise
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+import torch.nn.functional as F
+from torch import Tensor
 
 from sagann.errors import LayerError
 from sagann.graph import Topology
-from sagann.nn import GNN
-from sagann.plan.intervals import equal_vertices
 from sagann.runtime.in_memory.engine import CompiledEngine
-from sagann.runtime.streaming.streamed import StreamedModel
 from sagann.saga import Edge, NaiveEngine, SagaLayer, using_engine
-from tests.compiler.layers import program_of
+from tests.compiler.layers import Layer, program_of
 from tests.graphs import odd_topologies
 from tests.kernels.edge.cases import hub
+from tests.runtime import cuts
+from tests.runtime.cuts import EMPTY, OF_ROWS, Run, as_written, in_memory, in_tiles, not_fused, streamed
 
 # The interpreter computes with NumPy, which warns of what floating point allows.
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
-Run = Callable[[Topology, Tensor, nn.Module], Tensor]
-
-
-def _deviation(rows: Tensor) -> Tensor:
-    found = rows.var(0, correction=0).clamp(min=1e-5).sqrt()
-    return found.masked_fill(found <= 1e-5**0.5, 0)
-
-
-OF_ROWS: dict[str, Callable[[Tensor], Tensor]] = {
-    "sum": lambda rows: rows.sum(0),
-    "mean": lambda rows: rows.mean(0),
-    "max": lambda rows: rows.max(0).values,
-    "min": lambda rows: rows.min(0).values,
-    "var": lambda rows: rows.var(0, correction=0),
-    "std": _deviation,
-    "mul": lambda rows: rows.prod(0),
-}
-"What the rows of a vertex's in-edges give."
-EMPTY = {"mul": 1.0}
-"What no row gives, where it is not 0."
 
 
 class Gather(SagaLayer):
     """Source rows, gathered; cut into tiles where ``tiled``."""
 
-    def __init__(self, accumulator: str | tuple[str, ...], *, tiled: bool = False) -> None:
+    tiled = False
+
+    def __init__(self, accumulator: str | tuple[str, ...]) -> None:
         super().__init__()
-        self.accumulator, self.tiled = accumulator, tiled
+        self.accumulator = accumulator
 
     def apply_edge(self, edge: Edge) -> Tensor:
         rows = edge.src * 1.5
-        return rows.cumsum(-1).diff(prepend=0 * rows[:, :1]) if self.tiled else rows
-
-    def apply_vertex(self, vertex: Tensor, accum: Tensor) -> Tensor:
-        return accum
+        return not_fused(rows, edge) if self.tiled else rows
 
 
 SEVERAL = [("mean", "min", "max", "std"), ("mul", "sum"), ("var", "mean", "mul", "max")]
@@ -75,61 +58,13 @@ def expected(accumulator: str | tuple[str, ...], topology: Topology, x: Tensor) 
     return torch.stack(rows) + 0 * x.sum()
 
 
+RUNS = [as_written, in_memory(), in_tiles(7), in_tiles(1 << 16), streamed(1), streamed(2), streamed(5)]
+
+
 def assert_right(
     accumulator: str | tuple[str, ...], topology: Topology, x: Tensor, runs: Sequence[Run], tolerance: float
 ) -> None:
-    wanted = (x.float() if x.dtype in (torch.float16, torch.bfloat16) else x.clone()).requires_grad_()
-    result = expected(accumulator, topology, wanted)
-    upstream = torch.randn(result.shape, generator=torch.Generator().manual_seed(1)).to(x.dtype)
-    (gradient,) = torch.autograd.grad(
-        result, wanted, upstream.to(wanted.dtype), materialize_grads=True, allow_unused=True
-    )
-    for run in runs:
-        given = x.clone().requires_grad_()
-        out = run(topology, given, Gather(accumulator))
-        (found,) = torch.autograd.grad(out, given, upstream)
-        for ours, theirs in ((out, result), (found, gradient)):
-            scale = max(1.0, float(theirs.detach().abs().max()))
-            torch.testing.assert_close(ours.to(theirs.dtype), theirs, rtol=tolerance, atol=tolerance * scale)
-
-
-def in_memory(**options: object) -> Run:
-    def run(topology: Topology, x: Tensor, layer: nn.Module) -> Tensor:
-        with using_engine(CompiledEngine(**options)):  # type: ignore[arg-type]
-            return layer(topology, x)
-
-    return run
-
-
-def in_tiles(tile_edges: int) -> Run:
-    def run(topology: Topology, x: Tensor, layer: nn.Module) -> Tensor:
-        with using_engine(CompiledEngine(tile_edges=tile_edges)):
-            return Gather(layer.accumulator, tiled=True)(topology, x)  # type: ignore[arg-type]
-
-    return run
-
-
-def as_written(topology: Topology, x: Tensor, layer: nn.Module) -> Tensor:
-    with using_engine(NaiveEngine()):
-        return layer(topology, x)
-
-
-def streamed(count: int, dialect: str = "auto") -> Run:
-    def run(topology: Topology, x: Tensor, layer: nn.Module) -> Tensor:
-        return StreamedModel(GNN([layer]), [topology], equal_vertices(len(x), count), dialect=dialect)(x)  # type: ignore[arg-type]
-
-    return run
-
-
-RUNS = [
-    as_written,
-    in_memory(),
-    in_tiles(7),
-    in_tiles(1 << 16),
-    streamed(1),
-    streamed(2),
-    streamed(5),
-]
+    cuts.assert_right(lambda: Gather(accumulator), partial(expected, accumulator), topology, x, runs, tolerance)
 
 
 def rows(topology: Topology, width: int, dtype: torch.dtype = torch.float64) -> Tensor:
@@ -153,7 +88,7 @@ def test_a_hub_that_is_cut_into_work_items(accumulator: str) -> None:
     assert_right(accumulator, topology, x, [in_memory(), streamed(2)], 1e-9)
 
 
-@pytest.mark.parametrize("run", [as_written, in_memory(), in_tiles(1 << 13), streamed(5)])
+@pytest.mark.parametrize("run", [as_written, in_memory(), in_memory(dialect="cpu"), in_tiles(1 << 13), streamed(5)])
 @pytest.mark.parametrize("accumulator", ["sum", "mean", "max", "std"])
 def test_sums_over_a_hub_in_float32(accumulator: str, run: Run) -> None:
     topology = hub(100_000)
@@ -170,7 +105,7 @@ def test_sums_over_a_hub_in_float32(accumulator: str, run: Run) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("accumulator", ["var", "std", "mul", *SEVERAL[:1]])
+@pytest.mark.parametrize("accumulator", ["sum", "var", "std", "mul", *SEVERAL[:1]])
 def test_half_precision(accumulator: str | tuple[str, ...], dtype: torch.dtype) -> None:
     topology = odd_topologies()["multi-edges"]
     runs = [in_memory(), in_tiles(7), streamed(2)]
@@ -232,3 +167,79 @@ def test_what_cannot_be_combined_is_refused(accumulator: tuple[str, ...], said: 
     topology = odd_topologies()["skewed"]
     with pytest.raises(LayerError, match=re.escape(said)):
         Gather(accumulator)(topology, rows(topology, 4))
+
+
+def test_threads_that_drop_do_not_disturb_one_another() -> None:
+    ids = torch.arange(4000)
+    topology = Topology.from_coo(src=ids, dst=ids, num_src=4000).with_edge_data(weight=torch.ones(4000))
+    layer = Layer(lambda m, e: F.dropout(e.src, 0.5).cumsum(-1).diff(prepend=e.src[:, :1] * 0))
+    engine = CompiledEngine(tile_edges=50)
+
+    def masks_differ(_: int) -> bool:
+        x = torch.ones(4000, 4, requires_grad=True)
+        with using_engine(engine):
+            out = layer(topology, x)
+        out.sum().backward()
+        return not torch.equal(out.detach().round() != 0, x.grad.round() != 0)
+
+    masks_differ(0)
+    with ThreadPoolExecutor(4) as pool:
+        assert not any(pool.map(masks_differ, range(40)))
+
+
+def test_nan_and_infinity_pass_through_extrema() -> None:
+    topology = odd_topologies()["skewed"]
+    layer = Layer(lambda m, e: torch.cumsum(torch.relu(e.src + e.dst) @ m.w, -1), accumulator="max").double()
+    x = torch.randn(topology.num_src, 4, dtype=torch.float64)
+    x[3, 1], x[5, 2] = torch.nan, torch.inf
+    with using_engine(NaiveEngine()):
+        expected = layer(topology, x)
+    with using_engine(CompiledEngine(tile_edges=5)):
+        torch.testing.assert_close(layer(topology, x), expected, equal_nan=True)
+
+
+def test_random_numbers_come_again_in_the_backward() -> None:
+    topology = odd_topologies()["skewed"]
+
+    def noisy(m: Layer, e: Any) -> torch.Tensor:
+        return F.dropout(torch.cumsum(e.src + e.dst, -1) @ m.w, 0.5) + torch.rand_like(e.src)
+
+    layer = Layer(noisy).double()
+    x = torch.randn(topology.num_src, 4, dtype=torch.float64, requires_grad=True)
+    with using_engine(CompiledEngine(tile_edges=64)):
+
+        def run(x: torch.Tensor) -> torch.Tensor:
+            torch.manual_seed(0)
+            return layer(topology, x)
+
+        assert torch.equal(run(x), run(x))
+        assert torch.autograd.gradcheck(run, x)
+
+
+def test_a_mean_in_half_precision_at_a_hub() -> None:
+    num_edges = 70_000
+    topology = Topology.from_coo(
+        src=torch.arange(num_edges) % 50, dst=torch.zeros(num_edges, dtype=torch.int64), num_src=50
+    ).with_edge_data(weight=torch.ones(num_edges).half())
+    layer = Layer(lambda m, e: torch.cumsum(e.src * e.data[:, None], -1), accumulator="mean").half()
+    x = torch.ones(50, 4).half().requires_grad_()
+    with using_engine(CompiledEngine()):
+        layer(topology, x).sum().backward()
+    # A fiftieth of the in-edges come from each source; the first feature is in all four sums.
+    expected = torch.tensor([4.0, 3.0, 2.0, 1.0]).expand(50, 4) / 50
+    torch.testing.assert_close(x.grad.float(), expected, rtol=2e-3, atol=0)
+
+
+def test_parts_that_begin_at_other_edges_draw_other_numbers() -> None:
+    ids = torch.arange(400)
+    topology = Topology.from_coo(src=ids, dst=ids, num_src=400).with_edge_data(weight=torch.ones(400))
+    layer = Layer(lambda m, e: F.dropout(e.src, 0.5).cumsum(-1).diff(prepend=e.src[:, :1] * 0))
+
+    def drawn(first_edge: int) -> torch.Tensor:
+        topology.remote = SimpleNamespace(first_edge=first_edge, complete=lambda rows, keeps: rows)
+        torch.manual_seed(0)
+        with using_engine(CompiledEngine(tile_edges=50)):
+            return layer(topology, torch.ones(400, 4)).detach()
+
+    assert torch.equal(drawn(0), drawn(0))
+    assert not torch.equal(drawn(0), drawn(1000))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import gc
 import pickle
 import threading
 from collections.abc import Callable
@@ -25,10 +24,9 @@ from sagann.errors import InputError, LayerError, MissingDependencyError
 from sagann.graph import Graph, Topology
 from sagann.graph.feature_store import declare_constant
 from sagann.kernels import dense
-from sagann.kernels.edge import cpu, dialect_for
+from sagann.kernels.edge import dialect_for
 from sagann.kernels.memory import POOL
 from sagann.nn import GIN, SAGE, ModelConfig, build_model
-from sagann.runtime import gather
 from sagann.runtime.in_memory.engine import CompiledEngine
 from sagann.runtime.streaming.streamed import StreamedModel
 from sagann.saga import Edge, Engine, NaiveEngine, SagaLayer, current_engine, set_engine, using_engine
@@ -126,16 +124,6 @@ def test_layers_with_programs_can_be_copied_and_pickled() -> None:
     out = layer(topology, x)
     for other in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
         assert torch.equal(other(topology, x), out)
-
-
-def test_programs_go_with_their_layer() -> None:
-    engine, topology = CompiledEngine(), skewed()
-    layer = SAGE(4, 3)
-    with using_engine(engine):
-        layer(topology, rows(topology, dtype=torch.float32))
-    del layer
-    gc.collect()
-    assert len(engine._programs) == 0
 
 
 def test_a_layer_that_cannot_be_compiled_runs_as_it_is_written() -> None:
@@ -310,12 +298,6 @@ def test_layers_as_people_write_them(name: str) -> None:
     assert_compiles_right(WRITTEN[name]().double(), topology, rows(topology), engine=engine)
 
 
-def test_maps_by_other_weights_are_not_shared() -> None:
-    layer = Layer(lambda m, e: F.linear(e.src, m.w).tanh() * F.linear(e.dst, m.w * 2).tanh()).double()
-    assert program_of(layer, skewed(), rows(skewed()), CompiledEngine()).shared == ()
-    assert_compiles_right(layer, skewed(), rows(skewed()))
-
-
 class Sizes(TorchDispatchMode):
     """Notes the largest tensor that an operator gives."""
 
@@ -483,39 +465,6 @@ def test_rows_without_features(accumulator: str) -> None:
 
     layer = Layer(edge, accumulator=accumulator, max_degree=99).double()
     assert_compiles_right(layer, skewed(), rows(skewed(), dim=0))
-
-
-@pytest.mark.parametrize("accumulator", ["max", "min"])
-def test_gradients_of_extrema_are_the_same_by_features_and_by_edges(
-    accumulator: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    layer, scattered = Layer(accumulator=accumulator).double(), []
-    scatter_extremum = cpu.scatter_extremum
-
-    def counting(*arguments: Any) -> Tensor:
-        scattered.append(arguments)
-        return scatter_extremum(*arguments)
-
-    monkeypatch.setattr(cpu, "scatter_extremum", counting)
-    for fewer in (0, 1):
-        # As many as from which on it is done feature by feature, or one less.
-        ends = torch.arange(50 * gather.SCATTERED_FROM - fewer)
-        topology = Topology.from_coo(
-            src=ends % 47, dst=ends % 50, num_src=50, edge_data={"weight": torch.ones(len(ends))}
-        )
-        # Few values, so that there are ties.
-        x = (rows(topology) * 2).round()
-        gradients = []
-        for threshold in (gather.SCATTERED_FROM, 0, 1000):
-            with monkeypatch.context() as patch:
-                patch.setattr(gather, "SCATTERED_FROM", threshold)
-                _, found, _ = results(CompiledEngine(dialect="cpu"), layer, topology, x)
-            gradients.append(found["x"])
-            assert len(scattered) == (threshold == 0 or (threshold < 1000 and not fewer))
-            scattered.clear()
-        assert gradients[0].abs().sum() > 0
-        assert torch.equal(gradients[0], gradients[1])
-        assert torch.equal(gradients[0], gradients[2])
 
 
 @pytest.mark.parametrize("fused", [True, False])

@@ -53,7 +53,6 @@ class Points(SagaLayer):
 
 
 def by_hand(layer: Points, topology: Topology, rows: Rows) -> Tensor:
-    """The layer, vertex by vertex, in plain PyTorch."""
     data, results = topology.edge_data, []
     for at in range(topology.num_dst):
         edges = slice(int(topology.indptr[at]), int(topology.indptr[at + 1]))
@@ -83,12 +82,11 @@ def rows_of(num_vertices: int) -> dict[str, Tensor]:
     }
 
 
-def outcome(run: Callable[[Rows], Tensor], layer: nn.Module, rows: Rows) -> list[Tensor]:
-    """The result, and the gradients of rows and parameters."""
+def outcome(run: Callable[[Rows], Tensor], layer: nn.Module, rows: Rows, *others: Tensor) -> list[Tensor]:
     leaves = {name: each.clone().requires_grad_() for name, each in rows.items()}
     result = run(leaves)
     upstream = torch.linspace(-1, 1, result.numel(), dtype=result.dtype).reshape(result.shape)
-    wanted = [*leaves.values(), *layer.parameters()]
+    wanted = [*leaves.values(), *layer.parameters(), *others]
     gradients = torch.autograd.grad(result, wanted, upstream, materialize_grads=True)
     return [result.detach(), *gradients]
 
@@ -112,11 +110,12 @@ def through(engine: Engine, layer: SagaLayer, topology: Topology) -> Callable[[R
 @pytest.mark.parametrize("tiled", [False, True])
 def test_every_engine_gives_what_the_formula_gives(name, tiled):
     topology, layer = odd_topologies(types=3)[name], Points(tiled=tiled).double()
-    topology = topology.with_edge_data(weight=topology.edge_data["weight"].double())
+    weight = topology.edge_data["weight"].double().requires_grad_()
+    topology = topology.with_edge_data(weight=weight)
     rows = rows_of(topology.num_src)
-    expected = outcome(lambda given: by_hand(layer, topology, given), layer, rows)
+    expected = outcome(lambda given: by_hand(layer, topology, given), layer, rows, weight)
     for engine in (NaiveEngine(), CompiledEngine(tile_edges=7), CompiledEngine(dialect="naive", tile_edges=7)):
-        assert_alike(outcome(through(engine, layer, topology), layer, rows), expected)
+        assert_alike(outcome(through(engine, layer, topology), layer, rows, weight), expected)
     (program,) = engine.programs_of(layer)
     assert (program.edges.function is None) == tiled
 

@@ -32,9 +32,6 @@ class Relational(SagaLayer):
     def apply_edge(self, edge: Edge) -> Tensor:
         return typed_linear(edge.src, edge.data, self.maps)
 
-    def apply_vertex(self, vertex: Tensor, accum: Tensor) -> Tensor:
-        return accum
-
 
 def test_types_that_begin_alike_in_memory_are_told_apart() -> None:
     plain = in_star(2)

@@ -11,7 +11,6 @@ from sagann.runtime.loading import GraphBatch, MiniBatch
 
 
 def arrays_of(batch: MiniBatch | GraphBatch) -> list[Tensor]:
-    """All arrays of a batch."""
     arrays: list[Tensor] = []
     batch.mapped(lambda array: arrays.append(array) or array)
     return arrays

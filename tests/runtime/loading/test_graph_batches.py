@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,17 +9,15 @@ from typing import Any
 import pytest
 import torch
 
-import sagann
 from sagann.errors import InputError
 from sagann.graph import Graph, Topology, subgraph
-from sagann.nn import GGNN, GIN, pool
 from sagann.runtime.loading import GraphBatches
 from sagann.storage import load_graph, save_graph
+from tests.forks import run_fresh
 from tests.graph.graphs import sparse
 from tests.runtime.loading.batches import arrays_of, assert_same
 from tests.runtime.loading.many_graphs import SIZES, many_graphs
 from tests.stores import ComputedRows
-from tests.tolerances import assert_close
 
 
 def of(graph: Graph | None = None, **options: Any) -> GraphBatches:
@@ -50,20 +46,6 @@ def test_a_batch_is_the_subgraph_of_its_graphs() -> None:
         assert batch.num_edges == expected.num_edges
         batch.topology.validate()
         assert {array.device.type for array in arrays_of(batch.to("meta"))} == {"meta"}
-
-
-def test_a_model_gives_the_rows_of_all_graphs_at_once() -> None:
-    graph = many_graphs()
-    torch.manual_seed(0)
-    for model in (
-        sagann.GNN([GIN(6, 8), GIN(8, 5)]),
-        sagann.GNN([GGNN(6, graph.num_edge_types)], steps=3),
-    ):
-        whole = model(graph.hops(model.num_hops), graph.features)
-        for batch in of(graph):
-            rows = model(batch.hops(model.num_hops), batch.features)
-            assert_close(rows, whole[batch.vertices])
-            assert_close(pool(rows, batch.graph_ptr), pool(whole, graph.graph_ptr)[batch.graphs])
 
 
 def test_each_graph_is_in_an_epoch_once() -> None:
@@ -162,5 +144,4 @@ print(*found, torch.get_num_threads(), "mkl_get_max_threads() : 4" in torch.__co
 
 
 def test_only_the_calling_thread_is_serial() -> None:
-    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["1", "4", "4", "True"]
+    assert run_fresh(PROGRAM).split() == ["1", "4", "4", "True"]

@@ -113,7 +113,6 @@ class Heads(sagann.SagaLayer):
 class OfOneEnd(sagann.SagaLayer):
     """Norms of what depends on sources alone, on destinations alone and on edge data alone."""
 
-    accumulator = "sum"
     edge_data = "weight"
 
     def __init__(self, in_dim: int, out_dim: int) -> None:
@@ -125,9 +124,6 @@ class OfOneEnd(sagann.SagaLayer):
     def apply_edge(self, edge: Any) -> Tensor:
         gate = torch.sigmoid(self.of_dst(self.linear(edge.dst)) + self.of_data(edge.data[:, None]))
         return gate * (self.of_src(torch.tanh(self.linear(edge.src))) + self.linear(self.of_input(edge.src)))
-
-    def apply_vertex(self, vertex: Tensor, accum: Tensor) -> Tensor:
-        return accum
 
 
 class OfTypes(sagann.SagaLayer):
@@ -144,9 +140,6 @@ class OfTypes(sagann.SagaLayer):
     def apply_edge(self, edge: Any) -> Tensor:
         mapped = sagann.typed_linear(edge.src, edge.data, self.weight)
         return torch.relu(self.norm(mapped + self.own(edge.dst)))
-
-    def apply_vertex(self, vertex: Tensor, accum: Tensor) -> Tensor:
-        return accum
 
 
 class Detached(OfEdges):

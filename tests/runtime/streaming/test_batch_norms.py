@@ -21,18 +21,7 @@ from sagann.runtime.streaming.stream import dense_bytes
 from sagann.runtime.streaming.streamed import StreamedModel
 from tests.graphs import labelled_graph
 from tests.runtime.in_memory.test_batch_norm import OfEdges, OfVertices
-from tests.runtime.streaming.norm_models import (
-    MODELS,
-    NUM_TYPES,
-    WIDTH,
-    Between,
-    OfAllKinds,
-    OfHeads,
-    OfOneEnd,
-    OfTypes,
-    Stack,
-    given,
-)
+from tests.runtime.streaming import norm_models as norms
 from tests.runtime.streams import WIDE, partial_loss, tight
 from tests.tolerances import largest
 
@@ -53,10 +42,10 @@ def all_of(x: Tensor) -> slice:
     return slice(0, len(x))
 
 
-@pytest.mark.parametrize("build", MODELS)
+@pytest.mark.parametrize("build", norms.MODELS)
 def test_a_streamed_epoch_has_the_numbers_of_the_model(build: Callable[[int], Any], tmp_path: Path) -> None:
     torch.manual_seed(0)
-    hops, x = given()
+    hops, x = norms.given()
     n = len(x)
     model = build(x.shape[1]).double()
     hops = [hops[0]] * model.num_hops
@@ -77,9 +66,9 @@ def test_a_streamed_epoch_has_the_numbers_of_the_model(build: Callable[[int], An
 
 def test_rows_that_are_picked_and_constant_features() -> None:
     torch.manual_seed(0)
-    hops, x = given()
+    hops, x = norms.given()
     x = declare_constant(x.detach())
-    model: Any = Stack(OfOneEnd, x.shape[1]).double()
+    model: Any = norms.Stack(norms.OfOneEnd, x.shape[1]).double()
     plain = copy.deepcopy(model)
     streamed = StreamedModel(
         model, hops, (0, 9, 18, 27, 36, len(x)), budget_bytes=1 << 20, selection=Selection(share=0.95)
@@ -98,8 +87,8 @@ def test_rows_that_are_picked_and_constant_features() -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_means_are_computed_in_single_precision_at_least(dtype: torch.dtype) -> None:
     torch.manual_seed(0)
-    hops, x = given(dtype)
-    model = Stack(OfEdges, x.shape[1]).to(dtype)
+    hops, x = norms.given(dtype)
+    model = norms.Stack(OfEdges, x.shape[1]).to(dtype)
     with torch.no_grad():
         exact = copy.deepcopy(model).double()(hops, x.double())
         expected = copy.deepcopy(model)(hops, x)
@@ -127,7 +116,7 @@ class Shared(nn.Module):
 
 def test_a_norm_that_is_called_in_several_places() -> None:
     torch.manual_seed(0)
-    hops, x = given()
+    hops, x = norms.given()
     model = Shared(x.shape[1]).double()
     plain = copy.deepcopy(model)
     expected = numbers(plain, partial_loss(plain(hops, x), all_of(x)), x)
@@ -137,13 +126,11 @@ def test_a_norm_that_is_called_in_several_places() -> None:
 def test_a_single_edge_is_refused() -> None:
     hops = [Topology.from_coo(src=torch.tensor([0]), dst=torch.tensor([1]), num_src=5)] * 2
     with pytest.raises(LayerError, match="a BatchNorm that is trained needs two rows at least"):
-        StreamedModel(Stack(OfEdges, 6), hops, (0, 2, 5))(torch.randn(5, 6))
+        StreamedModel(norms.Stack(OfEdges, 6), hops, (0, 2, 5))(torch.randn(5, 6))
 
 
 class Unused(sagann.SagaLayer):
     """Calls a norm on the edges or on the vertices, and reads nothing of its result."""
-
-    accumulator = "sum"
 
     def __init__(self, at: str, width: int) -> None:
         super().__init__()
@@ -178,7 +165,7 @@ class OfOne(nn.Module):
 
 @pytest.mark.parametrize("at", ["edge", "vertex", "model", "layer"])
 def test_a_norm_whose_result_is_not_read_is_refused_where_its_means_would_move(at: str) -> None:
-    hops, x = given()
+    hops, x = norms.given()
     model = OfOne(at, x.shape[1]).double()
     streamed = StreamedModel(model, hops[:1], (0, 11, len(x)))
     with pytest.raises(LayerError, match="nothing reads the result of the BatchNorm1d 'norm', which is trained"):
@@ -194,9 +181,9 @@ def test_a_norm_whose_result_is_not_read_is_refused_where_its_means_would_move(a
 
 
 def test_the_memory_of_a_run_in_memory_counts_tensors_of_edges() -> None:
-    graph = replace(labelled_graph(types=NUM_TYPES), splits={})
-    for kind in (OfEdges, OfTypes):
-        model = Stack(kind, 8)
+    graph = replace(labelled_graph(types=norms.NUM_TYPES), splits={})
+    for kind in (OfEdges, norms.OfTypes):
+        model = norms.Stack(kind, 8)
         training, evaluation = (dense_bytes(model, graph, trains=trains) for trains in (True, False))
         assert training - evaluation > 2 * 4 * 8 * graph.num_edges
 
@@ -220,8 +207,8 @@ def test_moments_of_groups_with_large_means_lose_nothing() -> None:
 
 def test_norms_in_training_move_their_running_means_without_gradients_too() -> None:
     torch.manual_seed(0)
-    hops, x = given(num_hops=3)
-    model = Between(x.shape[1]).double()
+    hops, x = norms.given(num_hops=3)
+    model = norms.Between(x.shape[1]).double()
     plain = copy.deepcopy(model)
     streamed = StreamedModel(model, hops, (0, 11, len(x)), trains=False)
     with torch.no_grad():
@@ -232,8 +219,8 @@ def test_norms_in_training_move_their_running_means_without_gradients_too() -> N
 
 
 def test_a_norm_of_another_width_is_refused() -> None:
-    hops, x = given()
-    model = OfHeads(x.shape[1]).double()
+    hops, x = norms.given()
+    model = norms.OfHeads(x.shape[1]).double()
     model.norm = nn.BatchNorm1d(2, affine=False)
     with pytest.raises(LayerError, match="a BatchNorm of 2 features got 3"):
         StreamedModel(model, hops[:1], (0, 11, len(x)))(x)
@@ -247,9 +234,9 @@ class Doubled(nn.BatchNorm1d):
 
 
 def test_a_norm_with_a_forward_of_its_own_is_refused_and_streams_in_evaluation() -> None:
-    hops, x = given()
-    between, inside = Between(x.shape[1]).double(), OfAllKinds(x.shape[1]).double()
-    between.norms[0], inside.inner.norm = Doubled(WIDTH).double(), Doubled(6).double()
+    hops, x = norms.given()
+    between, inside = norms.Between(x.shape[1]).double(), norms.OfAllKinds(x.shape[1]).double()
+    between.norms[0], inside.inner.norm = Doubled(norms.WIDTH).double(), Doubled(6).double()
     for model in (between, inside):
         hops = [hops[0]] * model.num_hops
         with pytest.raises(LayerError, match=r"the Doubled '.*', which is trained, has a forward of its own"):
@@ -261,6 +248,6 @@ def test_a_norm_with_a_forward_of_its_own_is_refused_and_streams_in_evaluation()
 
 def test_a_single_row_is_refused() -> None:
     topology = Topology.from_coo(src=torch.tensor([0]), dst=torch.tensor([0]), num_src=1)
-    model = Between(4)
+    model = norms.Between(4)
     with pytest.raises(LayerError, match="a BatchNorm that is trained needs two rows at least"):
         StreamedModel(model, [topology] * 3, (0, 1))(torch.randn(1, 4))

@@ -17,8 +17,9 @@ from sagann.plan import equal_vertices
 from sagann.plan.steps import Block, Step
 from sagann.runtime.blocks.residents import Residents
 from sagann.runtime.streaming.streamed import StreamedModel
+from sagann.saga import SagaLayer
 from tests.graphs import labelled_graph, random_topology
-from tests.runtime.streaming.test_streamed import Model, Plain
+from tests.runtime.streaming.test_streamed import Model
 
 
 @pytest.mark.parametrize(("dtype", "on_disk"), [(torch.float64, False), (torch.bfloat16, True)])
@@ -32,7 +33,7 @@ def test_blocks_are_as_large_as_planned(
         return result
 
     model = Model(sliced).to(dtype)
-    model.plain, model.widen = Plain(), nn.Linear(4, 256).to(dtype)
+    model.plain, model.widen = SagaLayer(), nn.Linear(4, 256).to(dtype)
     x = torch.randn(4000, 4, dtype=dtype, requires_grad=True)
     bounds, spill = equal_vertices(4000, 4), tmp_path if on_disk else None
     streamed = StreamedModel(model, [random_topology(4000, 9000)], bounds, spill=spill)

@@ -176,20 +176,6 @@ def test_each_of_several_devices_samples_the_blocks_of_the_processor(number: int
 
 
 @interpreted
-@pytest.mark.parametrize("seed", [3, 4])
-def test_random_graphs(seed: int) -> None:
-    # Many vertices have no edge, some have very many, and edges stand several times.
-    draw = torch.Generator().manual_seed(seed)
-    num_vertices = int(torch.randint(1, 200, (), generator=draw))
-    num_edges = int(torch.randint(0, 3000, (), generator=draw))
-    graph = rmat_graph(num_vertices, num_edges, seed=seed).topology
-    fanouts = torch.randint(-1, 9, (1 + seed % 3,), generator=draw)
-    fanouts[fanouts == 0] = 12
-    seeds = torch.randperm(num_vertices, generator=draw)[: 1 + num_vertices // 3]
-    check(graph, fanouts.tolist(), seeds, replace=bool(seed % 2))
-
-
-@interpreted
 def test_edge_data_of_any_type_and_width_is_taken_along() -> None:
     draw = torch.Generator().manual_seed(0)
     data = torch.randn(SEVERAL.num_edges, 3, 2, generator=draw)

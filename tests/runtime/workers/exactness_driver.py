@@ -83,15 +83,6 @@ class Several(sagann.SagaLayer):
         return self.out(accum)
 
 
-class Sum(sagann.SagaLayer):
-    """The sum of the in-neighbours' rows."""
-
-    accumulator = "sum"
-
-    def apply_vertex(self, vertex: Tensor, accum: Tensor) -> Tensor:
-        return accum
-
-
 class Jumping(nn.Module):
     """What one layer gathers is what the next one reads, and the last stage reads the results of all of them."""
 
@@ -100,7 +91,7 @@ class Jumping(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.before, self.after = nn.Linear(8, 6), nn.Linear(12, 3)
-        self.layers = nn.ModuleList([Sum(), Sum(), Sum()])
+        self.layers = nn.ModuleList([sagann.SagaLayer(), sagann.SagaLayer(), sagann.SagaLayer()])
 
     def forward(self, hops: Sequence[sagann.Topology], x: Tensor) -> Tensor:
         rows = [torch.tanh(self.before(x)) / 8]
@@ -118,7 +109,7 @@ class Twice(nn.Module):
         super().__init__()
         self.before, self.after = nn.Linear(8, 6), nn.Linear(12, 3)
         self.norm = nn.BatchNorm1d(6)
-        self.layers = nn.ModuleList([Sum(), Sum()])
+        self.layers = nn.ModuleList([sagann.SagaLayer(), sagann.SagaLayer()])
 
     def forward(self, hops: Sequence[sagann.Topology], x: Tensor) -> Tensor:
         rows = torch.tanh(self.before(x))

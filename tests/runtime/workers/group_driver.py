@@ -93,7 +93,6 @@ def begun(workers: Workers) -> list[list[float]]:
 
 
 def ask(workers: Workers) -> None:
-    """Wait for the others."""
     workers.any(False, "agreeing on the next epoch")
 
 

@@ -149,9 +149,6 @@ class Attending(sagann.SagaLayer):
         score = torch.tanh(self.scores(both))[:, 0] * edge.data
         return score, torch.relu(self.values(edge.src)) * edge.dst[:, :1]
 
-    def apply_vertex(self, vertex: Tensor, accum: Tensor) -> Tensor:
-        return accum
-
 
 class Reduced(sagann.SagaLayer):
     """A message of both ends, data and a parameter, reduced by one accumulator or by several."""
@@ -165,9 +162,6 @@ class Reduced(sagann.SagaLayer):
 
     def apply_edge(self, edge: sagann.Edge) -> Tensor:
         return torch.sigmoid(edge.src * edge.data[:, None] + edge.dst + self.shift) * edge.src
-
-    def apply_vertex(self, vertex: Tensor, accum: Tensor) -> Tensor:
-        return accum
 
 
 LAYERS: dict[str, Callable[[], sagann.SagaLayer]] = {

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
 from typing import Any
 
 import pytest
 import torch
 
+from sagann import kernels
 from sagann.graph import Topology
 from sagann.kernels.edge import cpu, naive
+from sagann.kernels.edge.cpu import scatter_extremum
 from sagann.kernels.edge.cpu.writers import WRITERS
 from sagann.kernels.edge.function import EdgeFunction
 from tests.kernels.edge import cases
@@ -76,3 +81,61 @@ def test_rows_negated_by_a_bit() -> None:
     }
     assert all(rows.is_neg() for rows in arrays.values())
     cases.assert_close(cpu.run(function, topology, arrays), naive.run(function, topology, arrays), rtol=1e-5)
+
+
+def test_the_gradient_of_a_hub_does_not_drift() -> None:
+    num_dst = 100_000
+    topology = Topology.from_coo(src=torch.zeros(num_dst).long(), dst=torch.arange(num_dst), num_src=num_dst)
+    found = scatter_extremum(topology, torch.arange(num_dst)[:, None], torch.full((num_dst, 1), 0.1))
+    torch.testing.assert_close(found[0].item(), 0.1 * num_dst, rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("name", TOPOLOGIES)
+@pytest.mark.parametrize("shape", [(1,), (3, 5)], ids=str)
+def test_equals_autograd(name: str, shape: tuple[int, ...]) -> None:
+    topology = TOPOLOGIES[name]
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randint(4, (topology.num_src, *shape), generator=generator).double().requires_grad_()
+    best, edge = kernels.naive.gather_extremum(topology, x.index_select(0, topology.indices.long()), "max")
+    grad = torch.randn(best.shape, generator=generator, dtype=torch.float64)
+    (expected,) = torch.autograd.grad(best, x, grad)
+    torch.testing.assert_close(scatter_extremum(topology, edge, grad), expected, rtol=1e-14, atol=1e-14)
+    torch.testing.assert_close(scatter_extremum(topology, edge.int(), grad), expected, rtol=1e-14, atol=1e-14)
+    negated = torch._neg_view(-grad)
+    torch.testing.assert_close(scatter_extremum(topology, edge, negated), expected, rtol=1e-14, atol=1e-14)
+
+
+INTERRUPTED = """
+import ctypes, signal, sys, threading, time
+from sagann.kernels.edge.cpu import launch
+
+called, done = threading.Event(), []
+caller = threading.main_thread()
+
+@ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+def kernel(args):
+    if threading.current_thread() is caller:
+        called.set()
+        return
+    called.wait()
+    # What is raised in here is lost.
+    while sys._current_frames()[caller.ident].f_code.co_name == "kernel":
+        time.sleep(0.01)
+    for _ in range(3):
+        time.sleep(0.1)
+        signal.pthread_kill(caller.ident, signal.SIGINT)
+    time.sleep(0.2)
+    done.append(args)
+
+try:
+    launch._on_python_threads(ctypes.cast(kernel, ctypes.c_void_p).value, 7, 2)
+except KeyboardInterrupt:
+    print("interrupted", done, flush=True)
+"""
+
+
+@pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="the system signals no single thread")
+def test_an_interrupt_waits_for_the_threads_that_still_use_the_arrays() -> None:
+    program = [sys.executable, "-c", INTERRUPTED]
+    ended = subprocess.run(program, capture_output=True, text=True, timeout=240)
+    assert (ended.stdout, ended.stderr) == ("interrupted [7]\n", "")

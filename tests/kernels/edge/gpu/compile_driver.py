@@ -63,7 +63,6 @@ def signature_of(function: EdgeFunction, names: list[str], results: tuple) -> di
 def report(
     name: str, entry: object, types: dict[str, str], constants: dict[str, object], aligned: set[str], warps: int = 1
 ) -> None:
-    """Compile and print."""
     if len(sys.argv) > 1 and name not in sys.argv[1:]:
         return
     names = entry.arg_names
@@ -111,7 +110,6 @@ def moved_lanes() -> EdgeFunction:
 
 
 def every_unary(dtype: torch.dtype) -> EdgeFunction:
-    """All of arithmetic."""
     make = Builder(dtype)
     value = make.input("src", (32,))
     total = make.op("pow", value, 2.5)
@@ -122,7 +120,6 @@ def every_unary(dtype: torch.dtype) -> EdgeFunction:
 
 
 def main() -> None:
-    """Compile a kernel of each kind."""
     functions = {
         "gated": gated(128),
         "gated, odd": gated(41),
