@@ -32,16 +32,6 @@ def example(**data):
     )
 
 
-def test_from_coo_sorts_by_destination_then_source_and_keeps_the_order_of_equals():
-    topology = example(weight=torch.arange(6.0), vector=torch.arange(12).reshape(6, 2))
-    assert topology.indptr.tolist() == [0, 1, 5, 6, 6]
-    assert topology.indices.tolist() == [0, 0, 1, 3, 3, 2]
-    assert topology.edge_data["weight"].tolist() == [5, 1, 4, 0, 3, 2]
-    assert topology.edge_data["vector"].tolist() == [[10, 11], [2, 3], [8, 9], [0, 1], [6, 7], [4, 5]]
-    assert (topology.indptr.dtype, topology.indices.dtype) == (torch.int64, torch.int32)
-    assert (topology.num_src, topology.num_dst, topology.num_edges) == (4, 4, 6)
-
-
 @given(st.integers(0, 6), st.integers(0, 6), st.data())
 def test_from_coo_equals_a_stable_sort(num_dst, more, data):
     num_src = num_dst + more

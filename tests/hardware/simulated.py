@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
-from types import ModuleType
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -16,15 +14,6 @@ from sagann.hardware.rtl.streams import encoded_pass, encoded_rows, encoded_word
 
 Array: TypeAlias = np.ndarray[Any, Any]
 CYCLE_S = 1e-6
-
-
-def changed(module: ModuleType, term: str, instead: str) -> dict[str, Any]:
-    """The names of a module of which one term is another one."""
-    text = inspect.getsource(module)
-    assert text.count(term) == 1
-    names: dict[str, Any] = {"__name__": module.__name__}
-    exec(compile(text.replace(term, instead), str(module.__file__), "exec"), names)
-    return names
 
 
 def results_of(operator: Any, stages: int, a: Array, b: Array) -> Array:
@@ -135,14 +124,12 @@ def _simulate(circuit: Any, *benches: Any) -> None:
     simulator.run()
 
 
-def run_kernel(
-    hop: Hop, design: KernelDesign, kernel: Aggregate | None = None, *, before: Hop | None = None
-) -> Run:
+def run_kernel(hop: Hop, design: KernelDesign, *, before: Hop | None = None) -> Run:
     """Sum the rows of a hop in a kernel to which memory always gives the next row, after that of another hop if there is one.
 
     Unused lanes of rows hold NaN.
     """
-    kernel, hop_pass = kernel or Aggregate(design), hop.read(design)
+    kernel, hop_pass = Aggregate(design), hop.read(design)
     program, lanes, chunks, n = hop_pass.program, design.lanes, hop_pass.chunks, design.scatter_pes
     assert program is not None
     sums = np.zeros((hop.num_dst + n, chunks * lanes), dtype=np.uint32)
@@ -212,7 +199,6 @@ def run_passes(
     passes: list[Pass],
     rows: dict[int, Array],
     design: KernelDesign,
-    kernel: Accelerator | None = None,
     *,
     gaps: float = 0.0,
 ) -> list[PassRun]:
@@ -222,7 +208,7 @@ def run_passes(
         rows: that come from external memory, by the number of the pass.
         gaps: part of the cycles in which a stream has nothing to give.
     """
-    kernel, random = kernel or Accelerator(design), np.random.default_rng(0)
+    kernel, random = Accelerator(design), np.random.default_rng(0)
     found: list[PassRun] = []
     taken: list[int] = []
     results: list[list[list[int]]] = [[] for _ in passes]

@@ -241,16 +241,6 @@ def test_weights_types_and_parquet(tmp_path: Path) -> None:
     assert graph.num_edge_types == 2
 
 
-def test_features_and_labels_beside_the_edges(tmp_path: Path) -> None:
-    edges = csv_file(tmp_path, "0,1\n1,2\n")
-    np.save(tmp_path / "x.npy", np.arange(8, dtype=np.float16).reshape(4, 2))
-    np.save(tmp_path / "y.npy", np.array([0, -1, 2, 1], dtype=np.int32))
-    graph = imported(edges, tmp_path, features=tmp_path / "x.npy", labels=tmp_path / "y.npy")
-    assert (graph.num_vertices, graph.num_features, graph.num_classes) == (4, 2, 3)
-    assert graph.features.tolist() == [[0, 1], [2, 3], [4, 5], [6, 7]]
-    assert graph.labels.tolist() == [0, -1, 2, 1]
-
-
 def test_targets_beside_the_edges(tmp_path: Path) -> None:
     edges = csv_file(tmp_path, "0,1\n1,2\n")
     np.save(tmp_path / "t.npy", np.array([[1.5], [2], [3]]))

@@ -61,28 +61,6 @@ def session_of(model, graph):
     )
 
 
-def test_every_step_is_one_of_the_optimizers_and_the_loss_is_of_all_labelled_vertices():
-    graph = community_graph()
-    torch.manual_seed(0)
-    model = nn.Linear(graph.num_features, graph.num_classes)
-    twin = nn.Linear(graph.num_features, graph.num_classes)
-    twin.load_state_dict(model.state_dict())
-    session, optimizer = session_of(model, graph), torch.optim.SGD(twin.parameters(), lr=0.1)
-    reference = Halves(twin, graph)
-    for epoch in range(1, 5):
-        record = session.run_epoch()
-        total, count = 0.0, 0
-        for step in reference.steps(epoch):
-            optimizer.zero_grad()
-            loss = step.loss()
-            loss.backward()
-            optimizer.step()
-            total, count = total + loss.item() * step.num_labelled, count + step.num_labelled
-        assert record.loss == pytest.approx(total / count, rel=1e-12)
-        assert torch.equal(model.weight, twin.weight)
-    assert session.finished
-
-
 def session_at(workers: Workers, *, clip_norm: float | None = None) -> TrainSession:
     """A session whose outputs and losses are 1.5 times as large at the second worker: a difference larger than any of rounding."""
     graph = community_graph()

@@ -387,20 +387,6 @@ def test_no_checkpoint_has_weights_of_a_gradient_that_is_not_finite(monkeypatch:
 
 
 @here
-def test_weights_that_change_between_epochs_reach_every_trainer() -> None:
-    predictor, prepared = prepared_of(community_graph())
-    config = TrainConfig(sample=(4, 3), batch_size=7)
-    source = opened(HybridEpochs(predictor, prepared, replace(config, devices="host:1,cuda:0,accelerator")))
-    losses_of(source, 1)
-    with torch.no_grad():
-        # As a checkpoint is restored.
-        for parameter in predictor.model.parameters():
-            parameter.mul_(-2)
-    expected = losses_of(SampledEpochs(predictor, prepared, config), 2)
-    assert losses_of(source, 2) == pytest.approx(expected, rel=1e-5)
-
-
-@here
 def test_an_epoch_goes_on_in_the_middle() -> None:
     config = TrainConfig(sample=(4, 3), batch_size=7, devices=DEVICES)
     source = opened(HybridEpochs(*prepared_of(community_graph()), config))

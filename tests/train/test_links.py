@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from sagann.errors import CheckpointError, InputError, LayerError
+from sagann.errors import InputError, LayerError
 from sagann.free_space import Room
 from sagann.graph import LINK_TASK, Graph, Topology, sbm_graph
 from sagann.nn import GNN, SAGE, LinkModel, ModelConfig, build_model
@@ -259,15 +259,6 @@ def test_scores_of_many_links_are_computed_slice_by_slice(monkeypatch: pytest.Mo
     assert_close(found[0][2], found[1][2])
     for ours, theirs in zip(found[0][1], found[1][1], strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-12)
-
-
-def test_a_run_is_opened_again_and_goes_on_with_its_own_negatives(tmp_path: Path) -> None:
-    config = ModelConfig(model="sage", hidden=8)
-    trainer = trainer_of(config, communities(), run_dir=tmp_path, sample=(4, 4), batch_size=700)
-    trainer.fit()
-    assert load_run(tmp_path).evaluate(communities()) == trainer.evaluate()
-    with pytest.raises(CheckpointError, match=r"train.negatives was 1, is 2"):
-        trainer_of(config, communities(), run_dir=tmp_path, sample=(4, 4), batch_size=700, negatives=2).resume()
 
 
 def test_pairs_are_scored_with_messages_along_all_edges_that_are_given() -> None:

@@ -114,16 +114,6 @@ def test_models_for_graphs_without_features_are_reopened(tmp_path, model):
     assert torch.equal(load_run(tmp_path, device="cpu").predict(graph), trainer.predict())
 
 
-def test_a_layer_in_the_users_file_is_found_from_anywhere(tmp_path, monkeypatch):
-    (tmp_path / "mine.py").write_text(USERS_LAYER)
-    monkeypatch.chdir(tmp_path)
-    trainer, _ = train("run", ModelConfig(model="mine.py:Mine", hidden=8))
-    assert json.loads((tmp_path / "run" / "metrics.json").read_text())["model"] == f"{tmp_path}/mine.py:Mine"
-    monkeypatch.chdir("/")
-    predictor = load_run(tmp_path / "run", model=f"{tmp_path}/mine.py:Mine", device="cpu")
-    assert torch.equal(predictor.predict(community_graph()), trainer.predict())
-
-
 def test_a_file_that_a_run_folder_names_is_executed_only_when_named_again(tmp_path):
     (tmp_path / "mine.py").write_text(USERS_LAYER)
     train(tmp_path / "run", ModelConfig(model=f"{tmp_path}/mine.py:Mine", hidden=8), epochs=1)

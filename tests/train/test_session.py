@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 from copy import deepcopy
 from dataclasses import replace
@@ -236,18 +235,6 @@ def test_a_finished_run_is_finished_again(tmp_path):
     result = trainer_of(tmp_path).fit(resume=True)
     assert result.metrics == expected.metrics
     assert result.history == expected.history
-
-
-def test_more_epochs_continue_from_the_last_weights(tmp_path):
-    expected = trainer_of(tmp_path / "whole", epochs=20)
-    whole = expected.fit()
-    trainer_of(tmp_path / "more", epochs=11).fit()
-    more = trainer_of(tmp_path / "more", epochs=20)
-    result = more.fit(resume=True)
-    # The last epoch of the shorter run was evaluated in both: eval_every is 1.
-    assert numbers_of(result) == numbers_of(whole)
-    assert_same_bits(weights_of(more.model), weights_of(expected.model))
-    assert json.loads((tmp_path / "more" / "run.json").read_text())["train"]["epochs"] == 20
 
 
 def test_a_crash_before_the_first_checkpoint_starts_over(tmp_path):
