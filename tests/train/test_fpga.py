@@ -186,18 +186,6 @@ def test_a_run_has_the_losses_of_the_processor_and_seconds_of_the_kernels(
         assert line["trainer_simulation_s"][:-1] == [0.0] * (len(line["trainers"]) - 1)
 
 
-@pytest.mark.slow
-@pytest.mark.thorough
-def test_a_run_on_circuits_has_the_losses_of_the_processor(tmp_path: Path) -> None:
-    pytest.importorskip("amaranth", reason="needs the extra 'hardware'")
-    config, options = ModelConfig(model="sage", hidden=4, dropout=0.0), {**OPTIONS, "sample": (2, 2), "epochs": 1}
-    alone = trainer_of(config, **options).fit()
-    result = trainer_of(config, run_dir=tmp_path, devices="accelerator:fpga:rtl", **options).fit()
-    assert result.history[0].loss == pytest.approx(alone.history[0].loss, rel=1e-4)
-    (line,) = written_lines(tmp_path)
-    assert line["trainer_s"][0] < 1e-3 < line["trainer_simulation_s"][0]
-
-
 def test_seeds_go_to_the_faster_hardware_however_long_it_is_simulated() -> None:
     options = {**OPTIONS, "epochs": 8, "sharing": "joint", "devices": "host:1,accelerator:fpga"}
     result = trainer_of(ModelConfig(model="sage", hidden=8, dropout=0.0), **options).fit()

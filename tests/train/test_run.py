@@ -131,13 +131,6 @@ def test_a_file_that_a_run_folder_names_is_executed_only_when_named_again(tmp_pa
     assert (tmp_path / "executed").exists()
 
 
-def test_a_model_of_the_zoo_is_not_replaced_by_another(tmp_path):
-    train(tmp_path, epochs=1)
-    load_run(tmp_path, model="gcn")
-    with pytest.raises(CheckpointError, match="the run was trained with another model: 'gin', the run's is 'gcn'"):
-        load_run(tmp_path, model="gin")
-
-
 def test_a_module_of_the_users_own_is_passed_again(tmp_path):
     trainer, _ = train(tmp_path, seeded_model())
     assert read_run(tmp_path).model == "TwoLayers"
@@ -168,12 +161,6 @@ def test_a_run_without_weights_is_refused(tmp_path):
     assert read_run(tmp_path).metrics is None
     with pytest.raises(CheckpointError, match="the run has no weights yet"):
         load_run(tmp_path)
-
-
-def test_no_run_folder(tmp_path):
-    with pytest.raises(CheckpointError, match="not a run folder"):
-        load_run(tmp_path / "typo")
-    assert not (tmp_path / "typo").exists()
 
 
 def test_weights_that_changed_on_the_disk_are_refused(tmp_path):

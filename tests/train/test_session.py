@@ -385,29 +385,6 @@ def test_more_epochs_are_the_longer_run_where_the_old_end_was_no_evaluation(tmp_
     assert_same_bits(weights_of(more.model), weights_of(expected.model))
 
 
-def test_the_best_weights_are_kept_and_measured():
-    result = runs.trainer_of(epochs=30, lr=0.1, monitor="val/loss").fit()
-    values = [record.metrics["val"]["loss"] for record in result.history]
-    assert result.weights == "best"
-    assert result.best_epoch == values.index(min(values)) + 1
-    assert result.metrics["val"]["loss"] == min(values) < values[-1]
-
-
-def test_the_last_weights_where_they_are_asked_for():
-    result = runs.trainer_of(epochs=5, lr=0.1, weights="last").fit()
-    assert result.weights == "last"
-    assert result.metrics["val"]["accuracy"] == result.history[-1].metrics["val"]["accuracy"]
-
-
-def test_early_stopping():
-    result = runs.trainer_of(epochs=500, lr=0.1, patience=7, monitor="val/loss").fit()
-    losses = [record.metrics["val"]["loss"] for record in result.history]
-    assert result.stopped_early
-    assert result.epochs == result.best_epoch + 7 < 500
-    assert result.best_epoch == losses.index(min(losses)) + 1
-    assert result.metrics["val"]["loss"] == pytest.approx(min(losses))
-
-
 def test_monitoring_an_undefined_metric_is_refused():
     graph = community_graph()
     one_class = graph.splits["val"] & (graph.labels == 0)

@@ -143,11 +143,6 @@ def test_trainers_in_threads_draw_the_numbers_that_each_draws_alone():
         assert_same_bits(weights, weights_after(seed, together=False))
 
 
-def test_evaluation_every_few_epochs_and_at_the_end():
-    result = trainer_of(epochs=8, eval_every=3).fit()
-    assert [record.epoch for record in result.history if record.metrics] == [3, 6, 8]
-
-
 @pytest.mark.usefixtures("compiled")
 def test_evaluation_does_not_change_training():
     often, seldom = seeded_model(), seeded_model()
