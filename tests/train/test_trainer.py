@@ -248,8 +248,7 @@ def test_the_run_folder(tmp_path):
     found = json.loads((tmp_path / "run" / "metrics.json").read_text())
     # Whom the umask lets may read the weights too.
     assert len({(tmp_path / "run" / name).stat().st_mode for name in ("run.json", "model.safetensors")}) == 1
-    assert found["model"] == "gcn"
-    assert found["data"] == "data/communities"
+    assert (found["model"], found["data"]) == ("gcn", "data/communities")
     assert (found["num_vertices"], found["num_edges"], found["epochs"]) == (90, 540, 12)
     assert (found["epoch_s"], found["peak_rss_bytes"]) == (result.epoch_s, result.peak_rss_bytes)
     assert {split: found[split] for split in ("train", "val", "test")} == result.metrics
@@ -259,12 +258,6 @@ def test_the_run_folder(tmp_path):
     assert set(lines[0]) == {
         "epoch", "loss", "epoch_s", "lr", "num_edges", "train/loss", "train/accuracy", "val/loss", "val/accuracy",
     }  # fmt: skip
-    run = json.loads((tmp_path / "run" / "run.json").read_text())
-    assert run["model"]["config"]["hidden"] == 8
-    assert run["train"]["epochs"] == 12
-    assert run["train"]["seed"] == 9
-    assert run["data"] == "data/communities"
-    assert run["versions"]["torch"] == torch.__version__
     checkpoints = sorted(path.name for path in (tmp_path / "run" / "checkpoints").iterdir())
     assert checkpoints == ["epoch-000010.pt", "epoch-000012.pt"]
 
