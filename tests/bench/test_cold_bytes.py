@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 
 import pytest
-import torch
 
 from bench.cold_bytes import device as script, scores
 from bench.cold_bytes.device import COPY, main
@@ -71,10 +70,3 @@ def test_a_tiny_graph_is_measured_on_the_processor(
     assert said.startswith("# Rows of features for a CUDA device\n")
     assert "the processor, " in said
     assert_complete(said)
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_a_tiny_graph_is_measured_on_a_device(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([*TINY, "--hot", "0", "0.2", "1", "--threads", "2"]) == 0
-    assert_complete(capsys.readouterr().out)

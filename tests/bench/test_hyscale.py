@@ -78,22 +78,6 @@ def test_counts_are_those_of_sampled_batches(fanouts: tuple[int, ...], num_seeds
     assert counts.num_edges == sum(counts.edges)
 
 
-def test_without_deduplication_every_edge_brings_a_vertex() -> None:
-    law = DegreeLaw(1000, *np.array([[1.0], [50.0], [50.0]]))
-    counts = expected_counts(law, (25, 10), 4, deduplicated=False)
-    assert counts.edges == pytest.approx((10 * 104, 4 * 25))
-    assert counts.vertices == pytest.approx((104 + 1040, 104, 4))
-    fewer = expected_counts(law, (25, 10), 4)
-    assert fewer.edges[1] == counts.edges[1]
-    assert fewer.vertices[0] < counts.vertices[0]
-
-
-def test_a_batch_is_no_larger_than_the_graph() -> None:
-    law = DegreeLaw(100, *np.array([[1.0], [50.0], [50.0]]))
-    assert expected_counts(law, (-1, -1), 100).vertices[0] == pytest.approx(100)
-    assert expected_counts(law, (25, 10), 0).vertices == (0, 0, 0)
-
-
 @pytest.mark.parametrize("symmetric", [True, False])
 @pytest.mark.parametrize(("mean", "top_share"), [(50.0, 0.05), (2.0, 0.8)])
 def test_a_law_has_its_mean_and_its_top(mean: float, top_share: float, symmetric: bool) -> None:

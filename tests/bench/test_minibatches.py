@@ -6,10 +6,8 @@ import subprocess
 import sys
 
 import pytest
-import torch
 
 from bench.contest import take_turns
-from bench.minibatches import __main__ as script
 from bench.workers import ROOT
 
 TINY = "--vertices 3000 --edges 40e3 --features 8 --hidden 16 --seeds 300 --batch-size 100 --rounds 2 --threads 1"
@@ -32,36 +30,6 @@ def test_a_tiny_graph_is_measured_and_what_a_processor_cannot_is_said() -> None:
     assert epochs[0][6] == "1.00"
     # Both train the same batches.
     assert epochs[0][4:6] == epochs[1][4:6]
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_a_tiny_graph_is_measured_on_a_device(capsys: pytest.CaptureFixture[str]) -> None:
-    asked = [
-        "--workers",
-        "1",
-        "--device",
-        "cuda",
-        "--hot",
-        "0%",
-        "10%",
-        "--sampling-threads",
-        "1",
-        "2",
-        "--tasks",
-        "sage:5,3",
-        "gat:4,3",
-    ]
-    assert script.main([*TINY.split(), *asked]) == 0
-    said = capsys.readouterr().out
-    for name in ("copied", "hot 0%", "hot 10%", "copied, 2 threads", "hot 0%, 2 threads", "hot 10%, 2 threads"):
-        assert said.count(f"| sagann:{name} | ") == (2 if "threads" in name else 4)
-    cells = [line.strip("| ").split(" | ") for line in said.splitlines() if line.startswith("| sagann")]
-    rows = [row for row in cells if len(row) == 7]
-    for task in (rows[:6], rows[6:]):
-        assert len(task) == 6
-        assert len({row[4] for row in task}) == 1
-        assert all(float(row[5]) == pytest.approx(float(task[0][5]), abs=0.002) for row in task)
 
 
 def test_turns_go_on_without_a_peer_that_hangs() -> None:

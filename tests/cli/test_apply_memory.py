@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,10 +15,12 @@ import torch
 from sagann.graph import random_split
 from sagann.storage import save_graph
 from tests.cli.conftest import Invoke
+from tests.cli.test_process import run
 from tests.runtime.memory_driver import generated
 from tests.train.runs import written_lines
 
 MIB = 1 << 20
+ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 NUM_VERTICES = 125_000
 
 
@@ -36,25 +35,20 @@ def test_evaluation_predictions_and_embeddings_survive_a_hard_limit(
     of_large = ("--data", tmp_path / "large")
 
     def sagann(*arguments: object) -> int:
-        done = subprocess.run(
-            [*start, sys.executable, "-m", "sagann", *map(str, arguments), "--quiet"],
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-            capture_output=True,
-            check=False,
-        )
-        return done.returncode
+        code, *_ = run(*arguments, "--quiet", before=start, env=ONE_THREAD)
+        return code
 
     options = ("--data", tmp_path / "small", "--model", "sage", "--hidden", 512, "--epochs", 1)
-    run, in_memory, out = tmp_path / "run", tmp_path / "in-memory", tmp_path / "predictions.csv"
-    assert invoke("train", *options, "--memory", "60MiB", "--out", run).code == 0
-    assert sagann("evaluate", "--run", run, *of_large) == 0
-    assert sagann("predict", "--run", run, *of_large, "--out", out) == 0
+    folder, in_memory, out = tmp_path / "run", tmp_path / "in-memory", tmp_path / "predictions.csv"
+    assert invoke("train", *options, "--memory", "60MiB", "--out", folder).code == 0
+    assert sagann("evaluate", "--run", folder, *of_large) == 0
+    assert sagann("predict", "--run", folder, *of_large, "--out", out) == 0
     assert out.read_text().count("\n") == NUM_VERTICES + 1
-    assert sagann("embed", "--run", run, *of_large, "--out", tmp_path / "embeddings.npy") == 0
+    assert sagann("embed", "--run", folder, *of_large, "--out", tmp_path / "embeddings.npy") == 0
     assert np.load(tmp_path / "embeddings.npy", mmap_mode="r").shape == (NUM_VERTICES, 512)
     # The same run, had it been trained without a budget.
-    shutil.copytree(run, in_memory)
-    described = json.loads((run / "run.json").read_text())
+    shutil.copytree(folder, in_memory)
+    described = json.loads((folder / "run.json").read_text())
     described["train"]["memory"] = None
     (in_memory / "run.json").write_text(json.dumps(described))
     assert sagann("evaluate", "--run", in_memory, *of_large) == -9
@@ -84,14 +78,8 @@ def test_a_tiered_run_survives_a_hard_limit_smaller_than_its_features(
     options = ("train", "--data", tmp_path / "data", *model, *quick, "--memory", f"{BUDGET_MIB}MiB", "--out")
     cold, hot = tmp_path / "cold", tmp_path / "hot"
     assert invoke(*options, cold, "--hot", "0%", "--cache", "static").code == 0
-    done = subprocess.run(
-        [*start, sys.executable, "-m", "sagann", *map(str, options), hot],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    code, _, err = run(*options, hot, before=start, env=ONE_THREAD)
+    assert code == 0, err
     assert (cold / "model.safetensors").read_bytes() == (hot / "model.safetensors").read_bytes()
     for line, without in zip(written_lines(hot), written_lines(cold), strict=True):
         assert line["loss"] == without["loss"]

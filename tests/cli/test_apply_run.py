@@ -184,34 +184,6 @@ def test_inverse_edges_are_numbered_as_in_training(invoke: Invoke, tmp_path: Pat
     assert found[0][1].splitlines()[1:] == found[1][1].splitlines()[1:]
 
 
-LATER = """
-from torch import nn
-from sagann.nn import SAGE
-
-class Net(nn.Module):
-    def __init__(self, in_dim, out_dim):
-        super().__init__()
-        self.layer = SAGE(in_dim, out_dim)
-    def forward(self, hops, x):
-        if len(x) == 40:
-            raise ValueError("not forty")
-        return self.layer(hops[0], x)
-"""
-
-
-def test_a_model_of_the_users_own_by_a_relative_path(
-    invoke: Invoke, blocks: Path, other: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "net.py").write_text(LATER)
-    monkeypatch.chdir(tmp_path)
-    assert invoke("plan", "--data", blocks, "--model", "net.py:Net").code == 0
-    assert invoke("train", "--data", blocks, "--model", "net.py:Net", "--epochs", 1, "--out", "run").code == 0
-    outcome = invoke("evaluate", "--run", "run", "--model", "net.py:Net", "--data", other)
-    assert outcome.code == 2
-    assert "not forty" in outcome.err
-    assert "net.py" in outcome.err
-
-
 def test_predict_parquet_and_npy_agree(invoke: Invoke, trained: Path, other: Path, tmp_path: Path) -> None:
     for name in ("p.parquet", "p.npy"):
         assert invoke("predict", "--run", trained, "--data", other, "--out", tmp_path / name).code == 0
@@ -278,15 +250,6 @@ def test_a_module_of_python_is_used_where_its_class_is_named(invoke: Invoke, blo
         assert "--model FILE.py:Net" in outcome.err
     outcome = invoke(*command, "--model", f"{tmp_path}/net.py:Net")
     assert f"{run.metrics['test']['accuracy']:.4f}" in outcome.out
-
-
-@pytest.mark.parametrize(("command", "name"), [("predict", "p.csv"), ("embed", "e.npy")])
-def test_a_file_is_replaced_when_asked_for(
-    invoke: Invoke, trained: Path, tmp_path: Path, command: str, name: str
-) -> None:
-    (tmp_path / name).write_text("precious")
-    assert invoke(command, "--run", trained, "--out", tmp_path / name, "--overwrite").code == 0
-    assert (tmp_path / name).read_bytes() != b"precious"
 
 
 def values_dataset(path: Path, num_targets: int) -> Graph:

@@ -2,37 +2,24 @@
 
 from __future__ import annotations
 
+import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
-from sagann.graph import Graph, Topology
-from sagann.storage import save_graph
+from sagann.storage import load_graph, save_graph
 from tests.cli.conftest import Invoke
 from tests.cli.test_process import run
 
-N = 12
-
-
-def graph() -> Graph:
-    src = torch.arange(N)
-    return Graph(
-        topology=Topology.from_coo(src=src, dst=(src + 1) % N, num_src=N),
-        features=torch.eye(N, 4),
-        labels=src % 2,
-        num_classes=2,
-        splits={"train": src % 3 == 0, "val": src % 3 == 1},
-    )
-
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    save_graph(graph(), tmp_path / "ring")
-    return tmp_path / "ring"
+def folder(blocks: Path, tmp_path: Path) -> Path:
+    """A dataset that a test may change."""
+    return Path(shutil.copytree(blocks, tmp_path / "data"))
 
 
 def patch(path: Path, dtype: str, at: int, value: Any) -> None:
@@ -47,7 +34,7 @@ def patch(path: Path, dtype: str, at: int, value: Any) -> None:
 def test_a_flipped_bit_is_refused_unless_nobody_asks(
     invoke: Invoke, folder: Path, tmp_path: Path, streamed: bool
 ) -> None:
-    # 0.0 becomes 1e-45, a feature like any other.
+    # The new number is a feature like any other.
     patch(folder / "features.npy", "float32", 1, 1e-45)
     options = ("--hidden", 4, "--epochs", 1, *(("--memory", "1MiB") if streamed else ()))
     arguments = ("train", "--data", folder, *options, "--out", tmp_path / "run")
@@ -104,16 +91,16 @@ def test_every_command_that_computes_with_a_dataset_finds_a_flipped_bit(
     ("model", "split"), [("gcn", None), ("own.py:Net", None), ("own.py:Net", "planetoid:1,1,1")]
 )
 def test_more_classes_than_memory_holds(
-    invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: str, split: str | None
+    invoke: Invoke, blocks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: str, split: str | None
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("own.py").write_text("from torch import nn\nclass Net(nn.Module):\n    pass\n")
-    save_graph(replace(graph(), num_classes=10**10), tmp_path / "ring")
+    save_graph(replace(load_graph(blocks), num_classes=10**10), tmp_path / "data")
     chosen = () if split is None else ("--split", split)
-    outcome = invoke("train", "--data", "ring", "--model", model, "--out", "run", *chosen)
+    outcome = invoke("train", "--data", "data", "--model", model, "--out", "run", *chosen)
     assert outcome.code == 2
     assert ("class" if split else "for 10000000000 outputs") in outcome.err
-    described = invoke("data", "info", "ring")
+    described = invoke("data", "info", "data")
     assert described.code == 0
-    assert "10000000000 (0: 6, 1: 6, 2: 0" in described.out
-    assert invoke("data", "check", "ring").code == 0
+    assert re.search(r"10000000000 \(0: \d+, 1: \d+, 2: \d+, 3: 0", described.out)
+    assert invoke("data", "check", "data").code == 0

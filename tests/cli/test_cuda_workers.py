@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import time
 from pathlib import Path
 
 import pytest
 import torch
 
-from bench.workers import free_port
 from tests.cli.test_launch import wait_for_epochs, workers_of
 from tests.cli.test_process import DEADLINE_S, run, start
 from tests.train.runs import lines_of
@@ -50,28 +48,6 @@ def test_two_workers_on_two_devices_train_what_one_process_trains(model: str, bl
 
 
 @two_devices
-def test_torchrun_and_a_resume_with_one_worker(blocks: Path, tmp_path: Path) -> None:
-    command = (
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--nproc-per-node=2",
-        f"--master-port={free_port()}",
-        "-m",
-        "sagann",
-        "train",
-        *("--data", blocks, *OPTIONS, "--model", "gcn", "--balance", "cost", "--out", tmp_path / "run"),
-    )
-    status = os.spawnv(os.P_WAIT, sys.executable, [str(each) for each in command])
-    assert status == 0
-    code, _, err = run(
-        "train", "--resume", "--out", tmp_path / "run", "--workers", 1, "--balance", "edges", "--epochs", EPOCHS + 1
-    )
-    assert code == 0, err
-    assert len(lines_of(tmp_path / "run")) == EPOCHS + 1
-
-
-@two_devices
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_lost_worker_ends_the_others(number: signal.Signals, blocks: Path, tmp_path: Path) -> None:
     folder = tmp_path / "lost"
@@ -89,10 +65,3 @@ def test_a_lost_worker_ends_the_others(number: signal.Signals, blocks: Path, tmp
         assert f"worker 1 is gone: no answer within {TIMEOUT_S} s" in err
     else:
         assert "worker 1" in err
-
-
-@pytest.mark.skipif(NUM_DEVICES != 1, reason=f"needs a machine with one CUDA device, and there are {NUM_DEVICES}")
-def test_two_workers_do_not_share_a_device(blocks: Path, tmp_path: Path) -> None:
-    code, _, err = run("train", "--data", blocks, *OPTIONS, "--workers", 2, "--out", tmp_path / "run")
-    assert code == 2
-    assert "there are fewer CUDA devices than workers: PyTorch sees 1, and the machine has 2 workers" in err

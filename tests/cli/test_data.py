@@ -61,23 +61,6 @@ def test_rmat(invoke: Invoke, tmp_path: Path) -> None:
     assert graph.name == "power"
 
 
-def test_sbm_can_be_trained_on(invoke: Invoke, tmp_path: Path) -> None:
-    arguments = ("--vertices", 90, "--features", 5, "--classes", 2, "--split", "per-class:10,10")
-    assert invoke("data", "generate", "sbm", tmp_path / "g", *arguments).code == 0
-    graph = load_graph(tmp_path / "g")
-    assert int(graph.splits["train"].sum()) == 20
-    assert graph.num_classes == 2
-
-
-def test_what_stands_there_stays(invoke: Invoke, tmp_path: Path) -> None:
-    arguments = ("data", "generate", "sbm", tmp_path / "g", "--vertices", 30, "--features", 2)
-    assert invoke(*arguments).code == 0
-    refused = invoke(*arguments)
-    assert refused.code == 2
-    assert "overwrite" in refused.err
-    assert invoke(*arguments, "--overwrite").code == 0
-
-
 def rows_of(out: str) -> dict[str, list[str]]:
     lines = [
         [cell.strip() for cell in line.strip("│").split("│")] for line in out.splitlines() if line.startswith("│")

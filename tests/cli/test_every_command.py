@@ -8,14 +8,13 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import typer
 
 from sagann.cli.main import app
+from tests.cli.test_main import commands
 
 pytestmark = [pytest.mark.thorough, pytest.mark.slow]
 
@@ -62,15 +61,10 @@ def test_a_command_says_nothing_that_is_not_ours(
 
 
 def test_every_command_is_run() -> None:
-    run = [" ".join(map(str, arguments)) for arguments in (*_FILLING, *COMMANDS)]
+    run = [[*map(str, arguments)] for arguments in (*_FILLING, *COMMANDS)]
     assert [
-        name for name in _names(typer.main.get_command(app)) if not any(f"{each} ".startswith(name) for each in run)
+        name for name in commands(typer.main.get_command(app)) if name not in [each[: len(name)] for each in run]
     ] == []
-
-
-def _names(command: Any, *before: str) -> Iterator[str]:
-    for name, each in getattr(command, "commands", {}).items():
-        yield from _names(each, *before, name) if hasattr(each, "commands") else [" ".join([*before, name, ""])]
 
 
 def _succeeds(arguments: tuple[object, ...], folder: Path, request: pytest.FixtureRequest) -> None:

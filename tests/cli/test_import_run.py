@@ -54,12 +54,6 @@ def test_columns_that_are_left_out_are_told(invoke: Invoke, roads: Path, tmp_pat
     assert load_graph(tmp_path / "h").name == "h"
 
 
-def test_npz(invoke: Invoke, tmp_path: Path) -> None:
-    np.savez(tmp_path / "n.npz", edge_index=np.array([[0, 1], [1, 2]]), labels=np.array([0, 1, 1]))
-    assert invoke("data", "import", tmp_path / "n.npz", tmp_path / "g").code == 0
-    assert load_graph(tmp_path / "g").num_classes == 2
-
-
 def write_ogb(folder: Path) -> Path:
     def write(name: str, text: str) -> None:
         path = folder / name

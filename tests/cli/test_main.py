@@ -3,6 +3,7 @@ from __future__ import annotations
 import gc
 import re
 import shlex
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,21 +20,15 @@ from sagann.config import SETTINGS
 from sagann.options import ADVANCED
 from tests.cli.conftest import Invoke
 
-COMMANDS = (
-    ["train"],
-    ["evaluate"],
-    ["predict"],
-    ["embed"],
-    ["doctor"],
-    ["machine"],
-    ["data"],
-    ["data", "import"],
-    ["data", "info"],
-    ["data", "check"],
-    ["data", "generate"],
-    ["data", "generate", "rmat"],
-    ["data", "generate", "sbm"],
-)
+
+def commands(command: Any, *before: str) -> Iterator[list[str]]:
+    """The words of every command and of every group of commands."""
+    for name, each in getattr(command, "commands", {}).items():
+        yield [*before, name]
+        yield from commands(each, *before, name)
+
+
+COMMANDS = [*commands(typer.main.get_command(app))]
 
 
 def test_version(invoke: Invoke) -> None:

@@ -61,6 +61,7 @@ MISTAKES = [
     (f"{_RMAT} --a nan", "quadrant probabilities"),
     (f"{_RMAT} --memory 1kB", "memory_bytes is 1000, expected"),
     ("data generate rmat no/where/new --vertices 5 --edges 5", "no/where"),
+    ("data generate sbm BLOCKS --vertices 30", "a dataset stands there already"),
     (f"{_SBM} --homophily 2", "parameter of the block model out of range"),
     (f"{_SBM} --degree nan", "parameter of the block model out of range"),
     ("data generate sbm new --vertices 1000000000 --degree 4", "the work does not fit memory"),
@@ -140,6 +141,7 @@ MISTAKES = [
     (f"{_TEAM} 2 --memory 2GiB --profile", "profile is True, expected False"),
     (f"{_TEAM} 2 --worker-timeout 0", "worker_timeout is 0.0, expected seconds from 0.001 to 1e+06"),
     (f"{_TEAM} 2 --balance time", "balance is 'time', expected one of edges"),
+    ("train demo --hidden 8 --memory 12MiB --device cuda:0,cuda:1 --workers 2 --out new", "workers have one each"),
     (f"{_TEAM} 0", "workers is 0, expected an integer from 1 to 8192"),
     # Whole graphs.
     (f"{_RINGS} --sample 5,5", "sample is (5, 5), expected None when whole graphs are learned"),

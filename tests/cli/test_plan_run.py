@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import torch
 
-from sagann.cli.main import main
 from sagann.cli.plan_run import machine_in
 from sagann.cli.plan_trainers import sampled_counts
 from sagann.errors import InputError
@@ -29,41 +28,41 @@ from sagann.train.run_folder import RunFolder
 from tests.cli.conftest import Invoke
 from tests.hybrid.settings import assignment, job
 from tests.plan.machines import ROUND
+from tests.runtime.device.several import chain, simulate_devices
 
 
-def _plan(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    assert main(["plan", "--data", "demo", *arguments]) == 0
-    return capsys.readouterr().out
+def _plan(invoke: Invoke, *arguments: object) -> str:
+    ended = invoke("plan", "--data", "demo", *arguments)
+    assert ended.code == 0, ended.err
+    return ended.out
 
 
-def test_says_what_each_layer_was_made_into(capsys: pytest.CaptureFixture[str]) -> None:
-    shown = _plan(capsys, "--model", "gated-gcn", "--hidden", "8")
+def test_says_what_each_layer_was_made_into(invoke: Invoke) -> None:
+    shown = _plan(invoke, "--model", "gated-gcn", "--hidden", "8")
     assert "GatedGCN: sum over the edges" in shown
     assert "moved off the edges: linear, once per source" in shown
     assert "fused" in shown
     assert "times fewer" in shown
 
 
-def test_says_what_is_kept_and_what_changes_places(capsys: pytest.CaptureFixture[str]) -> None:
-    shown = _plan(capsys, "--model", "gcn", "--hidden", "64", "--dropout", "0")
+def test_says_what_is_kept_and_what_changes_places(invoke: Invoke) -> None:
+    shown = _plan(invoke, "--model", "gcn", "--hidden", "64", "--dropout", "0")
     assert "cached: gathers only constant features" in shown
     assert "commuted: linear map before the gather" in shown
 
 
-def test_shows_the_generated_source(capsys: pytest.CaptureFixture[str]) -> None:
-    shown = _plan(capsys, "--model", "gat", "--hidden", "16", "--heads", "2", "--show", "kernels")
+def test_shows_the_generated_source(invoke: Invoke) -> None:
+    shown = _plan(invoke, "--model", "gat", "--hidden", "16", "--heads", "2", "--show", "kernels")
     assert "def kernel(p_args):" in shown
     # Forward, and backward by destination and by source, in each of two layers.
     assert shown.count("def kernel(p_args):") == 6
 
 
-def test_foretells_seconds_and_draws_them(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_foretells_seconds_and_draws_them(tmp_path: Path, invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("matplotlib")
     monkeypatch.setattr("sagann.cli.plan_run.probe", lambda *_: ROUND)
     given = ("--model", "gcn", "--hidden", "16", "--encoder", "linear", "--memory", "20MiB")
-    shown = _plan(capsys, *given, "--picture", str(tmp_path / "timeline.png"), "--show", "steps")
+    shown = _plan(invoke, *given, "--picture", str(tmp_path / "timeline.png"), "--show", "steps")
     (expected,) = re.findall(
         r"^Estimated: (\S+) s per epoch on \d+ cores of .*steps timed on part", shown, re.MULTILINE
     )
@@ -73,33 +72,29 @@ def test_foretells_seconds_and_draws_them(
     assert (tmp_path / "timeline.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_another_machine_is_read_from_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_another_machine_is_read_from_a_file(tmp_path: Path, invoke: Invoke) -> None:
     file = tmp_path / "machine.toml"
     file.write_text(ROUND.to_toml())
     given = ("--model", "gcn", "--hidden", "16", "--encoder", "linear", "--memory", "20MiB", "--machine", str(file))
-    assert main(["plan", "--data", "demo", *given, "--spill", str(tmp_path)]) == 0
-    shown, said = capsys.readouterr()
-    assert f"The disk of --spill is not measured: its rates are taken from {file}" in said
-    assert "on 2 cores of round numbers, from the machine's rates alone" in shown
-    assert "The bottleneck is loading." in shown
+    ended = invoke("plan", "--data", "demo", *given, "--spill", tmp_path)
+    assert ended.code == 0
+    assert f"The disk of --spill is not measured: its rates are taken from {file}" in ended.err
+    assert "on 2 cores of round numbers, from the machine's rates alone" in ended.out
+    assert "The bottleneck is loading." in ended.out
     file.write_bytes(b"\xff\xfe")
-    assert main(["plan", "--data", "demo", *given]) == 2
-    assert "machine file cannot be read" in capsys.readouterr().err
+    assert "machine file cannot be read" in invoke("plan", "--data", "demo", *given).err
 
 
-def test_a_machine_file_is_refused_where_something_else_computes(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_machine_file_is_refused_where_something_else_computes(tmp_path: Path, invoke: Invoke) -> None:
     cpu, cuda = torch.device("cpu"), torch.device("cuda", 0)
     beside = replace(ROUND, host_to_device_bytes=200.0, device_to_host_bytes=40.0)
     file = tmp_path / "machine.toml"
     file.write_text(beside.to_toml())
     given = ("--model", "gcn", "--hidden", "16", "--memory", "20MiB", "--machine", str(file))
-    assert main(["plan", "--data", "demo", *given]) == 2
-    shown, said = capsys.readouterr()
-    assert shown == ""
-    assert "copies to a device have rates, and --device is cpu" in said
-    assert "Add --device cuda" in said
+    ended = invoke("plan", "--data", "demo", *given)
+    assert (ended.code, ended.out) == (2, "")
+    assert "copies to a device have rates, and --device is cpu" in ended.err
+    assert "Add --device cuda" in ended.err
     assert machine_in(file, cuda) == beside
     file.write_text(ROUND.to_toml())
     assert machine_in(file, cpu) == ROUND
@@ -111,8 +106,8 @@ SAMPLED = ("--model", "sage", "--hidden", "16", "--sample", "10,5", "--batch-siz
 
 
 @pytest.mark.parametrize("memory", [(), ("--memory", "20MiB")])
-def test_foretells_an_epoch_of_mini_batches(memory: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
-    shown = _plan(capsys, *SAMPLED, *memory)
+def test_foretells_an_epoch_of_mini_batches(memory: tuple[str, ...], invoke: Invoke) -> None:
+    shown = _plan(invoke, *SAMPLED, *memory)
     assert "Mini-batches: 3 per epoch, of 20 training vertices; fanouts 10, 5." in shown
     assert re.search(r"^Epoch: [\d,]+ edges sampled; [\d,]+ rows of features \(.* MiB\) from ", shown, re.MULTILINE)
     (expected,) = re.findall(
@@ -122,17 +117,17 @@ def test_foretells_an_epoch_of_mini_batches(memory: tuple[str, ...], capsys: pyt
     assert re.search(r"The bottleneck is (sampling|loading features|training)\.", shown)
 
 
-def test_a_file_of_settings_is_planned_as_it_is_trained(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_of_settings_is_planned_as_it_is_trained(tmp_path: Path, invoke: Invoke) -> None:
     file = tmp_path / "settings.toml"
     file.write_text('[model]\nmodel = "gat"\n[train]\nsample = [10, 5]\nbatches_ahead = 0\nepochs = 7\n')
-    shown = _plan(capsys, "--config", str(file), "--batch-size", "30")
+    shown = _plan(invoke, "--config", str(file), "--batch-size", "30")
     assert "Mini-batches: 2 per epoch, of 30 training vertices; fanouts 10, 5." in shown
     assert "of mini-batches at a time, each prepared in the training step." in shown
 
 
-def test_a_plan_takes_the_options_of_training(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_plan_takes_the_options_of_training(tmp_path: Path, invoke: Invoke) -> None:
     given = ("--epochs", "3", "--lr", "0.1", "--sample", "none", "--spill", str(tmp_path), "--engine", "lean")
-    assert "GCN: sum over the edges" in _plan(capsys, "--model", "gcn", *given)
+    assert "GCN: sum over the edges" in _plan(invoke, "--model", "gcn", *given)
 
 
 @pytest.mark.parametrize(
@@ -144,7 +139,7 @@ def test_a_plan_takes_the_options_of_training(tmp_path: Path, capsys: pytest.Cap
     ],
 )
 def test_an_epoch_of_training_is_the_one_that_was_explained(
-    model: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    model: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, invoke: Invoke
 ) -> None:
     explained: list[Plan] = []
     executed: list[Plan] = []
@@ -163,9 +158,8 @@ def test_an_epoch_of_training_is_the_one_that_was_explained(
     file = tmp_path / "machine.toml"
     file.write_text(ROUND.to_toml())
     given = ("--data", "demo", "--hidden", "16", "--memory", "20MiB", "--model", *model)
-    assert main(["plan", *given, "--machine", str(file)]) == 0
-    assert main(["train", *given, "--epochs", "1", "--out", str(tmp_path / "run")]) == 0
-    capsys.readouterr()
+    assert invoke("plan", *given, "--machine", file).code == 0
+    assert invoke("train", *given, "--epochs", 1, "--out", tmp_path / "run").code == 0
     (plan,) = explained
     assert plan.num_intervals > 1
     assert plan in executed
@@ -352,3 +346,17 @@ def test_devices_of_a_described_machine_are_planned_by_the_fastest_route(invoke:
     for link in ("device0.copy_in", "device3.copy_out"):
         assert re.search(rf"^  {link}: \S+ \wiB$", shown, re.MULTILINE)
     assert "share_grads 0: 0" in shown
+
+
+def test_several_devices_have_their_own_steps(monkeypatch: pytest.MonkeyPatch, invoke: Invoke) -> None:
+    simulate_devices(monkeypatch, chain)
+    given = ("plan", "--data", "demo", "--hidden", 8, "--device", "cuda:0,cuda:1", "--memory", "12MiB")
+    found = invoke(*given, "--show", "steps")
+    assert found.code == 0
+    # What passes read at random is assembled by each device, which sums its gradients.
+    assert "assemble 0: 1 (device1)" in found.out
+    assert "share_grads" in found.out
+    assert "No time is estimated" in found.err
+    refused = invoke(*given, "--picture", "plan.png")
+    assert refused.code == 2
+    assert "--picture without --machine" in refused.err.replace("\n", " ")

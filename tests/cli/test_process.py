@@ -13,8 +13,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -23,6 +24,7 @@ import pytest
 
 from tests.cli.conftest import Invoke
 from tests.cli.warm import Warm, WarmProcess
+from tests.forks import run_fresh
 from tests.train.runs import written_lines
 
 PROGRAM = (sys.executable, "-m", "sagann")
@@ -31,23 +33,21 @@ WITHIN_S = 60
 "Seconds after a signal within which a process has ended beside other load; what it does would take longer."
 
 
-def start(
-    *arguments: object, cwd: Path | None = None, env: Mapping[str, str] | None = None
-) -> subprocess.Popen[str]:
+def start(*arguments: object, before: Sequence[str] = (), **options: Any) -> subprocess.Popen[str]:
+    """Start the program; ``before`` stands before its command, ``env`` adds variables."""
     return subprocess.Popen(
-        [*PROGRAM, *(str(argument) for argument in arguments)],
+        [*before, *PROGRAM, *map(str, arguments)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        cwd=cwd,
-        env={**os.environ, **(env or {})},
         # A group of its own, with all that it starts.
         start_new_session=True,
+        **{**options, "env": os.environ | options.get("env", {})},
     )
 
 
-def run(*arguments: object, cwd: Path | None = None, env: Mapping[str, str] | None = None) -> tuple[int, str, str]:
-    with start(*arguments, cwd=cwd, env=env) as process:
+def run(*arguments: object, **options: Any) -> tuple[int, str, str]:
+    with start(*arguments, **options) as process:
         out, err = process.communicate(timeout=DEADLINE_S)
     return process.returncode, out, err
 
@@ -67,14 +67,12 @@ def has_files(path: Path) -> bool:
 
 
 def test_help_does_not_wait_for_torch() -> None:
-    code = (
+    run_fresh(
         "import sys; from sagann.cli.main import main\n"
         "for arguments in ([], ['train'], ['data', 'import'], ['doctor']): main([*arguments, '--help'])\n"
         "heavy = {'torch', 'numba', 'pyarrow', 'numpy'} & set(sys.modules)\n"
         "sys.exit(f'imported: {heavy}' if heavy else 0)"
     )
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=DEADLINE_S)
-    assert ended.returncode == 0, ended.stderr
 
 
 def test_a_command_is_light_on_collector_and_cores(blocks: Path) -> None:
@@ -99,16 +97,13 @@ def test_a_command_is_light_on_collector_and_cores(blocks: Path) -> None:
 
 
 def test_libraries_that_report_what_is_left_leave_nothing() -> None:
-    code = (
+    said = run_fresh(
         "import gc; from sagann.processes import end_quickly\n"
         "end_quickly(); print(gc.get_freeze_count() > 0)\n"
         "bound = type('nb_func', (), {'__module__': 'nanobind'})\n"
         "end_quickly(); print(gc.get_freeze_count())"
     )
-    ended = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=DEADLINE_S, check=True
-    )
-    assert ended.stdout.split() == ["True", "0"]
+    assert said.split() == ["True", "0"]
 
 
 def test_a_run_and_its_evaluation(blocks: Path, tmp_path: Path, warm: Warm) -> None:

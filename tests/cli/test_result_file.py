@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import errno
-import json
 import os
 from pathlib import Path
 
@@ -12,17 +11,9 @@ import numpy as np
 import pytest
 import torch
 
-from sagann.cli.failure import BAD_INPUT, INTERRUPTED, OUR_FAULT, failure_of
+from sagann.cli.failure import BAD_INPUT, OUR_FAULT, failure_of
 from sagann.cli.result_file import check_target, write_classes, write_rows
-from sagann.errors import InputError, LayerError, MissingDependencyError
-
-
-def test_awkward_names_survive_csv(tmp_path: Path) -> None:
-    names = ['says "hi"', "a,b", "line\nbreak"]
-    write_classes(tmp_path / "p.csv", torch.eye(3), names, torch.arange(3), of="vertex", multi_label=False)
-    with (tmp_path / "p.csv").open(newline="") as file:
-        rows = list(csv.DictReader(file))
-    assert [row["class_name"] for row in rows] == names
+from sagann.errors import InputError
 
 
 def test_classes_of_one_name_get_numbers(tmp_path: Path) -> None:
@@ -71,9 +62,7 @@ def test_a_failure_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.Monke
         raise OSError("4 requested and 1 written")
 
     monkeypatch.setattr("sagann.cli.result_file.write_npy", fail)
-    with pytest.raises(
-        InputError, match=r"cannot be written: 4 requested and 1 written \(in .*e\.npy\)\. Free some"
-    ):
+    with pytest.raises(InputError, match=r"cannot be written: 4 requested and 1 written \(in .*e\.npy\)"):
         write_rows(path, torch.ones(2, 2), torch.arange(2))
     assert path.read_bytes() == before
     assert [entry.name for entry in tmp_path.iterdir()] == ["e.npy"]
@@ -94,8 +83,8 @@ def test_a_folder_that_may_not_be_written_is_refused_before_the_work(
 
 
 def test_names_that_a_spreadsheet_takes_for_formulas_are_read_again_as_they_are(tmp_path: Path) -> None:
-    names = ["=1+1", "@sum(a)", "-x", "+y", 'a "b", c']
-    write_classes(tmp_path / "found.csv", torch.eye(5), names, torch.arange(5), of="vertex", multi_label=False)
+    names = ["=1+1", "@sum(a)", "-x", "+y", 'says "hi"', "a, b", "line\nbreak"]
+    write_classes(tmp_path / "found.csv", torch.eye(7), names, torch.arange(7), of="vertex", multi_label=False)
     with (tmp_path / "found.csv").open(newline="") as file:
         assert [row["class_name"] for row in csv.DictReader(file)] == names
 
@@ -107,23 +96,6 @@ def raised(error: BaseException) -> BaseException:
         return caught
 
 
-def test_two_parts_on_two_lines() -> None:
-    failure = failure_of(InputError("seed out of range: 7, at most 3 (in seeds)", hint="Lower it."))
-    assert failure.code == BAD_INPUT
-    assert failure.text == "Error: seed out of range: 7, at most 3 (in seeds)\n  hint: Lower it."
-
-
-@pytest.mark.parametrize(
-    "error",
-    [
-        LayerError("a: b (in c)", hint="d"),
-        MissingDependencyError("tensorboard", extra="tensorboard", feature="events"),
-    ],
-)
-def test_every_error_of_ours_is_bad_input(error: Exception) -> None:
-    assert failure_of(error).code == BAD_INPUT
-
-
 def test_notes_come_last() -> None:
     error = InputError("a feature is not finite: nan (in row 3)", hint="Remove it.")
     error.add_note("Raised by stage 'load' of epoch 2, batch 7.")
@@ -131,10 +103,6 @@ def test_notes_come_last() -> None:
         "Error: a feature is not finite: nan (in row 3)\n  hint: Remove it.\n"
         "  note: Raised by stage 'load' of epoch 2, batch 7."
     )
-
-
-def test_interrupt() -> None:
-    assert failure_of(KeyboardInterrupt()).code == INTERRUPTED
 
 
 @pytest.mark.parametrize(
@@ -173,27 +141,6 @@ def test_anything_else_is_our_fault() -> None:
         assert type(error).__name__ in failure.message
         assert "--debug" in failure.hint
         assert "sagann doctor" in failure.hint
-
-
-def test_our_fault_names_our_line() -> None:
-    from sagann.cli.prepare import apply_split
-
-    with pytest.raises(TypeError) as wrong:
-        apply_split(json.loads("{}"), "random:0.5,0.2", seed=0)
-    assert "(in sagann/cli/prepare.py, line " in failure_of(wrong.value).message
-
-
-def test_an_error_in_the_users_model_is_the_users(tmp_path: Path) -> None:
-    file = tmp_path / "net.py"
-    file.write_text("def forward():\n    return 1 / 0\n")
-    space: dict = {}
-    exec(compile(file.read_text(), str(file), "exec"), space)
-    with pytest.raises(ZeroDivisionError) as caught:
-        space["forward"]()
-    assert failure_of(caught.value).code == OUR_FAULT
-    failure = failure_of(caught.value, user_files={str(file)})
-    assert failure.code == BAD_INPUT
-    assert failure.message == f"your model failed: ZeroDivisionError: division by zero (in {file}, line 2, forward)"
 
 
 @pytest.mark.parametrize("line", ["x + x[:2]", "torch.cat([x, x[:2]], dim=-1)"])

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Invoke, Outcome
+from tests.cli.test_process import run as in_process
 from tests.forks import with_files_of
 from tests.other_user import OTHER, ROOT, needs_root
 from tests.shared import SharedFolder
@@ -183,15 +184,10 @@ def test_a_checkpoint_larger_than_files_may_be(invoke: Invoke, blocks: Path, tmp
     run = tmp_path / "run"
     assert invoke(*training(blocks, run, epochs=3)).code == 0
     left = checkpoints(run)
-    done = subprocess.run(
-        [*with_files_of(16_384), sys.executable, "-m", "sagann", *training(blocks, run), "--resume"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    check_refused(Outcome(code=done.returncode, out=done.stdout, err=done.stderr), run)
-    assert "the run folder cannot be written: " in done.stderr
-    assert "File too large" in done.stderr
+    code, out, err = in_process(*training(blocks, run), "--resume", before=with_files_of(16_384))
+    check_refused(Outcome(code=code, out=out, err=err), run)
+    assert "the run folder cannot be written: " in err
+    assert "File too large" in err
     assert checkpoints(run) == left
     assert invoke(*training(blocks, run), "--resume").code == 0
     assert (run / "model.safetensors").read_bytes() == whole

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from sagann.cli.signals import Signals
+from tests.cli.test_process import run
 
 SEND = "import os, signal, time; os.kill(os.getpid(), signal.{name}); time.sleep(5)"
 HALF_MADE = f"""
@@ -35,9 +34,8 @@ def test_a_signal_in_an_import_ends_the_program(
     tmp_path: Path, source: str, name: str, code: int, word: str
 ) -> None:
     (tmp_path / "model.py").write_text(source.format(name=name))
-    command = [sys.executable, "-m", "sagann", "train", "--data", "demo", "--model", "model.py:Model"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False)
-    assert (done.returncode, done.stderr) == (code, f"Error: {word}\n")
+    found, _, err = run("train", "--data", "demo", "--model", "model.py:Model", cwd=tmp_path)
+    assert (found, err) == (code, f"Error: {word}\n")
 
 
 def test_an_ignored_signal_stays_ignored_and_handlers_come_back() -> None:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numba
 import numpy as np
 import pytest
 import torch
 
 from sagann.errors import InputError
-from sagann.graph import Topology, edge_split, random_split, rmat_edges, sbm_graph
+from sagann.graph import edge_split, random_split, rmat_edges, sbm_graph
 from sagann.graph.random_numbers import GOLDEN, mix, normals, uniforms
 from sagann.jit import pytorch_threads
 from sagann.partition import vertex_order
@@ -80,14 +78,6 @@ def test_a_seed_of_one_draw_is_a_seed_of_all(seed: int) -> None:
     assert torch.equal(split.splits["train"], random_split(graph, seed=seed % 2**64).splits["train"])
     order = vertex_order(graph, "random", seed=seed)
     assert torch.equal(order, vertex_order(graph, "random", seed=seed % 2**64))
-
-
-def test_parallel_loops_leave_the_number_of_threads_alone(threads: Callable[[int], None]) -> None:
-    threads(3)
-    ids = torch.randint(100, (300_000,))
-    Topology.from_coo(src=ids, dst=ids, num_src=100)
-    normals(1000, 10, seed=0, purpose=1)
-    assert torch.get_num_threads() == 3
 
 
 def test_what_numba_refuses_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,16 +32,6 @@ def example(**data):
     )
 
 
-def test_from_coo_sorts_by_destination_then_source_and_keeps_the_order_of_equals():
-    topology = example(weight=torch.arange(6.0), vector=torch.arange(12).reshape(6, 2))
-    assert topology.indptr.tolist() == [0, 1, 5, 6, 6]
-    assert topology.indices.tolist() == [0, 0, 1, 3, 3, 2]
-    assert topology.edge_data["weight"].tolist() == [5, 1, 4, 0, 3, 2]
-    assert topology.edge_data["vector"].tolist() == [[10, 11], [2, 3], [8, 9], [0, 1], [6, 7], [4, 5]]
-    assert (topology.indptr.dtype, topology.indices.dtype) == (torch.int64, torch.int32)
-    assert (topology.num_src, topology.num_dst, topology.num_edges) == (4, 4, 6)
-
-
 @given(st.integers(0, 6), st.integers(0, 6), st.data())
 def test_from_coo_equals_a_stable_sort(num_dst, more, data):
     num_src = num_dst + more
@@ -176,10 +166,7 @@ def coo(src, dst):
 
 
 CASES = [
-    (
-        lambda: csc([0.0, 1.0], [0]),
-        r"float32 \[2\], expected torch.int64 \[num_dst \+ 1\] .*indptr.*to\(torch.int64\)",
-    ),
+    (lambda: csc([0.0, 1.0], [0]), r"float32 \[2\], expected torch.int64 \[num_dst \+ 1\] .*indptr"),
     (
         lambda: Topology(indptr=torch.tensor([0, 1]), indices=torch.tensor([0.0]), num_src=1),
         r"float32 \[1\], expected torch.int32 or torch.int64 \[num_edges\] \(in Topology.indices\)",
@@ -191,10 +178,7 @@ CASES = [
     (lambda: coo([0, 1], [0, -1]), r"destination id out of range: -1, but there are 2 vertices.*dst, edge 1\)"),
     (lambda: coo([0, 1], [0]), r"differ in shape: \[2\] and \[1\], expected two arrays \[num_edges\]"),
     (lambda: coo([0.0], [0]), r"float32 \[1\], expected torch.int32 or torch.int64 \[num_edges\] \(in src\)"),
-    (
-        lambda: example(weight=torch.ones(5)),
-        r"rows: \[5\], expected one row for each of 6 edges .*'weight'.*from_coo",
-    ),
+    (lambda: example(weight=torch.ones(5)), r"rows: \[5\], expected one row for each of 6 edges .*'weight'"),
 ]
 
 
@@ -218,10 +202,7 @@ def test_from_edge_index_is_from_coo_of_its_rows():
 @pytest.mark.parametrize(
     ("edge_index", "message"),
     [
-        (
-            torch.zeros(5, 2, dtype=torch.int64),
-            r"wrong form: torch.int64 \[5, 2\], expected \[2, num_edges\].*transpose",
-        ),
+        (torch.zeros(5, 2, dtype=torch.int64), r"int64 \[5, 2\], expected \[2, num_edges\].*transpose"),
         ([[0], [1]], "a list, expected Tensor"),
         (torch.tensor([[0, 9], [1, 1]]), "out of range"),
     ],

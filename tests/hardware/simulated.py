@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
-from types import ModuleType
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -12,19 +10,10 @@ from amaranth.sim import Simulator
 from sagann.hardware import KernelDesign, Pass, Region, first_use, scatter_program
 from sagann.hardware.rtl.accelerator import Accelerator
 from sagann.hardware.rtl.aggregate import Aggregate
-from sagann.hardware.rtl.streams import encoded_pass, encoded_rows, encoded_words, payloads_of
+from sagann.hardware.rtl.streams import encoded_pass, payloads_of
 
 Array: TypeAlias = np.ndarray[Any, Any]
 CYCLE_S = 1e-6
-
-
-def changed(module: ModuleType, term: str, instead: str) -> dict[str, Any]:
-    """The names of a module of which one term is another one."""
-    text = inspect.getsource(module)
-    assert text.count(term) == 1
-    names: dict[str, Any] = {"__name__": module.__name__}
-    exec(compile(text.replace(term, instead), str(module.__file__), "exec"), names)
-    return names
 
 
 def results_of(operator: Any, stages: int, a: Array, b: Array) -> Array:
@@ -96,100 +85,12 @@ def random_hop(num_src: int, num_dst: int, num_edges: int, width: int, *, num_pe
     return hop_of(src, dst, width, num_pes=num_pes, seed=seed)
 
 
-class Run(NamedTuple):
-    """What the aggregate kernel did."""
-
-    sums: Array
-    "Of the destinations, float32 [num_dst, width]."
-    cycles: tuple[int, int, int, int]
-    "Until the last word's last chunk was issued; those in which a word waited for rows, for room, for sums."
-    beats: int
-    "Beats of rows that were read."
-
-
-def _give(stream: Any, payloads: list[Any], *, begun: list[bool]) -> tuple[Any, list[int]]:
-    """What gives a stream its payloads, once a list is not empty; and the cycles that each one waited."""
-    cycles: list[int] = []
-
-    async def give(ctx: Any) -> None:
-        while not begun:
-            await ctx.tick()
-        for payload in payloads:
-            ctx.set(stream.payload, payload)
-            ctx.set(stream.valid, 1)
-            is_taken, waited = 0, 0
-            while not is_taken:
-                *_, is_taken = await ctx.tick().sample(stream.ready)
-                waited += 1
-            cycles.append(waited)
-        ctx.set(stream.valid, 0)
-
-    return give, cycles
-
-
 def _simulate(circuit: Any, *benches: Any) -> None:
     simulator = Simulator(circuit)
     simulator.add_clock(CYCLE_S)
     for bench in benches:
         simulator.add_testbench(bench)
     simulator.run()
-
-
-def run_kernel(
-    hop: Hop, design: KernelDesign, kernel: Aggregate | None = None, *, before: Hop | None = None
-) -> Run:
-    """Sum the rows of a hop in a kernel to which memory always gives the next row, after that of another hop if there is one.
-
-    Unused lanes of rows hold NaN.
-    """
-    kernel, hop_pass = kernel or Aggregate(design), hop.read(design)
-    program, lanes, chunks, n = hop_pass.program, design.lanes, hop_pass.chunks, design.scatter_pes
-    assert program is not None
-    sums = np.zeros((hop.num_dst + n, chunks * lanes), dtype=np.uint32)
-    begun: list[bool] = []
-    give_rows, beats = _give(kernel.rows, encoded_rows(hop.features, design, padding=np.nan), begun=begun)
-    give_words, waited = _give(kernel.words, encoded_words(hop_pass, design), begun=begun)
-    stalls: list[int] = []
-
-    async def run_before(ctx: Any) -> None:
-        if before is not None:
-            other = before.read(design)
-            ctx.set(kernel.config, encoded_pass(other, design))
-            ctx.set(kernel.room, 1)
-            rows, words = encoded_rows(before.features, design, padding=np.nan), encoded_words(other, design)
-            # Words wait for their rows, so a word is offered while rows are given.
-            ctx.set(kernel.words.valid, 1)
-            while words:
-                if rows:
-                    ctx.set(kernel.rows.payload, rows[0])
-                ctx.set(kernel.rows.valid, bool(rows))
-                ctx.set(kernel.words.payload, words[0])
-                *_, has_row, has_word = await ctx.tick().sample(kernel.rows.ready, kernel.words.ready)
-                rows, words = rows[has_row and bool(rows) :], words[has_word:]
-            ctx.set(kernel.words.valid, 0)
-            await ctx.tick().until(kernel.idle)
-            ctx.set(kernel.begins, 1)
-            await ctx.tick()
-            ctx.set(kernel.begins, 0)
-        ctx.set(kernel.config, encoded_pass(hop_pass, design))
-        ctx.set(kernel.room, 1)
-        begun.append(True)
-
-    async def take(ctx: Any) -> None:
-        while not begun:
-            await ctx.tick()
-        for first in program.destination[program.drains > 0, 0]:
-            for chunk in range(chunks):
-                drained = await ctx.tick().sample(kernel.drained.payload).until(kernel.drained.valid)
-                sums[first : first + n, chunk * lanes : (chunk + 1) * lanes] = [
-                    list(row) for row in drained[0].chunks
-                ]
-        await ctx.tick().until(kernel.idle)
-        stalls.extend(_stalls(ctx, kernel))
-
-    _simulate(kernel, run_before, take, give_rows, give_words)
-    found = sums.view(np.float32)[: hop.num_dst, : hop.features.shape[1]]
-    return Run(found, (sum(waited), *stalls), len(beats))  # type: ignore[arg-type]
 
 
 def _stalls(ctx: Any, kernel: Aggregate | Accelerator) -> list[int]:
@@ -212,7 +113,6 @@ def run_passes(
     passes: list[Pass],
     rows: dict[int, Array],
     design: KernelDesign,
-    kernel: Accelerator | None = None,
     *,
     gaps: float = 0.0,
 ) -> list[PassRun]:
@@ -222,7 +122,7 @@ def run_passes(
         rows: that come from external memory, by the number of the pass.
         gaps: part of the cycles in which a stream has nothing to give.
     """
-    kernel, random = kernel or Accelerator(design), np.random.default_rng(0)
+    kernel, random = Accelerator(design), np.random.default_rng(0)
     found: list[PassRun] = []
     taken: list[int] = []
     results: list[list[list[int]]] = [[] for _ in passes]

@@ -1,4 +1,4 @@
-"""Resources beside the paper's Table IV, and drawn mini-batches."""
+"""Resources beside the paper's Table IV, drawn mini-batches, and published machines."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 
 from bench.papers import hyscale_hardware
+from sagann.errors import InputError
 from sagann.hardware import KernelDesign
 from sagann.hardware.draw import drawn_hops
 from sagann.hardware.resources import ALVEO_U250, Resources
+from sagann.machines import NAMES, published_machine
 
 
 def test_the_paper_s_sizes_take_its_dsp_slices() -> None:
@@ -48,3 +50,17 @@ def test_the_page_has_the_paper_s_sizes(
     page = capsys.readouterr().out
     assert "| DSP | 90% | 91% | 0% | 35% | 4,352 |" in page
     assert "| 8 | 2,048 | 128 | 91% |" in page
+
+
+def test_published_machines_are_read_and_one_has_the_kernels_of_table_4() -> None:
+    for name in NAMES:
+        machine = published_machine(name)
+        assert machine.links
+        assert all((machine.kernel(each) is not None) is (name == "epyc-7763-u250") for each in machine.devices)
+    first, *others = (published_machine("epyc-7763-u250").kernel(f"accelerator{number}") for number in range(4))
+    assert first is not None
+    assert others == [first] * 3
+    assert (first.scatter_pes, first.lanes * first.array_columns, first.frequency_hz) == (8, 2048, 3e8)
+    assert hyscale_hardware.vendor_dsp(first) <= ALVEO_U250.dsp
+    with pytest.raises(InputError, match=r"no published machine of that name: 'u250' .*Name one of"):
+        published_machine("u250")

@@ -63,29 +63,6 @@ class Trained:
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_it_finds_what_the_processor_finds_with_the_weights_of_each_launch(place: str) -> None:
-    model, loss_of = Replica()()
-    copied, its_loss = Replica()()
-    parameters = list(model.parameters())
-    trainer = Trained(place, copied, its_loss, parameters)
-    trainer.trainer.open()
-    for share in [*shares_of(13, 7), *shares_of(20)]:
-        with torch.no_grad():
-            for parameter in parameters:
-                parameter.mul_(1.5)
-        found, (loss, gradients) = trainer.train(share), expected_of(loss_of, parameters, share)
-        assert found.numbers[0].item() == pytest.approx(loss, rel=1e-5)
-        assert found.numbers[1].item() == pytest.approx(
-            max(each.abs().max().item() for each in gradients), rel=1e-4
-        )
-        assert found.numbers.device.type == "cpu"
-        assert found.elapsed.seconds() > 0
-        for ours, theirs in zip(found.gradients, gradients, strict=True):
-            torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-6)
-    trainer.trainer.close()
-
-
-@pytest.mark.parametrize("place", PLACES)
 def test_shares_are_sent_ahead_and_dropped(place: str) -> None:
     model, loss_of = Replica()()
     copied, its_loss = Replica()()
@@ -102,19 +79,6 @@ def test_shares_are_sent_ahead_and_dropped(place: str) -> None:
     trainer.trainer.begin()
     losses.append(trainer.train(shares[3]).numbers[0].item())
     assert losses == pytest.approx([*expected[:2], expected[3]], rel=1e-5)
-
-
-@pytest.mark.parametrize("place", PLACES)
-def test_masks_depend_on_the_seed_of_the_share_alone_and_leave_the_generators(place: str) -> None:
-    model, its_loss = Replica(dropout=0.5)()
-    trainer = Trained(place, model, its_loss, list(Replica()()[0].parameters()))
-    torch.manual_seed(5)
-    before, on_device = torch.get_rng_state(), torch.cuda.get_rng_state() if place != "simulated" else None
-    losses = [trainer.train(shares_of(20, seed=seed)[0]).numbers[0].item() for seed in (1, 2, 1)]
-    assert losses[0] == losses[2] != losses[1]
-    assert torch.equal(torch.get_rng_state(), before)
-    if on_device is not None:
-        assert torch.equal(torch.cuda.get_rng_state(), on_device)
 
 
 def test_a_parameter_without_gradient_has_none() -> None:
@@ -135,9 +99,7 @@ def test_errors_of_pytorch_name_trainer_and_iteration_and_others_stay() -> None:
         raise raised[0]
 
     trainer = Trained("simulated", model, loss_of, list(model.parameters()))
-    with pytest.raises(
-        TrainerError, match=r"trainer 'cuda:0' has failed while propagating epoch 0, batch 0.*Tried"
-    ):
+    with pytest.raises(TrainerError, match=r"trainer 'cuda:0' has failed .* epoch 0, batch 0.*Tried"):
         trainer.train(shares_of(20)[0])
     raised[0] = LayerError("no such layer: 0 (in here)", hint="Write one.")
     with pytest.raises(LayerError, match="no such layer"):

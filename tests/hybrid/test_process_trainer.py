@@ -8,15 +8,13 @@ import signal
 from collections.abc import Iterator
 
 import pytest
-import torch
 from torch import nn
 
 from sagann.errors import InputError, TrainerError
 from sagann.hybrid.process_trainer import ProcessTrainer, pickled
 from sagann.hybrid.trainer import Found, Share
-from sagann.kernels.seeds import seeded
 from tests.hybrid.processes import is_running
-from tests.hybrid.replicas import Replica, expected_of, published, shares_of
+from tests.hybrid.replicas import Replica, published, shares_of
 
 PARAMETERS = tuple(Replica()()[0].parameters())
 
@@ -52,30 +50,13 @@ def train(trainer: ProcessTrainer, share: Share) -> Found:
     return found
 
 
-def test_a_process_finds_what_this_process_finds_with_the_weights_of_each_launch(trainer: ProcessTrainer) -> None:
-    model, loss_of = Replica(dropout=0.5)()
-    for share in [*shares_of(13, 7), *shares_of(20)]:
-        with torch.no_grad():
-            for parameter, of_trained in zip(model.parameters(), PARAMETERS, strict=True):
-                parameter.copy_(of_trained.mul_(1.5))
-        found = train(trainer, share)
-        with seeded(share.seed, torch.device("cpu")):
-            loss, gradients = expected_of(loss_of, list(model.parameters()), share)
-        assert found.numbers[0].item() == pytest.approx(loss, rel=1e-6)
-        assert found.elapsed.seconds() > 0
-        for ours, theirs in zip(found.gradients, gradients, strict=True):
-            torch.testing.assert_close(ours, theirs)
-
-
 def test_masks_depend_on_the_seed_of_the_share_alone(trainer: ProcessTrainer) -> None:
     losses = [train(trainer, shares_of(20, seed=seed)[0]).numbers[0].item() for seed in (1, 2, 1)]
     assert losses[0] == losses[2] != losses[1]
 
 
 def test_an_error_of_the_process_is_told(trainer: ProcessTrainer) -> None:
-    with pytest.raises(
-        TrainerError, match=r"'accelerator0' has failed while propagating epoch 0, batch 0.*no such number"
-    ):
+    with pytest.raises(TrainerError, match=r"'accelerator0' has failed .* epoch 0, batch 0.*no such number"):
         train(trainer, shares_of(1, 19)[0])
 
 

@@ -6,14 +6,12 @@ import gc
 import math
 import os
 import time
-from dataclasses import replace
 from multiprocessing import Pipe
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
 
 from sagann.errors import TrainerError
 from sagann.graph import demo_graph
@@ -22,44 +20,8 @@ from sagann.hybrid.manager import Manager
 from sagann.hybrid.served import SharedPiece, received
 from sagann.hybrid.shared_batches import Iteration, SharedBatches, filling_ahead
 from sagann.hybrid.synchronise import Synchroniser, require_finite
-from sagann.hybrid.trainer import Elapsed, Exchange, Found, HostTrainer
+from sagann.hybrid.trainer import Elapsed, Exchange, Found
 from sagann.runtime.loading import MiniBatches
-from tests.hybrid.replicas import Replica, shares_of
-from tests.runtime.device.late_streams import LateStreams
-
-
-def found_of(*parts: int, streams: LateStreams | None = None) -> tuple[Tensor, list[nn.Parameter]]:
-    """The loss of a mini-batch, of which the first trainer has the weights, and the parameters, with their gradient."""
-    model, loss_of = Replica()()
-    model.double()
-    parameters = list(model.parameters())
-    synchroniser = Synchroniser(parameters, streams)  # type: ignore[arg-type]
-    shares = [
-        replace(
-            share, batch=share.batch.mapped(lambda array: array.double() if array.dtype == torch.float32 else array)
-        )
-        for share in shares_of(*parts)
-    ]
-    loss = loss_of(shares[0].batch) * shares[0].weight
-    loss.backward()
-    loss, weights = loss.detach(), synchroniser.publish()
-    for number, share in enumerate(shares[1:]):
-        copied, its_loss = Replica()()
-        memory = torch.empty_like(weights.memory) if number else synchroniser.pinned()
-        trainer = HostTrainer(copied.double(), its_loss, synchroniser.weights, memory)
-        trainer.launch(share, weights)
-        loss = synchroniser.add(f"trainer{number}", trainer.finish(), loss)
-    return loss, parameters
-
-
-@pytest.mark.parametrize("place", ["processor", "device"])
-@pytest.mark.parametrize("parts", [(4, 16), (7, 4, 9), (3, 5, 6, 6)])
-def test_shares_of_any_size_give_the_whole_gradient(parts: tuple[int, ...], place: str) -> None:
-    expected, of_whole = found_of(20)
-    loss, parameters = found_of(*parts, streams=LateStreams() if place == "device" else None)
-    assert loss.item() == pytest.approx(expected.item(), rel=1e-12)
-    for parameter, whole in zip(parameters, of_whole, strict=True):
-        torch.testing.assert_close(parameter.grad, whole.grad, rtol=1e-11, atol=1e-13)
 
 
 def test_a_parameter_without_gradient_keeps_none_and_one_of_others_alone_gets_theirs() -> None:

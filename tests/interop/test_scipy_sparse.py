@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -46,23 +48,21 @@ def test_features_and_labels() -> None:
     assert (both.num_classes, both.num_targets) == (3, 1)
 
 
-def test_bad_matrices_are_refused() -> None:
-    square = sparse.eye_array(3)
-    with pytest.raises(InputError, match=r"adjacency matrix is not square: \[2, 3\]"):
-        from_scipy(sparse.coo_array((2, 3)))
-    with pytest.raises(InputError, match=r"number of vertices is not clear: 2 rows, but num_vertices says 3"):
-        from_scipy(square, features=np.zeros((2, 1)))
-    with pytest.raises(InputError, match=r"array has the wrong form: float64 \[3\]"):
-        from_scipy(square, labels=np.zeros(3))
-    with pytest.raises(InputError, match=r"target is not finite: inf \(in from_scipy, targets, row 1\)"):
-        from_scipy(square, targets=np.array([0, np.inf, 1]))
-    with pytest.raises(
-        InputError, match=r"label is not an integer: 18446744073709551615 does not fit 63 bits .*row 2\)"
-    ):
-        from_scipy(square, labels=np.array([0, 1, 2**64 - 1], dtype=np.uint64))
-    with pytest.raises(InputError, match=r"a ndarray, expected a sparse matrix .*Pass scipy.sparse.csr_array"):
-        from_scipy(np.eye(3))
-    with pytest.raises(
-        InputError, match=r"values are not real numbers: complex128 \[3\] \(in from_scipy, adjacency\)"
-    ):
-        from_scipy(square * 1j, weighted=True)
+SQUARE = sparse.eye_array(3)
+
+
+@pytest.mark.parametrize(
+    ("matrix", "options", "message"),
+    [
+        (sparse.coo_array((2, 3)), {}, r"adjacency matrix is not square: \[2, 3\]"),
+        (SQUARE, {"features": np.zeros((2, 1))}, "number of vertices is not clear: 2 rows, but num_vertices says 3"),
+        (SQUARE, {"labels": np.zeros(3)}, r"array has the wrong form: float64 \[3\]"),
+        (SQUARE, {"targets": np.array([0, np.inf, 1])}, r"target is not finite: inf \(in from_scipy, targets, row 1\)"),
+        (SQUARE, {"labels": np.array([0, 2**64 - 1], np.uint64)}, r"18446744073709551615 does not fit 63 bits .*row 1\)"),
+        (np.eye(3), {}, r"a ndarray, expected a sparse matrix .*Pass scipy.sparse.csr_array"),
+        (SQUARE * 1j, {"weighted": True}, r"values are not real numbers: complex128 \[3\] \(in from_scipy, adjacency\)"),
+    ],
+)  # fmt: skip
+def test_bad_matrices_are_refused(matrix: Any, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        from_scipy(matrix, **options)

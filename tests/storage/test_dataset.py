@@ -64,14 +64,6 @@ def test_arrays_are_plain_npy_files(tmp_path: Path) -> None:
     assert np.array_equal(np.load(tmp_path / "g" / "indices.npy"), graph.topology.indices.numpy())
 
 
-def test_writing_to_an_opened_graph_does_not_change_the_files(tmp_path: Path) -> None:
-    save_graph(make_graph(), tmp_path / "g")
-    opened = open_graph(tmp_path / "g")
-    opened.features.fill_(7)
-    check_dataset(tmp_path / "g")
-    assert_same_graph(open_graph(tmp_path / "g"), make_graph())
-
-
 def test_existing_dataset_is_kept_unless_overwriting_was_asked_for(tmp_path: Path) -> None:
     first, second = make_graph(), make_graph(features="none")
     save_graph(first, tmp_path / "g")
@@ -149,17 +141,8 @@ def test_edited_manifest_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match=r"manifest cannot be used: its checksum does not agree"):
         open_graph(tmp_path / "g")
     file.write_text(json.dumps({**body, "version": 99}))
-    with pytest.raises(
-        DatasetError, match=r"another version of the format: version 99, this sagann reads version 2"
-    ):
+    with pytest.raises(DatasetError, match=r"version 99, this sagann reads version 2"):
         open_graph(tmp_path / "g")
-
-
-def test_folder_and_archive_open(tmp_path: Path) -> None:
-    save_graph(make_graph(), tmp_path / "g")
-    assert load_graph(tmp_path / "g").name == "small"
-    np.savez(tmp_path / "p.npz", edge_index=np.array([[0, 1], [1, 2]]))
-    assert load_graph(str(tmp_path / "p.npz")).num_edges == 2
 
 
 def test_unknown_name_lists_what_is_accepted() -> None:

@@ -223,9 +223,7 @@ def test_files_of_vertices_are_not_read_as_edges(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("form", [{"src": "dst"}, {"src": 0, "dst": 0}, {"dst": "src"}])
 def test_source_and_destination_are_two_columns(tmp_path: Path, form: dict[str, Any]) -> None:
-    with pytest.raises(
-        DatasetError, match=r"the same column: '(src|dst)'; there are 'src', 'dst' .*--src and --dst"
-    ):
+    with pytest.raises(DatasetError, match=r"the same column: '(src|dst)'; .*--src and --dst"):
         imported(csv_file(tmp_path, "src,dst\n0,1\n"), tmp_path, EdgeListFormat(**form))
 
 
@@ -239,16 +237,6 @@ def test_weights_types_and_parquet(tmp_path: Path) -> None:
     assert graph.topology.edge_data["weight"].tolist() == [1.5, 0.5, 2.5]
     assert graph.topology.edge_data["type"].tolist() == [0, 1, 1]
     assert graph.num_edge_types == 2
-
-
-def test_features_and_labels_beside_the_edges(tmp_path: Path) -> None:
-    edges = csv_file(tmp_path, "0,1\n1,2\n")
-    np.save(tmp_path / "x.npy", np.arange(8, dtype=np.float16).reshape(4, 2))
-    np.save(tmp_path / "y.npy", np.array([0, -1, 2, 1], dtype=np.int32))
-    graph = imported(edges, tmp_path, features=tmp_path / "x.npy", labels=tmp_path / "y.npy")
-    assert (graph.num_vertices, graph.num_features, graph.num_classes) == (4, 2, 3)
-    assert graph.features.tolist() == [[0, 1], [2, 3], [4, 5], [6, 7]]
-    assert graph.labels.tolist() == [0, -1, 2, 1]
 
 
 def test_targets_beside_the_edges(tmp_path: Path) -> None:

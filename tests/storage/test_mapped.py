@@ -12,7 +12,7 @@ import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 
-from sagann.errors import DatasetError, MissingDependencyError
+from sagann.errors import DatasetError
 from sagann.storage import picture, scattered
 from sagann.storage.mapped import mapped_rows
 from sagann.storage.npy import map_npy, write_npy
@@ -184,11 +184,3 @@ def test_a_figure_replaces_a_file_and_leaves_nothing_else(tmp_path: Path) -> Non
     picture.write_figure(path, figure)
     assert path.read_bytes().startswith(b"\x89PNG")
     assert [entry.name for entry in tmp_path.iterdir()] == ["figure.png"]
-
-
-def test_without_matplotlib_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(picture, "can_draw", lambda: False)
-    with pytest.raises(
-        MissingDependencyError, match=r"matplotlib cannot be imported \(in --plot\).*sagann\[plots\]"
-    ):
-        picture.new_figure(2, 1, feature="--plot")

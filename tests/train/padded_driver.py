@@ -178,8 +178,6 @@ def cases(folder: Path) -> dict[str, Callable[[], Any]]:
         "a number is read": lambda: both(lambda queued: run(seeded(plain_reading), queued=queued, **SAMPLED)),
         "BatchNorm": lambda: run(seeded(TwoLayers), **SAMPLED)["messages"],
         "RMSprop": lambda: trained("gcn", False, optimizer="RMSprop")["messages"],
-        "sage": lambda: both(lambda queued: trained("sage", queued)),
-        "gat": lambda: both(lambda queued: trained("gat", queued)),
         "PyG": lambda: both(lambda queued: trained("PyG", queued)),
         "kernels": lambda: with_kernels(
             lambda: both(lambda queued: trained("gcn", queued, epochs=3, eval_every=3))

@@ -1,8 +1,8 @@
-"""A session trains whatever steps its epoch source gives, and several workers go by the numbers of the first one."""
+"""Several workers go by the numbers of the first one, whatever the steps of their epoch source."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -15,89 +15,61 @@ from sagann.train.epoch_source import TrainStep
 from sagann.train.metrics import evaluate_splits
 from sagann.train.session import BestTracker, TrainSession, resolve_monitor
 from tests.runtime.workers.threads import in_threads
-from tests.train.runs import community_graph
+from tests.train.runs import CPU, community_graph
 
 pytestmark = pytest.mark.usefixtures("naive")
+GRAPH = community_graph()
 
 
-class Halves:
-    """An epoch source of two steps: mini-batches of rows without a graph."""
+class Scaled:
+    """An epoch source of a step on rows without a graph, whose outputs and losses are ``factor`` times as large."""
 
-    def __init__(self, model, graph):
-        self.model, self.graph, self.num_batches = model, graph, 2
-        labelled = graph.splits["train"].nonzero().squeeze(1)
-        self.batches = [labelled[:3], labelled[3:]]
+    num_batches = 1
 
-    def steps(self, epoch, *, first=0):
-        for rows in (self.batches if epoch % 2 else self.batches[::-1])[first:]:
-            yield TrainStep(loss=lambda rows=rows: self._loss(rows), num_labelled=len(rows), num_edges=7)
+    def __init__(self, model: nn.Module, factor: float) -> None:
+        self.model, self.factor, self.rows = model, factor, GRAPH.splits["train"].nonzero().squeeze(1)[:3]
 
-    def _loss(self, rows):
-        return F.cross_entropy(self.model(self.graph.features[rows]), self.graph.labels[rows])
+    def step(self) -> TrainStep:
+        return TrainStep(loss=self._loss, num_labelled=len(self.rows), num_edges=7)
 
-    def end_epoch(self, epochs_left):
-        return {}
+    def _loss(self) -> torch.Tensor:
+        return self.factor * F.cross_entropy(self.model(GRAPH.features[self.rows]), GRAPH.labels[self.rows])
 
-    def logits(self):
+    def measure(self, names: Any) -> Any:
         with torch.no_grad():
-            return self.model(self.graph.features)
-
-    def measure(self, names):
-        return evaluate_splits(self.logits(), self.graph.vertices, task="classification", names={"loss", *names})
+            logits = self.factor * self.model(GRAPH.features)
+        return evaluate_splits(logits, GRAPH.vertices, task="classification", names={"loss", *names})
 
 
-def session_of(model, graph):
-    config = TrainConfig(epochs=4, device="cpu")
-    return TrainSession(
-        model=model,
-        source=Halves(model, graph),
-        device=torch.device("cpu"),
-        config=config,
-        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
-        scheduler=None,
-        tracker=BestTracker(
-            resolve_monitor(config, Contract.of(graph), graph.splits), keep_weights=False, patience=None
-        ),
-    )
-
-
-def test_every_step_is_one_of_the_optimizers_and_the_loss_is_of_all_labelled_vertices():
-    graph = community_graph()
-    torch.manual_seed(0)
-    model = nn.Linear(graph.num_features, graph.num_classes)
-    twin = nn.Linear(graph.num_features, graph.num_classes)
-    twin.load_state_dict(model.state_dict())
-    session, optimizer = session_of(model, graph), torch.optim.SGD(twin.parameters(), lr=0.1)
-    reference = Halves(twin, graph)
-    for epoch in range(1, 5):
-        record = session.run_epoch()
-        total, count = 0.0, 0
-        for step in reference.steps(epoch):
-            optimizer.zero_grad()
-            loss = step.loss()
-            loss.backward()
-            optimizer.step()
-            total, count = total + loss.item() * step.num_labelled, count + step.num_labelled
-        assert record.loss == pytest.approx(total / count, rel=1e-12)
-        assert torch.equal(model.weight, twin.weight)
-    assert session.finished
-
-
-def session_at(workers: Workers, *, clip_norm: float | None = None) -> TrainSession:
-    """A session whose outputs and losses are 1.5 times as large at the second worker: a difference larger than any of rounding."""
-    graph = community_graph()
-    torch.random.default_generator.manual_seed(0)
-    model = nn.Linear(graph.num_features, graph.num_classes)
+def session_at(
+    workers: Workers, *, optimizer: Any = torch.optim.SGD, clip_norm: float | None = None
+) -> TrainSession:
+    """A session whose numbers differ by more than rounding at the second worker."""
+    model = nn.Linear(GRAPH.num_features, GRAPH.num_classes)
     with torch.no_grad():
-        model.weight.fill_(0.1).mul_(torch.arange(graph.num_classes).unsqueeze(1))
+        model.weight.fill_(0.1).mul_(torch.arange(GRAPH.num_classes).unsqueeze(1))
         model.bias.zero_()
-    session = session_of(model, graph)
-    session.team, session.config = workers, replace(session.config, clip_norm=clip_norm)
-    own_logits, own_steps = session.source.logits, session.source._loss
-    factor = 1.5 if workers.rank else 1.0
-    session.source.logits = lambda: factor * own_logits()
-    session.source._loss = lambda rows: factor * own_steps(rows)
+    config = TrainConfig(epochs=4, device="cpu", clip_norm=clip_norm)
+    monitor = resolve_monitor(config, Contract.of(GRAPH), GRAPH.splits)
+    session = TrainSession(
+        model=model,
+        source=Scaled(model, 1.5 if workers.rank else 1.0),  # type: ignore[arg-type]
+        device=CPU,
+        config=config,
+        optimizer=optimizer(model.parameters(), lr=0.1),
+        scheduler=None,
+        tracker=BestTracker(monitor, keep_weights=False, patience=None),
+    )
+    session.team = workers
     return session
+
+
+def stepped(workers: Workers, **options: Any) -> torch.Tensor:
+    """What a step adds to the weights."""
+    session = session_at(workers, **options)
+    before = session.model.weight.detach().double().clone()
+    session._step(session.source.step(), 1)  # type: ignore[attr-defined]
+    return session.model.weight.detach().double() - before
 
 
 def test_metrics_are_those_of_the_first_worker() -> None:
@@ -107,28 +79,14 @@ def test_metrics_are_those_of_the_first_worker() -> None:
 
 
 def test_gradients_are_clipped_by_the_norm_of_the_first_worker() -> None:
-    def moved(workers: Workers) -> torch.Tensor:
-        session = session_at(workers, clip_norm=0.1)
-        before = session.model.weight.detach().double().clone()
-        (step, *_) = session.source.steps(1)
-        session._step(step, 1)
-        return before - session.model.weight.detach().double()
-
-    first, second = in_threads(moved, 2)
+    first, second = in_threads(lambda workers: stepped(workers, clip_norm=0.1), 2)
     assert first.abs().max() > 0
     torch.testing.assert_close(second, 1.5 * first, rtol=1e-2, atol=0.0)
 
 
 def test_weights_are_those_of_the_first_worker_where_an_optimizer_adds_numbers_up() -> None:
-    def stepped(workers: Workers, optimizer: type[torch.optim.Optimizer]) -> torch.Tensor:
-        session = session_at(workers)
-        session.optimizer = optimizer(session.model.parameters(), lr=0.1)
-        (step, *_) = session.source.steps(1)
-        session._step(step, 1)
-        return session.model.weight.detach()
-
-    first, second = in_threads(lambda workers: stepped(workers, torch.optim.LBFGS), 2)
+    first, second = in_threads(lambda workers: stepped(workers, optimizer=torch.optim.LBFGS), 2)
     assert torch.equal(first, second)
     # Steps of each number by itself are left alone.
-    first, second = in_threads(lambda workers: stepped(workers, torch.optim.SGD), 2)
+    first, second = in_threads(stepped, 2)
     assert not torch.equal(first, second)

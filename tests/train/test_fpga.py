@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +20,8 @@ from sagann.runtime.loading import MiniBatch, MiniBatches
 from sagann.train import fpga
 from sagann.train.fpga import SimulatedKernels
 from sagann.train.predictor import Predictor
-from tests.train.runs import community_graph, predictor_of, sparse_graph, trainer_of
+from tests.forks import run_fresh
+from tests.train.runs import community_graph, predictor_of, trainer_of, written_lines
 
 LINK = published_machine("epyc-7763-u250").links["accelerator0.copy_in"].bytes_per_s
 
@@ -180,7 +178,7 @@ def test_a_run_has_the_losses_of_the_processor_and_seconds_of_the_kernels(
     for ours, theirs in zip(result.history, alone.history, strict=True):
         assert ours.loss == pytest.approx(theirs.loss, rel=1e-4)
         assert ours.metrics["val"]["loss"] == pytest.approx(theirs.metrics["val"]["loss"], rel=1e-4)
-    for line in map(json.loads, (tmp_path / "metrics.jsonl").read_text().splitlines()):
+    for line in written_lines(tmp_path):
         assert line["trainer_seeds"][-1] > 0
         # Three shares of a few thousand cycles, and copies of some kilobytes.
         assert 3e-6 < line["trainer_s"][-1] < 3e-4 < line["trainer_simulation_s"][-1]
@@ -188,33 +186,11 @@ def test_a_run_has_the_losses_of_the_processor_and_seconds_of_the_kernels(
         assert line["trainer_simulation_s"][:-1] == [0.0] * (len(line["trainers"]) - 1)
 
 
-@pytest.mark.slow
-@pytest.mark.thorough
-def test_a_run_on_circuits_has_the_losses_of_the_processor(tmp_path: Path) -> None:
-    pytest.importorskip("amaranth", reason="needs the extra 'hardware'")
-    config, options = ModelConfig(model="sage", hidden=4, dropout=0.0), {**OPTIONS, "sample": (2, 2), "epochs": 1}
-    alone = trainer_of(config, **options).fit()
-    result = trainer_of(config, run_dir=tmp_path, devices="accelerator:fpga:rtl", **options).fit()
-    assert result.history[0].loss == pytest.approx(alone.history[0].loss, rel=1e-4)
-    (line,) = map(json.loads, (tmp_path / "metrics.jsonl").read_text().splitlines())
-    assert line["trainer_s"][0] < 1e-3 < line["trainer_simulation_s"][0]
-
-
 def test_seeds_go_to_the_faster_hardware_however_long_it_is_simulated() -> None:
     options = {**OPTIONS, "epochs": 8, "sharing": "joint", "devices": "host:1,accelerator:fpga"}
     result = trainer_of(ModelConfig(model="sage", hidden=8, dropout=0.0), **options).fit()
     host, accelerator = result.history[-1].extra["trainer_seeds"]
     assert accelerator > 4 * host
-
-
-def test_sparse_features_are_refused_before_anything_starts() -> None:
-    with pytest.raises(InputError, match="its features are no dense float32"):
-        trainer_of(
-            ModelConfig(model="sage", hidden=8, dropout=0.0),
-            sparse_graph(),
-            devices="host:1,accelerator:fpga",
-            **OPTIONS,
-        )
 
 
 @pytest.mark.slow
@@ -225,5 +201,4 @@ def test_other_runs_load_no_hardware() -> None:
         "    trainer_of(ModelConfig(hidden=4), sample=(3, 3), devices='host:1,accelerator:1', epochs=1).fit()\n"
         "    print([name for name in sys.modules if 'hardware' in name or name == 'amaranth'])"
     )
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert ended.stdout.strip().endswith("[]")
+    assert run_fresh(code).strip().endswith("[]")

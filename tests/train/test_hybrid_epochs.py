@@ -6,6 +6,7 @@ import json
 import math
 import os
 import signal
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -15,13 +16,10 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from sagann.errors import InputError, TrainerError
 from sagann.graph import Graph, for_task
-from sagann.hybrid.assignment import Assignment
 from sagann.hybrid.devices import Devices
-from sagann.hybrid.trainer import HostTrainer
 from sagann.nn import ModelConfig, build_model
 from sagann.runtime.processor import num_cores
 from sagann.runtime.tiered import DeviceTopology
@@ -36,6 +34,7 @@ from sagann.train.predictor import Predictor
 from sagann.train.runner import PreparedGraph
 from sagann.train.session import TrainSession
 from tests.graphs import labelled_graph
+from tests.hybrid import faulty_layer
 from tests.hybrid.message_trainer import MessageTrainer
 from tests.hybrid.processes import spawned_by
 from tests.runtime.device.drivers import SimulatedDevices
@@ -199,43 +198,17 @@ def tiered_source(devices: str, hot: str) -> HybridEpochs:
 
 
 @here
-def test_two_devices_of_a_tenth_read_in_place_what_one_of_a_fifth_does_and_half_of_the_others_from_the_peer() -> (
-    None
-):
-    two, one = tiered_source("cuda:0,cuda:1", "10%"), tiered_source("host:1,cuda:0", "20%")
-    losses = losses_of(two, 1)
-    one.manager.start_from(Assignment(seeds={"host": 0, "cuda:0": 100}, threads=one.manager.assignment.threads))
-    assert losses_of(one, 1) == pytest.approx(losses, rel=1e-5)
-    expected = SampledEpochs(one._predictor, one._prepared, TrainConfig(sample=(4, 3), batch_size=100))
-    assert losses == pytest.approx(losses_of(expected, 1), rel=1e-5)
-    for epoch in range(2, 9):
-        losses_of(two, epoch)
-    views = [store.tiers() for store in two._stores]
-    # The same requests by one device of a fifth.
-    alone = one._hot.seen_from(0)
-    for ids in (ids for epoch in range(1, 9) for ids in requests_of(two, epoch)):
-        alone.rows(ids)
-    asked = {tier: sum(view[tier].rows for view in views) for tier in ("device", "in place", "far")}
-    from_peers = views[0]["peer 1"].rows + views[1]["peer 0"].rows
-    assert asked["in place"] == alone.tiers()["in place"].rows > 0
-    assert asked["far"] == 0
-    hot = asked["device"] + from_peers
-    assert hot == alone.tiers()["device"].rows
-    assert from_peers == pytest.approx(hot / 2, rel=0.02)
-    assert 0 < two.traffic.hot.rows < hot
-
-
-def requests_of(source: HybridEpochs, epoch: int) -> list[Tensor]:
-    """Ids of the rows that each trainer reads in an epoch."""
-    batches, found = source.minibatches, []
-    for number, seeds in enumerate(batches.items_of(epoch)):
-        shares = source.manager.share_out(len(seeds)).seeds
-        for part in seeds.split([shares["cuda:0"], shares["cuda:1"]]):
-            sampled, _ = batches.drawn(
-                part, slice(0, len(part)), batches.neighbor_sampler, epoch=epoch, batch=number
-            )
-            found.append(sampled.src_ids)
-    return found
+def test_of_hot_rows_two_devices_read_half_from_each_other() -> None:
+    two, (predictor, prepared) = tiered_source("cuda:0,cuda:1", "10%"), prepared_of(community_graph(3000))
+    losses = [losses_of(two, epoch) for epoch in (1, 2, 3)]
+    alone = SampledEpochs(predictor, prepared, TrainConfig(sample=(4, 3), batch_size=100))
+    assert losses[0] == pytest.approx(losses_of(alone, 1), rel=1e-5)
+    asked = Counter[str]()
+    for view in (store.tiers() for store in two._stores):
+        asked.update({tier.split()[0]: counts.rows for tier, counts in view.items()})
+    assert asked["peer"] == pytest.approx(asked["device"], rel=0.1)
+    assert asked["in"] > asked["far"] == 0
+    assert 0 < two.traffic.hot.rows < asked["device"] + asked["peer"]
 
 
 @here
@@ -259,57 +232,20 @@ def test_one_device_takes_the_sampled_path_itself() -> None:
     assert {each: TrainConfig(sample=(4, 3), devices=each).computes_on for each in names} == names
 
 
-class Calls(TorchDispatchMode):
-    """Counts the operators that this thread calls."""
-
-    count = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.count += 1
-        return func(*args, **(kwargs or {}))
-
-
-def calls_of(source: Any, optimizer: torch.optim.Optimizer) -> int:
-    """Operators that training calls for the third step of an epoch; the batches are made before."""
-    for number, step in enumerate(source.steps(1)):
-        with Calls() as calls:
-            optimizer.zero_grad()
-            loss = step.loss()
-            loss.backward()
-            step.complete(loss.detach(), step.num_edges)
-            optimizer.step()
-        if number == 2:
-            return calls.count
-    raise AssertionError("an epoch has three steps")
-
-
-def test_a_device_with_all_seeds_is_called_as_often_as_alone_and_never_waited_for(simulated: LateStreams) -> None:
-    config, waits = TrainConfig(sample=(4, 3), batch_size=6, batches_ahead=0), list[object]()
-    predictor, prepared = prepared_of(community_graph())
-    optimizer = torch.optim.Adam(predictor.model.parameters(), foreach=True)
-    one = SampledEpochs(predictor, prepared, config)
-    # The first epoch compiles.
-    _, alone = calls_of(one, optimizer), calls_of(one, optimizer)
-    source = opened(HybridEpochs(predictor, prepared, replace(config, devices="host:1,cuda:0", sharing="static")))
-    shared, everything = source.manager.assignment, {"host": 0, "cuda:0": 6}
+def test_a_device_is_not_waited_for_with_all_seeds_or_some(simulated: LateStreams) -> None:
+    config, waits = (
+        TrainConfig(sample=(4, 3), batch_size=6, devices="host:1,cuda:0", sharing="static"),
+        list[object](),
+    )
+    source = opened(HybridEpochs(*prepared_of(community_graph()), config))
+    shared, threads = source.manager.assignment, torch.get_num_threads()
     simulated.finish = waits.append  # type: ignore[method-assign]
-    source.manager.start_from(replace(shared, seeds=everything))
-    threads = torch.get_num_threads()
-    assert calls_of(source, optimizer) <= alone + 5
-    assert torch.get_num_threads() == threads
-    assert not waits
-    # With a share of the processor, which waits for its weights and for nothing else, the device is called a few times more.
-    source.manager.start_from(shared)
-    processor = HostTrainer.finish
-
-    def uncounted(self: HostTrainer) -> Any:
-        with _disable_current_modes():
-            return processor(self)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(HostTrainer, "finish", uncounted)
-        assert calls_of(source, optimizer) <= alone + 25
-    assert not waits
+    # A share of the processor waits for its weights, and for nothing else.
+    for seeds in ({"host": 0, "cuda:0": 6}, shared.seeds):
+        source.manager.start_from(replace(shared, seeds=seeds))
+        losses_of(source, 1)
+        assert torch.get_num_threads() == threads
+        assert not waits
 
 
 @here
@@ -363,9 +299,7 @@ def test_a_device_that_is_full_in_its_backward_is_named(monkeypatch: pytest.Monk
     session, own = session_with(
         lambda predictor, loss: Full.apply(loss) if predictor is own else loss, "host:1,cuda:0", monkeypatch
     )
-    with pytest.raises(
-        TrainerError, match=r"trainer 'cuda:0' has failed while propagating epoch 1, batch 0: Tried"
-    ):
+    with pytest.raises(TrainerError, match=r"trainer 'cuda:0' has failed .* epoch 1, batch 0: Tried"):
         session.run_epoch()
 
 
@@ -384,20 +318,6 @@ def test_no_checkpoint_has_weights_of_a_gradient_that_is_not_finite(monkeypatch:
     with pytest.raises(TrainerError, match=r"trainer 'host' gave numbers that are not finite.*epoch 1, batch 0"):
         session.run_epoch(leave=save)
     assert not saved
-
-
-@here
-def test_weights_that_change_between_epochs_reach_every_trainer() -> None:
-    predictor, prepared = prepared_of(community_graph())
-    config = TrainConfig(sample=(4, 3), batch_size=7)
-    source = opened(HybridEpochs(predictor, prepared, replace(config, devices="host:1,cuda:0,accelerator")))
-    losses_of(source, 1)
-    with torch.no_grad():
-        # As a checkpoint is restored.
-        for parameter in predictor.model.parameters():
-            parameter.mul_(-2)
-    expected = losses_of(SampledEpochs(predictor, prepared, config), 2)
-    assert losses_of(source, 2) == pytest.approx(expected, rel=1e-5)
 
 
 @here
@@ -483,14 +403,7 @@ def without_work(line: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="this system does not tell the cores of a thread")
-def test_a_model_file_several_calls_a_step_and_cores_of_its_own(tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text(
-        "import torch\nfrom sagann import SagaLayer\n\n\nclass Mine(SagaLayer):\n"
-        "    def __init__(self, in_dim, out_dim):\n        super().__init__()\n"
-        "        self.map = torch.nn.Linear(2 * in_dim, out_dim)\n\n"
-        "    def apply_edge(self, edge):\n        return edge.src\n\n"
-        "    def apply_vertex(self, vertex, accum):\n        return self.map(torch.cat([vertex, accum], dim=1))\n"
-    )
+def test_a_model_file_several_calls_a_step_and_cores_of_its_own() -> None:
     everything = os.sched_getaffinity(0)
     seen = list[set[int]]()
 
@@ -501,7 +414,7 @@ def test_a_model_file_several_calls_a_step_and_cores_of_its_own(tmp_path: Path) 
 
     # LBFGS asks for a loss several times, and an iteration counts once.
     options = {**HYBRID, "optimizer": "LBFGS", "weight_decay": 0.0, "optimizer_options": {"max_iter": 4}}
-    model = ModelConfig(model=f"{tmp_path / 'mine.py'}:Mine", hidden=8)
+    model = ModelConfig(model=f"{faulty_layer.__file__}:Faulty", hidden=8)
     result = trainer_of(model, reporter=Heard(2, 1, look), devices=DEVICES, **options).fit()
     assert [sum(record.extra["trainer_seeds"]) for record in result.history] == [30] * 3
     assert seen

@@ -15,15 +15,7 @@ from sagann.errors import InputError
 from sagann.nn import ModelConfig
 from sagann.train import TrainConfig, Trainer, load_run
 from sagann.train.losses import default_loss
-from sagann.train.metrics import (
-    KINDS,
-    Rows,
-    check_own_metrics,
-    compute_metrics,
-    finite,
-    measure_own,
-    quick_metrics,
-)
+from sagann.train.metrics import KINDS, Rows, check_own_metrics, compute_metrics, finite, measure_own, quick_metrics
 from sagann.train.resources import reproducible
 from tests.train.runs import community_graph, predictor_of, seeded_model, values_graph
 
@@ -156,11 +148,6 @@ def test_no_vertex_is_compared_with_every_pair_of_classes():
     assert largest.num_bytes <= 2 * logits.nbytes
 
 
-def test_a_graph_without_splits_is_one_split():
-    graph = replace(community_graph(), splits={})
-    assert set(predictor_of().evaluate(graph)) == {"all"}
-
-
 def test_vertices_of_unknown_label_are_not_measured():
     graph = replace(community_graph(), splits={})
     wrong = predictor_of().predict(graph) != graph.labels
@@ -252,17 +239,6 @@ def test_they_are_measured_on_every_split_and_reported(tmp_path: Any) -> None:
     assert load_run(tmp_path, metrics=own).evaluate(graph) == result.metrics
     assert set(load_run(tmp_path).evaluate(graph)["test"]) == set(KINDS["regression"].metrics)
     assert "median_error" not in result.history[-1].metrics["val"]
-
-
-def test_classes_are_given_as_ids() -> None:
-    graph = community_graph()
-
-    def wrong(outputs: Tensor, labels: Tensor) -> float:
-        assert outputs.shape == (len(labels), 3)
-        return float((outputs.argmax(1) != labels).float().mean())
-
-    found = Trainer(ModelConfig(hidden=8), graph, CONFIG, metrics={"wrong": wrong}).evaluate()
-    assert found["test"]["wrong"] == pytest.approx(1 - found["test"]["accuracy"])
 
 
 def test_objects_get_slabs_and_functions_all_rows(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -79,16 +79,6 @@ def test_embeddings_and_predictions_may_be_asked_for_at_once(tmp_path):
     predictor.release()
 
 
-def test_a_new_graph_of_another_size_is_predicted():
-    trainer = Trainer(seeded_model(), community_graph(), TrainConfig(epochs=60, device="cpu"))
-    trainer.fit()
-    new = community_graph(30)
-    assert trainer.predict(new).shape == (30,)
-    assert trainer.embed(new).shape == (30, 8)
-    assert trainer.evaluate(new)["test"]["accuracy"] > 0.8
-    assert trainer.evaluate(new) != trainer.evaluate()
-
-
 def test_a_graph_without_labels_is_predicted_but_not_evaluated():
     graph = replace(community_graph(), labels=None, num_classes=0, splits={})
     assert predictor_of().predict(graph).shape == (90,)
@@ -111,12 +101,6 @@ def test_hooks_of_layers_are_given_tensors():
     trainer.fit()
     assert seen
     assert all(isinstance(x, torch.Tensor) and x.layout == torch.strided for x in seen)
-
-
-def test_a_model_of_double_precision_gets_doubles():
-    trainer = Trainer(seeded_model().double(), community_graph(), TrainConfig(epochs=1, device="cpu"))
-    trainer.fit()
-    assert trainer.predict(probabilities=True).dtype == torch.float64
 
 
 @pytest.mark.usefixtures("compiled")

@@ -13,9 +13,10 @@ import torch
 
 from sagann.errors import InputError
 from sagann.runtime.places import device_named
-from sagann.train import TrainConfig, Trainer
 from sagann.train.resources import resolve_device, stop_on_interrupt
-from tests.train.runs import Heard, assert_same_bits, community_graph, numbers_of, seeded_model, weights_of
+from tests.forks import run_fresh
+from tests.train import runs
+from tests.train.runs import Heard, assert_same_bits, numbers_of, weights_of
 
 pytestmark = pytest.mark.usefixtures("naive")
 
@@ -31,8 +32,7 @@ def test_training_is_imported_without_what_is_heavy_and_peak_memory_is_remembere
         "grown = torch.ones(256 * 2**20, dtype=torch.uint8); at_most = peak_rss_bytes(); del grown; "
         "print(before, at_most, peak_rss_bytes())"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    loaded, numbers = done.stdout.splitlines()
+    loaded, numbers = run_fresh(code).splitlines()
     assert loaded == "[]"
     before, grown, after = map(int, numbers.split())
     assert before + 200 * 2**20 < grown < 2**40
@@ -65,23 +65,30 @@ def press(times=1):
 
 
 def trainer_of(run_dir=None, reporter=None):
-    config = TrainConfig(epochs=9, checkpoint_every=5, device="cpu")
-    return Trainer(seeded_model(), community_graph(), config, run_dir=run_dir, reporter=reporter)
+    return runs.trainer_of(epochs=9, checkpoint_every=5, run_dir=run_dir, reporter=reporter)
 
 
-def test_ctrl_c_stops_with_a_checkpoint_and_the_run_goes_on_bitwise(tmp_path):
+@pytest.mark.parametrize("by_thread", [False, True])
+def test_a_run_that_is_stopped_saves_and_goes_on_bitwise(tmp_path, by_thread):
     whole = trainer_of(tmp_path / "whole")
     expected = whole.fit()
     before = signal.getsignal(signal.SIGINT)
-    reporter = Heard(3, call=press)
-    result = trainer_of(tmp_path / "run", reporter).fit()
+
+    def stop():
+        thread = threading.Thread(target=trainer.stop)
+        thread.start()
+        thread.join()
+
+    reporter = Heard(3, call=stop if by_thread else press)
+    trainer = trainer_of(tmp_path / "run", reporter)
+    result = trainer.fit()
     assert (result.interrupted, result.epochs, result.metrics) == (True, 3, {})
     assert reporter.results == [result]
-    assert reporter.messages == ["Stopping after this epoch. Press Ctrl-C again to stop at once."]
+    said = ["Stopping after this epoch. Press Ctrl-C again to stop at once."]
+    assert reporter.messages == ([] if by_thread else said)
     assert signal.getsignal(signal.SIGINT) is before
     assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == ["epoch-000003.pt"]
     assert not (tmp_path / "run" / "metrics.json").exists()
-
     resumed = trainer_of(tmp_path / "run")
     result = resumed.fit(resume=True)
     assert not result.interrupted
@@ -141,23 +148,6 @@ def test_a_ctrl_c_in_the_midst_of_a_line_is_said_after_the_line():
     assert "".join(raw.lines) == "epoch 1\nStopping after this batch. Press Ctrl-C again to stop at once.\n"
 
 
-def test_a_trainer_that_is_stopped_from_a_thread_saves_and_goes_on_bitwise(tmp_path):
-    expected = trainer_of(tmp_path / "whole").fit()
-
-    def stop():
-        thread = threading.Thread(target=trainer.stop)
-        thread.start()
-        thread.join()
-
-    reporter = Heard(3, call=stop)
-    trainer = trainer_of(tmp_path / "run", reporter)
-    result = trainer.fit()
-    assert (result.interrupted, result.epochs, reporter.messages) == (True, 3, [])
-    assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == ["epoch-000003.pt"]
-    result = trainer_of(tmp_path / "run").fit(resume=True)
-    assert numbers_of(result) == numbers_of(expected)
-
-
 TERMINATED = """
 import signal, sys
 from pathlib import Path
@@ -165,6 +155,8 @@ import torch
 from sagann.nn import ModelConfig
 from sagann.train import TrainConfig, Trainer
 from tests.cli.mischief import at_load
+from tests.forks import run_fresh
+from tests.train import runs
 from tests.train.runs import community_graph
 
 spill = Path(sys.argv[1])

@@ -114,16 +114,6 @@ def test_models_for_graphs_without_features_are_reopened(tmp_path, model):
     assert torch.equal(load_run(tmp_path, device="cpu").predict(graph), trainer.predict())
 
 
-def test_a_layer_in_the_users_file_is_found_from_anywhere(tmp_path, monkeypatch):
-    (tmp_path / "mine.py").write_text(USERS_LAYER)
-    monkeypatch.chdir(tmp_path)
-    trainer, _ = train("run", ModelConfig(model="mine.py:Mine", hidden=8))
-    assert json.loads((tmp_path / "run" / "metrics.json").read_text())["model"] == f"{tmp_path}/mine.py:Mine"
-    monkeypatch.chdir("/")
-    predictor = load_run(tmp_path / "run", model=f"{tmp_path}/mine.py:Mine", device="cpu")
-    assert torch.equal(predictor.predict(community_graph()), trainer.predict())
-
-
 def test_a_file_that_a_run_folder_names_is_executed_only_when_named_again(tmp_path):
     (tmp_path / "mine.py").write_text(USERS_LAYER)
     train(tmp_path / "run", ModelConfig(model=f"{tmp_path}/mine.py:Mine", hidden=8), epochs=1)
@@ -132,20 +122,11 @@ def test_a_file_that_a_run_folder_names_is_executed_only_when_named_again(tmp_pa
     )
     with pytest.raises(CheckpointError, match=r"executed only where it is named again.*pass model='"):
         load_run(tmp_path / "run")
-    with pytest.raises(
-        CheckpointError, match=r"the run was trained with another model: 'mine.py:Other', the run's"
-    ):
+    with pytest.raises(CheckpointError, match=r"trained with another model: 'mine.py:Other', the run's"):
         load_run(tmp_path / "run", model="mine.py:Other")
     assert not (tmp_path / "executed").exists()
     load_run(tmp_path / "run", model=f"{tmp_path}/mine.py:Mine")
     assert (tmp_path / "executed").exists()
-
-
-def test_a_model_of_the_zoo_is_not_replaced_by_another(tmp_path):
-    train(tmp_path, epochs=1)
-    load_run(tmp_path, model="gcn")
-    with pytest.raises(CheckpointError, match="the run was trained with another model: 'gin', the run's is 'gcn'"):
-        load_run(tmp_path, model="gin")
 
 
 def test_a_module_of_the_users_own_is_passed_again(tmp_path):
@@ -165,9 +146,7 @@ def test_a_model_with_another_dropout_is_another_run(tmp_path):
 
 def test_weights_of_another_model_are_refused(tmp_path):
     train(tmp_path, seeded_model())
-    with pytest.raises(
-        CheckpointError, match=r"the weights are of another model: .* first\.own\.weight: .*\[8, 8\].*\[5, 8\]"
-    ):
+    with pytest.raises(CheckpointError, match=r"another model: .* first\.own\.weight: .*\[8, 8\].*\[5, 8\]"):
         load_run(tmp_path, model=TwoLayers(hidden=5))
 
 
@@ -178,12 +157,6 @@ def test_a_run_without_weights_is_refused(tmp_path):
     assert read_run(tmp_path).metrics is None
     with pytest.raises(CheckpointError, match="the run has no weights yet"):
         load_run(tmp_path)
-
-
-def test_no_run_folder(tmp_path):
-    with pytest.raises(CheckpointError, match="not a run folder"):
-        load_run(tmp_path / "typo")
-    assert not (tmp_path / "typo").exists()
 
 
 def test_weights_that_changed_on_the_disk_are_refused(tmp_path):

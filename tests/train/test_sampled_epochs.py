@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from sagann.errors import CheckpointError, InputError, LayerError
+from sagann.errors import InputError, LayerError
 from sagann.graph import Graph, Topology
 from sagann.nn import ModelConfig, build_model
 from sagann.plan.residency import BudgetError
@@ -98,9 +98,7 @@ def test_a_model_that_mixes_vertices_is_refused_before_training(model: type[nn.M
 
 
 def test_fanouts_and_features_are_those_of_the_models_hops() -> None:
-    with pytest.raises(
-        InputError, match=r"wrong number of fanouts: 2, .* 3 hops .*Set 3 fanouts, as --sample 10,10,10"
-    ):
+    with pytest.raises(InputError, match=r"fanouts: 2, .* 3 hops .*Set 3 fanouts, as --sample 10,10,10"):
         trainer_of(ModelConfig(layers=3), sample=(25, 10))
     with pytest.raises(InputError, match="Train it on the whole graph; it reads no edge"):
         trainer_of(seeded_model(Plain), sample=(3,))
@@ -208,19 +206,6 @@ def test_the_seconds_of_an_epoch_add_up_and_leave_checkpoints_out(
     assert [record.epoch_s for record in trainer_of(run_dir=tmp_path, **SAMPLED).resume().history] == [40.0] * 4
 
 
-@pytest.mark.parametrize(
-    ("options", "difference"),
-    [
-        ({"batch_size": 9}, "train.batch_size was 8, is 9"),
-        ({"sample": None, "batch_size": None, "batches_ahead": None}, "train.sample was .*, is None"),
-    ],
-)
-def test_another_sample_is_another_run(options: dict[str, Any], difference: str, tmp_path: Path) -> None:
-    trainer_of(run_dir=tmp_path, **SAMPLED).fit()
-    with pytest.raises(CheckpointError, match=difference):
-        trainer_of(run_dir=tmp_path, **{**SAMPLED, "epochs": 9, **options}).resume()
-
-
 def test_within_a_budget_evaluation_is_streamed_and_training_is_the_same(tmp_path: Path) -> None:
     graph, model = community_graph(600), ModelConfig(hidden=16)
     options: dict[str, Any] = {**SAMPLED, "epochs": 1, "weights": "last"}
@@ -233,20 +218,6 @@ def test_within_a_budget_evaluation_is_streamed_and_training_is_the_same(tmp_pat
     assert load_run(tmp_path).evaluate(graph)["val"]["loss"] == pytest.approx(
         expected.metrics["val"]["loss"], rel=1e-5
     )
-
-
-@pytest.mark.parametrize("kind", ["sparse", "store", "multi-label", "half"])
-def test_every_kind_of_graph_trains(kind: str) -> None:
-    graph = community_graph(multi_label=kind == "multi-label")
-    if kind == "sparse":
-        graph = sparse_graph()
-    elif kind == "store":
-        graph = replace(graph, features=ComputedRows(graph.num_vertices, 8))
-    elif kind == "half":
-        graph = replace(graph, features=graph.features.half())
-    result = trainer_of(ModelConfig(model="sage", hidden=8), graph, **SAMPLED).fit()
-    assert len(result.history) == 4
-    assert set(result.metrics) == {"train", "val", "test"}
 
 
 class Failing(ComputedRows):

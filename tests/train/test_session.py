@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 from copy import deepcopy
 from dataclasses import replace
@@ -238,18 +237,6 @@ def test_a_finished_run_is_finished_again(tmp_path):
     assert result.history == expected.history
 
 
-def test_more_epochs_continue_from_the_last_weights(tmp_path):
-    expected = trainer_of(tmp_path / "whole", epochs=20)
-    whole = expected.fit()
-    trainer_of(tmp_path / "more", epochs=11).fit()
-    more = trainer_of(tmp_path / "more", epochs=20)
-    result = more.fit(resume=True)
-    # The last epoch of the shorter run was evaluated in both: eval_every is 1.
-    assert numbers_of(result) == numbers_of(whole)
-    assert_same_bits(weights_of(more.model), weights_of(expected.model))
-    assert json.loads((tmp_path / "more" / "run.json").read_text())["train"]["epochs"] == 20
-
-
 def test_a_crash_before_the_first_checkpoint_starts_over(tmp_path):
     expected = trainer_of(tmp_path / "whole").fit()
     with pytest.raises(CrashError):
@@ -317,10 +304,7 @@ def with_another_value(graph):
         ({"optimizer": "SGD"}, r"optimizer\.class was Adam, is SGD"),
         ({"scheduler": "ExponentialLR", "scheduler_options": {"gamma": 0.5}}, r"scheduler\.class was None, is Exp"),
         ({"weight_decay": 0.1, "decay": "first-layer"}, r"optimizer\.num_groups was 1, is 2"),
-        (
-            {"model": TwoLayers(hidden=9)},
-            r"model\.tensors\.first\.own\.weight was torch.float32 \[8, 8\], is .* \[9, 8\]",
-        ),
+        ({"model": TwoLayers(hidden=9)}, r"model\.tensors\.first\.own\.weight was .*\[8, 8\], is .*\[9, 8\]"),
         ({"model": Plain()}, r"model\.class was TwoLayers, is Plain"),
         ({"graph": community_graph(60)}, r"graph\.num_vertices was 90, is 60"),
         ({"graph": with_another_value(community_graph())}, r"graph\.features was \w+, is \w+"),
@@ -396,29 +380,6 @@ def test_more_epochs_are_the_longer_run_where_the_old_end_was_no_evaluation(tmp_
     ]
     assert (result.best_epoch, result.metrics) == (whole.best_epoch, whole.metrics)
     assert_same_bits(weights_of(more.model), weights_of(expected.model))
-
-
-def test_the_best_weights_are_kept_and_measured():
-    result = runs.trainer_of(epochs=30, lr=0.1, monitor="val/loss").fit()
-    values = [record.metrics["val"]["loss"] for record in result.history]
-    assert result.weights == "best"
-    assert result.best_epoch == values.index(min(values)) + 1
-    assert result.metrics["val"]["loss"] == min(values) < values[-1]
-
-
-def test_the_last_weights_where_they_are_asked_for():
-    result = runs.trainer_of(epochs=5, lr=0.1, weights="last").fit()
-    assert result.weights == "last"
-    assert result.metrics["val"]["accuracy"] == result.history[-1].metrics["val"]["accuracy"]
-
-
-def test_early_stopping():
-    result = runs.trainer_of(epochs=500, lr=0.1, patience=7, monitor="val/loss").fit()
-    losses = [record.metrics["val"]["loss"] for record in result.history]
-    assert result.stopped_early
-    assert result.epochs == result.best_epoch + 7 < 500
-    assert result.best_epoch == losses.index(min(losses)) + 1
-    assert result.metrics["val"]["loss"] == pytest.approx(min(losses))
 
 
 def test_monitoring_an_undefined_metric_is_refused():

@@ -10,7 +10,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from torch import nn
 
 from sagann.errors import CheckpointError, DatasetError, InputError, LayerError
 from sagann.nn import ModelConfig
@@ -18,7 +17,6 @@ from sagann.storage import check_dataset, open_graph, save_graph
 from sagann.train import TrainConfig, Trainer, load_run, read_run
 from sagann.train.metrics import KINDS
 from tests.train.runs import (
-    Heard,
     Plain,
     TwoLayers,
     assert_same_bits,
@@ -69,27 +67,6 @@ def test_regression():
         trainer.predict(probabilities=True)
 
 
-def test_the_answers_that_a_task_leaves_out_are_said():
-    both = replace(community_graph(), targets=values_graph().targets)
-    heard = Heard()
-    trainer = trainer_of(ModelConfig(hidden=8), both, epochs=1, task="regression", reporter=heard)
-    assert set(trainer.fit().metrics["test"]) == set(KINDS["regression"].metrics)
-    assert heard.messages == [
-        "Graph 'communities' also has labels of 3 classes; the task 'regression' does not use them."
-    ]
-    with pytest.raises(InputError, match=r"labels of 3 classes and 1 target per vertex, and no task is named"):
-        trainer_of(ModelConfig(hidden=8), both)
-    with pytest.raises(InputError, match=r"task 'regression', graph 'communities' has labels .*TrainConfig.task"):
-        trainer_of(graph=community_graph(), task="regression")
-
-
-def test_a_monitored_metric_is_of_the_task():
-    with pytest.raises(InputError, match=r"'val/accuracy', the task regression has loss, mae, rmse, r2"):
-        trainer_of(ModelConfig(hidden=8), values_graph(), monitor="val/accuracy")
-    with pytest.raises(InputError, match=r"'val/mae', the task classification has loss, accuracy"):
-        trainer_of(monitor="val/mae")
-
-
 def absolute(outputs, targets):
     return (outputs - targets).abs()
 
@@ -128,20 +105,6 @@ def margins(outputs, labels):
     return torch.nn.functional.multi_margin_loss(outputs, labels, reduction="none")
 
 
-def test_one_step_is_the_textbook_one():
-    graph, model = community_graph(), seeded_model(Plain)
-    expected = seeded_model(Plain)
-    trainer_of(model, graph, epochs=1, optimizer="SGD", lr=0.5, weight_decay=0.25).fit()
-
-    loss = nn.functional.cross_entropy(
-        expected([], graph.features)[graph.splits["train"]], graph.labels[graph.splits["train"]]
-    )
-    loss.backward()
-    for name, parameter in expected.named_parameters():
-        stepped = parameter - 0.5 * (parameter.grad + 0.25 * parameter)
-        torch.testing.assert_close(dict(model.named_parameters())[name], stepped)
-
-
 def test_gradients_are_clipped():
     before, after = seeded_model(Plain), seeded_model(Plain)
     trainer_of(after, epochs=1, weight_decay=0.0, optimizer="SGD", lr=1.0, clip_norm=0.01).fit()
@@ -178,11 +141,6 @@ def test_trainers_in_threads_draw_the_numbers_that_each_draws_alone():
     assert torch.equal(torch.get_rng_state(), before)
     for seed, weights in zip((1, 2), found, strict=True):
         assert_same_bits(weights, weights_after(seed, together=False))
-
-
-def test_evaluation_every_few_epochs_and_at_the_end():
-    result = trainer_of(epochs=8, eval_every=3).fit()
-    assert [record.epoch for record in result.history if record.metrics] == [3, 6, 8]
 
 
 @pytest.mark.usefixtures("compiled")
@@ -244,16 +202,9 @@ def test_an_epsilon_that_half_precision_has_not_is_named_where_training_diverges
     def fit(dtype, **options):
         return trainer_of(seeded_model(Plain).to(dtype), epochs=3, optimizer_options=options).fit()
 
-    with pytest.raises(
-        InputError, match=r"training diverged: .*eps of the optimizer, 1e-08, is 0 in torch\.float16: set eps to"
-    ):
+    with pytest.raises(InputError, match=r"diverged: .*eps .* 1e-08, is 0 in torch\.float16: set eps to"):
         fit(torch.float16)
     assert fit(torch.float16, eps=1e-4).history[-1].loss < fit(torch.bfloat16).history[0].loss
-
-
-def test_an_evaluated_loss_that_is_no_number_stops_training():
-    with pytest.raises(InputError, match="training diverged"):
-        trainer_of(seeded_model(Plain), optimizer="SGD", lr=1e38, weights="last").fit()
 
 
 @pytest.mark.parametrize(
@@ -277,9 +228,7 @@ def test_what_the_trainer_makes_itself_is_not_taken_ready_made(what, argument):
     made = made if what == "optimizer" else torch.optim.lr_scheduler.ExponentialLR(made, 0.9)
     name = type(made).__name__
     hint = rf"Pass {what}=lambda {argument}: {name}\({argument}, \.\.\.\), or its name as TrainConfig"
-    with pytest.raises(
-        InputError, match=rf"a {name} is given, expected a function \(in Trainer\.{what}\)\. {hint}"
-    ):
+    with pytest.raises(InputError, match=rf"a {name} is given, .*Trainer\.{what}\)\. {hint}"):
         Trainer(model, community_graph(), **{what: made})
 
 
@@ -295,8 +244,7 @@ def test_the_run_folder(tmp_path):
     found = json.loads((tmp_path / "run" / "metrics.json").read_text())
     # Whom the umask lets may read the weights too.
     assert len({(tmp_path / "run" / name).stat().st_mode for name in ("run.json", "model.safetensors")}) == 1
-    assert found["model"] == "gcn"
-    assert found["data"] == "data/communities"
+    assert (found["model"], found["data"]) == ("gcn", "data/communities")
     assert (found["num_vertices"], found["num_edges"], found["epochs"]) == (90, 540, 12)
     assert (found["epoch_s"], found["peak_rss_bytes"]) == (result.epoch_s, result.peak_rss_bytes)
     assert {split: found[split] for split in ("train", "val", "test")} == result.metrics
@@ -306,23 +254,8 @@ def test_the_run_folder(tmp_path):
     assert set(lines[0]) == {
         "epoch", "loss", "epoch_s", "lr", "num_edges", "train/loss", "train/accuracy", "val/loss", "val/accuracy",
     }  # fmt: skip
-    run = json.loads((tmp_path / "run" / "run.json").read_text())
-    assert run["model"]["config"]["hidden"] == 8
-    assert run["train"]["epochs"] == 12
-    assert run["train"]["seed"] == 9
-    assert run["data"] == "data/communities"
-    assert run["versions"]["torch"] == torch.__version__
     checkpoints = sorted(path.name for path in (tmp_path / "run" / "checkpoints").iterdir())
     assert checkpoints == ["epoch-000010.pt", "epoch-000012.pt"]
-
-
-def test_a_used_run_folder_is_not_overwritten_unasked(tmp_path):
-    trainer_of(epochs=2, run_dir=tmp_path).fit()
-    with pytest.raises(InputError, match="the run folder holds a run: neither resume nor overwrite"):
-        trainer_of(epochs=2, run_dir=tmp_path).fit()
-    trainer_of(epochs=1, run_dir=tmp_path).fit(overwrite=True)
-    assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 1
-    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["epoch-000001.pt"]
 
 
 def test_a_file_in_place_of_the_run_folder_is_refused(tmp_path):
@@ -347,13 +280,6 @@ def test_resume_needs_a_run_folder():
 def test_a_graph_that_cannot_be_trained_on_is_refused_before_training(change, message):
     with pytest.raises(InputError, match=message):
         trainer_of(graph=replace(community_graph(), **change))
-
-
-def test_a_model_with_the_wrong_number_of_columns_is_refused_before_training():
-    with pytest.raises(
-        LayerError, match=r"torch.float32 \[90, 4\], expected a dense tensor of .* \[90, 3\] on cpu"
-    ):
-        trainer_of(TwoLayers(out_dim=4)).fit()
 
 
 class Changed(Plain):
