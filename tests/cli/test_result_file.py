@@ -62,7 +62,9 @@ def test_a_failure_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.Monke
         raise OSError("4 requested and 1 written")
 
     monkeypatch.setattr("sagann.cli.result_file.write_npy", fail)
-    with pytest.raises(InputError, match=r"cannot be written: 4 requested and 1 written \(in .*e\.npy\)"):
+    with pytest.raises(
+        InputError, match=r"cannot be written: 4 requested and 1 written \(in .*e\.npy\)\. Free some"
+    ):
         write_rows(path, torch.ones(2, 2), torch.arange(2))
     assert path.read_bytes() == before
     assert [entry.name for entry in tmp_path.iterdir()] == ["e.npy"]

@@ -10,7 +10,12 @@ import torch
 
 from sagann.errors import InputError
 from sagann.graph import Graph, add_self_loops, normalise, normalise_features, transform
-from sagann.graph.checks import check_finite, check_offsets, numbered, slices
+from sagann.graph.checks import (
+    check_finite,
+    check_offsets,
+    numbered,
+    slices,
+)
 from sagann.graph.large_arrays import empty_array, made_by, slabs
 from sagann.graph.rows import as_byte_tensor, as_bytes, dense_rows, flat_bytes
 from tests.graph.graphs import sparse

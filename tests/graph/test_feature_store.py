@@ -8,7 +8,15 @@ import pytest
 import torch
 
 from sagann.errors import InputError
-from sagann.graph import Graph, Topology, declare_constant, normalise_features, relabel, subgraph, validate_graph
+from sagann.graph import (
+    Graph,
+    Topology,
+    declare_constant,
+    normalise_features,
+    relabel,
+    subgraph,
+    validate_graph,
+)
 from sagann.graph.feature_store import (
     Features,
     FeatureStore,

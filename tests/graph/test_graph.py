@@ -55,14 +55,20 @@ def test_whole_graphs_have_labels_targets_and_splits():
     assert pickle.loads(pickle.dumps(split)).graph_splits["val"].tolist() == [True, False]
     column = example(graph_ptr=torch.tensor([0, 3]), graph_targets=torch.ones(1, 1))
     assert (column.graph_targets.shape, column.graphs.num_targets, example().graphs.num_targets) == ((1,), 1, 0)
-    with pytest.raises(InputError, match=r"graph_targets and graphs differ in number: 3 rows, 2 graphs"):
+    with pytest.raises(
+        InputError, match=r"graph_targets and graphs differ in number: 3 rows, 2 graphs .*one row per graph"
+    ):
         example(graph_ptr=torch.tensor([0, 2, 3]), graph_targets=torch.zeros(3))
     with pytest.raises(InputError, match=r"graph_split_val and graphs differ in number: 3 rows, 1 graphs"):
         example(graph_ptr=torch.tensor([0, 3]), graph_splits={"val": torch.ones(3, dtype=torch.bool)})
-    with pytest.raises(InputError, match=r"graph_labels and graphs differ in number: 1 rows, 0 graphs"):
+    with pytest.raises(
+        InputError, match=r"graph_labels and graphs differ in number: 1 rows, 0 graphs .* graph_ptr"
+    ):
         example(graph_labels=torch.tensor([0]))
     for ptr in (torch.tensor(3), torch.tensor([[0, 3]])):
-        with pytest.raises(InputError, match=r"wrong form: .* expected int64 \[num_graphs \+ 1\] .*ptr"):
+        with pytest.raises(
+            InputError, match=r"array has the wrong form: .* expected int64 \[num_graphs \+ 1\] .*ptr"
+        ):
             example(graph_ptr=ptr)
 
 
@@ -108,7 +114,10 @@ def test_copies_and_pickles_are_the_same_graph(again):
             "a graph needs a square topology: 3 sources, 1 destinations",
         ),
         ({"features": torch.zeros(2, 5), "name": "toy"}, "features and .*: 2 rows, 3 vertices .in graph 'toy'"),
-        ({"splits": {"val": torch.tensor([0, 2])}}, r"split_val and .*: 2 rows, 3 vertices"),
+        (
+            {"splits": {"val": torch.tensor([0, 2])}},
+            r"split_val and .*: 2 rows, 3 vertices .*mask = torch.zeros\(3, ",
+        ),
     ],
 )
 def test_sizes_that_do_not_fit_are_refused(changes, message):
@@ -121,7 +130,9 @@ def test_sizes_that_do_not_fit_are_refused(changes, message):
 )
 def test_counts_out_of_range_are_refused(name: str, count: int) -> None:
     topology = Topology.from_coo(src=torch.tensor([0]), dst=torch.tensor([1]), num_src=2)
-    with pytest.raises(InputError, match=rf"{name} is out of range: {count}, .*Graph.{name}"):
+    with pytest.raises(
+        InputError, match=rf"{name} is out of range: {count}, expected an integer from 0 .*Graph.{name}"
+    ):
         Graph(topology=topology, **{name: count})
 
 

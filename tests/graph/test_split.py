@@ -116,8 +116,14 @@ WITH_TARGETS = replace(unlabelled(), graph_ptr=torch.tensor([0, 2]), graph_targe
 @pytest.mark.parametrize(
     ("split", "message"),
     [
-        (lambda: random_split(labelled([0, 1]), train=0.8, val=0.3, seed=0), r"train 0\.8 and val 0\.3"),
-        (lambda: random_split(WITH_TARGETS, seed=0), "1 target per graph .*Use random_graph_split"),
+        (
+            lambda: random_split(labelled([0, 1]), train=0.8, val=0.3, seed=0),
+            r"train 0\.8 and val 0\.3, .*random_split\)",
+        ),
+        (
+            lambda: random_split(WITH_TARGETS, seed=0),
+            r"1 target per graph \(in graph 'bare'\). Use random_graph_split",
+        ),
         (lambda: random_graph_split(unlabelled(), seed=0), r"graphs without answers .* neither labels nor targets"),
         (
             lambda: per_class_split(labelled([0, 0, 1]), train=1, val=1, seed=0),
@@ -129,7 +135,10 @@ WITH_TARGETS = replace(unlabelled(), graph_ptr=torch.tensor([0, 2]), graph_targe
         ),
         (lambda: graph_split(labelled([0, 1]), train=[0]), r"cannot be split by graphs: no graph_ptr"),
         (lambda: graph_split(several(), train=["DE", "ES"]), r"unknown graph: 'ES', known are DE, FR, RU"),
-        (lambda: graph_split(several(), train=["DE"], test=[0]), "stands twice in a split: 0 "),
+        (
+            lambda: graph_split(several(), train=["DE"], test=[0]),
+            r"stands twice in a split: 0 .*Name every graph once",
+        ),
     ],
 )
 def test_impossible_splits_are_refused(split, message):

@@ -73,7 +73,9 @@ def test_edge_data_without_a_value_for_new_loops_may_be_left_out():
 
 def test_add_self_loops_refuses_edge_data_it_cannot_invent():
     graph = make_graph([(0, 1)], 2, year=torch.tensor([1999]))
-    with pytest.raises(InputError, match=r"2 vertices without .*edge data 'year'.*fill=\{'year': 0\}"):
+    with pytest.raises(
+        InputError, match=r"2 vertices without a self-loop \(in edge data 'year'.*fill=\{'year': 0\}"
+    ):
         add_self_loops(graph)
 
 

@@ -226,7 +226,10 @@ def test_what_does_not_fit_is_refused() -> None:
         Training(design=replace(SMALL, mask_entries=1), widths=(6, 5, 3), own=False).sub_batches(share.hops)
     with pytest.raises(InputError, match=r"kernel is too small: rows of inner layers need"):
         Training(design=replace(SMALL, row_entries=1), widths=(6, 5, 3), own=False).sub_batches(share.hops)
-    with pytest.raises(InputError, match=r"9 floats beside a vertex's own take 6 chunks, and it takes 4"):
+    with pytest.raises(
+        InputError,
+        match=r"rows do not fit the kernel: 9 floats beside a vertex's own take 6 chunks, and it takes 4",
+    ):
         Training(design=SMALL, widths=(9, 3), own=True).reads_out()
     with pytest.raises(InputError, match=r"array_columns is 6, expected 4 lanes times a power of 2"):
         replace(SMALL, array_columns=6)

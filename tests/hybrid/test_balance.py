@@ -5,7 +5,13 @@ from __future__ import annotations
 from hypothesis import given, strategies as st
 
 from sagann.hybrid.assignment import HOST, Assignment, Threads, split_by
-from sagann.hybrid.balance import balance_thread, balance_work, balanced, seconds_together, split_together
+from sagann.hybrid.balance import (
+    balance_thread,
+    balance_work,
+    balanced,
+    seconds_together,
+    split_together,
+)
 from sagann.hybrid.costs import Cost, CostFit, Rates
 from tests.hybrid.settings import FIRST, assignment
 

@@ -99,7 +99,9 @@ def test_errors_of_pytorch_name_trainer_and_iteration_and_others_stay() -> None:
         raise raised[0]
 
     trainer = Trained("simulated", model, loss_of, list(model.parameters()))
-    with pytest.raises(TrainerError, match=r"trainer 'cuda:0' has failed .* epoch 0, batch 0.*Tried"):
+    with pytest.raises(
+        TrainerError, match=r"trainer 'cuda:0' has failed while propagating epoch 0, batch 0.*Tried"
+    ):
         trainer.train(shares_of(20)[0])
     raised[0] = LayerError("no such layer: 0 (in here)", hint="Write one.")
     with pytest.raises(LayerError, match="no such layer"):

@@ -32,7 +32,9 @@ def test_cuda_devices_come_before_processes_and_count_as_the_processor(monkeypat
     assert found.weights() == {"host": 5, "cuda:3": 5, "cuda:0": 5, "accelerator0": 2}
     assert Devices.parse("cuda", where="here").uses_host is False
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(InputError, match=r"no such device.*cuda:3.*PyTorch sees 0.*Pass 'host' and"):
+    with pytest.raises(
+        InputError, match=r"no such device.*cuda:3.*PyTorch sees 0.*Pass 'host' and 'accelerator', or install"
+    ):
         found.cuda_devices()
 
 

@@ -156,7 +156,11 @@ def test_the_bottleneck_is_the_stage_that_feeds_the_others() -> None:
 
 
 def test_accelerators_that_the_machine_lacks_are_refused() -> None:
-    with pytest.raises(InputError, match=r"'accelerator2', and there are accelerator0, accel"):
+    with pytest.raises(
+        InputError, match=r"machine lacks an accelerator: 'accelerator2', and there are accelerator0, accel"
+    ):
         predict(job(), assignment(1, 1, 1, 1))
-    with pytest.raises(InputError, match=r"there are none \(in round figures\)\. Add \[devices\.accelerator0\]"):
+    with pytest.raises(
+        InputError, match=r"and there are none \(in round figures\)\. Add \[devices\.accelerator0\]"
+    ):
         best_split(job(machine(links={})), total=9, accelerators=(FIRST,))

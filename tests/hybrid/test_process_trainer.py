@@ -56,7 +56,9 @@ def test_masks_depend_on_the_seed_of_the_share_alone(trainer: ProcessTrainer) ->
 
 
 def test_an_error_of_the_process_is_told(trainer: ProcessTrainer) -> None:
-    with pytest.raises(TrainerError, match=r"'accelerator0' has failed .* epoch 0, batch 0.*no such number"):
+    with pytest.raises(
+        TrainerError, match=r"'accelerator0' has failed while propagating epoch 0, batch 0.*no such number"
+    ):
         train(trainer, shares_of(1, 19)[0])
 
 

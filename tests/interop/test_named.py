@@ -183,14 +183,18 @@ def test_a_dataset_of_many_graphs_is_one_graph_in_parts(tmp_path: Path) -> None:
 
 def test_folders_without_one_graph(tmp_path: Path) -> None:
     (tmp_path / "Cora" / "raw").mkdir(parents=True)
-    with pytest.raises(DatasetError, match=r"PyG has not processed .*Planetoid\('.*', 'Cora'\)\.$"):
+    with pytest.raises(
+        DatasetError, match=r"PyG has not processed the dataset yet: .*Planetoid\('.*', 'Cora'\)\.$"
+    ):
         load_dataset("cora", root=tmp_path, download=False)
     (tmp_path / "mine" / "raw").mkdir(parents=True)
     with pytest.raises(DatasetError, match=r"no graph in .*processed .*Open it once with PyG"):
         load_dataset("mine", root=tmp_path)
     saved_by_pyg(tmp_path / "PPI", "train.pt")
     shutil.copy(tmp_path / "PPI" / "processed" / "train.pt", tmp_path / "PPI" / "processed" / "val.pt")
-    with pytest.raises(DatasetError, match=r"several files: train\.pt, val\.pt \(in .*processed\)"):
+    with pytest.raises(
+        DatasetError, match=r"several files: train\.pt, val\.pt \(in .*processed\)\. Read one of them"
+    ):
         load_dataset("ppi", root=tmp_path)
 
 

@@ -166,7 +166,9 @@ def test_bad_objects_are_refused(fields: dict[str, Any], message: str, way: str,
     "data", [{"edge_index": torch.zeros(2, 1).long()}, SimpleNamespace(edge_index=torch.zeros(2, 1).long())]
 )
 def test_what_is_no_data_object_is_refused_with_the_way_without_pyg(data: Any) -> None:
-    with pytest.raises(InputError, match=rf"a {type(data).__name__}, .*Topology\.from_edge_index"):
+    with pytest.raises(
+        InputError, match=rf"a {type(data).__name__}, expected a Data object of PyG .*Topology\.from_edge_index"
+    ):
         from_pyg(data)
 
 

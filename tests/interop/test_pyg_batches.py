@@ -184,5 +184,7 @@ class Between(nn.Module):
     ids=["positions", "graph norm", "flip"],
 )
 def test_models_that_mix_vertices_are_refused_before_training(build: Build) -> None:
-    with pytest.raises(LayerError, match=r"vertices independently|cannot walk mini-batches: its rows depend"):
+    with pytest.raises(
+        LayerError, match=r"must treat vertices independently|cannot walk mini-batches: its rows depend"
+    ):
         trainer_of(build(), small(), sample=(-1,) * (1 if build is Positioned else 2)).fit()

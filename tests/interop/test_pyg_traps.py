@@ -52,7 +52,9 @@ def test_a_graph_with_other_edge_data_changes_nothing_for_the_training_graph() -
     model = seeded(lambda: PerhapsWeighted(pyg.GraphConv(WIDTH, CLASSES)))
     trainer = trainer_of(model, graph)
     expected = rows_in_pyg(model, graph, edge_weight=graph.topology.edge_data["weight"])
-    with pytest.raises(InputError, match=r"edge data that the model takes: weight; it has none .*'tiny'"):
+    with pytest.raises(
+        InputError, match=r"lacks edge data that the model takes: weight; it has none .*graph 'tiny'"
+    ):
         trainer.evaluate(without)
     assert_close(logits_of(trainer, more), rows_in_pyg(model, more, edge_weight=more.topology.edge_data["weight"]))
     assert_close(logits_of(trainer), expected)

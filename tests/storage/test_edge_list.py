@@ -223,7 +223,9 @@ def test_files_of_vertices_are_not_read_as_edges(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("form", [{"src": "dst"}, {"src": 0, "dst": 0}, {"dst": "src"}])
 def test_source_and_destination_are_two_columns(tmp_path: Path, form: dict[str, Any]) -> None:
-    with pytest.raises(DatasetError, match=r"the same column: '(src|dst)'; .*--src and --dst"):
+    with pytest.raises(
+        DatasetError, match=r"the same column: '(src|dst)'; there are 'src', 'dst' .*--src and --dst"
+    ):
         imported(csv_file(tmp_path, "src,dst\n0,1\n"), tmp_path, EdgeListFormat(**form))
 
 

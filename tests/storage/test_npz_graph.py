@@ -113,13 +113,25 @@ def test_direction_follows_the_description(tmp_path: Path) -> None:
             r"number of vertices is not clear: 3 rows, but .*features says 2",
         ),
         ({"features_indptr": np.array([0, 1, 1, 1])}, r"not complete: missing features_indices, features_data"),
-        ({"targets": np.array([0.5, np.nan, 1])}, r"target is not finite: nan .*g\.npz, targets, row 1\)"),
+        (
+            {"targets": np.array([0.5, np.nan, 1])},
+            r"target is not finite: nan .*g\.npz, targets, row 1\). Write any finite number",
+        ),
         ({"targets": np.array([0.5, 1e39, 1])}, r"target is not finite: 1e\+39.*beyond float32"),
         ({"targets": np.zeros((3, 1, 1))}, r"float64 \[3, 1, 1\], expected numbers \[num_vertices\], or"),
-        ({"labels": np.array([0, 0.5, 1])}, r"label is not an integer: 0\.5 .*labels, row 1\)\. .*'targets'"),
-        ({"edge_type": np.array([0])}, r"data 'type' ends after 1 rows, .*g\.npz, edge_type\)"),
+        (
+            {"labels": np.array([0, 0.5, 1])},
+            r"label is not an integer: 0\.5 .*g\.npz, labels, row 1\)\. .*Values to predict in a regression are 'targets'",
+        ),
+        (
+            {"edge_type": np.array([0])},
+            r"data 'type' ends after 1 rows, and more edges follow .*g\.npz, edge_type\)",
+        ),
         ({"edge_type": np.array([0, -1])}, r"edge type out of range: -1, but types go from 0 .*row 1\)"),
-        ({"features": np.array([[0], [np.inf], [1]])}, r"not finite: inf in column 0.*features, row 1\)"),
+        (
+            {"features": np.array([[0], [np.inf], [1]])},
+            r"feature is not finite: inf in column 0.*features, row 1\)",
+        ),
         ({"labels": np.array([0, 2**64 - 1, 1], np.uint64)}, r"18446744073709551615 does not fit 63.*row 1\)"),
         # What only the whole shows is found in what was written.
         (
@@ -140,11 +152,23 @@ def test_bad_arrays_are_refused(tmp_path: Path, arrays: dict[str, Any], message:
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
-        ({"features_indptr": np.array([0, 2, 1, 2])}, "sparse features decrease: 2 then 1 at position 1"),
-        ({"features_indices": np.array([0, 4])}, r"feature column out of range: 4, .*features_indices, entry 1\)"),
+        (
+            {"features_indptr": np.array([0, 2, 1, 2])},
+            r"offsets of sparse features decrease: 2 then 1 at position 1",
+        ),
+        (
+            {"features_indices": np.array([0, 4])},
+            r"feature column out of range: 4, but there are 4 features, .*features_indices, entry 1\)",
+        ),
         ({"features_shape": np.array([3, 2**31])}, r"number of columns is an integer from 0 to 2\^31 - 1"),
-        ({"features_data": np.ones(1, np.float32)}, "differ in number: 2 columns and 1 values"),
-        ({"features_data": np.array([1, 1e39])}, r"not finite: 1e\+39, beyond float32, .*features_data, entry 1\)"),
+        (
+            {"features_data": np.ones(1, np.float32)},
+            r"columns and values of sparse features differ in number: 2 columns and 1 values",
+        ),
+        (
+            {"features_data": np.array([1, 1e39])},
+            r"feature is not finite: 1e\+39, beyond float32, .*features_data, entry 1\)",
+        ),
     ],
 )
 def test_bad_sparse_features_are_refused(tmp_path: Path, spoil: dict[str, Any], message: str) -> None:

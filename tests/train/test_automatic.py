@@ -128,7 +128,9 @@ def test_a_resumed_run_that_has_less_room_says_so(free: Free, tmp_path: Path) ->
 
 def test_a_run_that_does_not_even_fit_streamed_is_refused(free: Free) -> None:
     free(0)
-    with pytest.raises(InputError, match=r"not even streamed: an epoch needs at least \d+ B, \d B"):
+    with pytest.raises(
+        InputError, match=r"does not fit memory, not even streamed: an epoch needs at least \d+ B, \d B"
+    ):
         train()
 
 

@@ -54,13 +54,31 @@ def test_what_the_hint_of_a_mistake_says_is_accepted(
         ({"seed": 10**10_000}, "seed is a value with an integer of thousands of digits, expected"),
         ({"optimizer_options": {"eps": 10**10_000}}, "'eps' is a value with an integer of thousands of digits"),
         ({"spill": ""}, "spill is '', expected a folder"),
-        ({"hot": "110%", "sample": (5,)}, "part out of range: '110%', expected 0.0 to 1.0"),
+        (
+            {"hot": "110%", "sample": (5,)},
+            "part out of range: '110%', expected 0.0 to 1.0, or 0% to 100% (in Train",
+        ),
         ({"sample_on": "device"}, "sample_on is 'device', expected cpu when sample is not set"),
-        ({"sample_on": "device", "sample": (5,), "device": "cpu"}, "expected cpu when device is 'cpu'"),
-        ({"sample_on": "device", "sample": (5,), "devices": "host,accelerator"}, "cpu when devices is set"),
-        ({"cache": "static", "memory": "1GiB"}, "cache is 'static', expected look-ahead when"),
-        ({"cache": ["lru"], "sample": (5,), "memory": "1GiB"}, "cache is ['lru'], expected one of static"),
-        ({"class_weights": "even"}, "class_weights is 'even', expected 'balanced', or a list of numbers"),
+        (
+            {"sample_on": "device", "sample": (5,), "device": "cpu"},
+            "sample_on is 'device', expected cpu when device is 'cpu'",
+        ),
+        (
+            {"sample_on": "device", "sample": (5,), "devices": "host,accelerator"},
+            "sample_on is 'device', expected cpu when devices is set",
+        ),
+        (
+            {"cache": "static", "memory": "1GiB"},
+            "cache is 'static', expected look-ahead when sample is not",
+        ),
+        (
+            {"cache": ["lru"], "sample": (5,), "memory": "1GiB"},
+            "cache is ['lru'], expected one of static, look-ahead",
+        ),
+        (
+            {"class_weights": "even"},
+            "class_weights is 'even', expected 'balanced', or a list of numbers, one for each class, each a finite number of at least 0",
+        ),
         ({"class_weights": [1, "a"]}, "class_weights is [1, 'a']"),
         ({"memory": "much"}, "size is not understood: 'much' (in TrainConfig.memory)"),
         ({"profile": True}, "profile is True, expected False when neither memory nor devices is set"),
@@ -71,11 +89,20 @@ def test_what_the_hint_of_a_mistake_says_is_accepted(
         ({"sample": (5,), "devices": "host,cuda", "device": "cuda"}, "'auto' or 'cpu' when devices is set"),
         ({"sample": (5,), "devices": "cuda:1", "profile": True}, "or one of several trainers, is profiled"),
         ({"weights": "worst"}, "weights is 'worst', expected 'best' or 'last'"),
-        ({"monitor": "test/accuracy"}, "monitor is 'test/accuracy', expected 'train' or 'val'"),
+        (
+            {"monitor": "test/accuracy"},
+            "monitor is 'test/accuracy', expected 'train' or 'val' (never 'test')",
+        ),
         ({"optimizer_options": {"beta": 1}}, "Adam has no such option: 'beta'"),
-        ({"optimizer_options": {"lr": 1}}, "sets an argument that has an option of its own: 'lr'"),
+        (
+            {"optimizer_options": {"lr": 1}},
+            "optimizer_options sets an argument that has an option of its own: 'lr'",
+        ),
         ({"optimizer_options": {"betas": {1, 2}}}, "optimizer_options cannot be saved as JSON: 'betas'"),
-        ({"optimizer": "LBFGS", "weight_decay": 0.1}, "weight_decay is 0.1, expected 0 for"),
+        (
+            {"optimizer": "LBFGS", "weight_decay": 0.1},
+            "weight_decay is 0.1, expected 0 for the optimizer 'LBFGS'",
+        ),
     ],
 )
 def test_bad_options_are_refused_by_name(options, message):

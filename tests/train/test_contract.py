@@ -46,7 +46,9 @@ def test_features_are_known_by_their_names():
     contract.check(replace(named, feature_names=()))
     Contract.of(community_graph()).check(named)
     swapped = replace(named, feature_names=tuple("bacdefgh"))
-    with pytest.raises(InputError, match=r"feature 0 is 'b', .* expects .a. .*Order the features as a, b, c"):
+    with pytest.raises(
+        InputError, match=r"other names .*: feature 0 is 'b', the model expects .a. .*Order the features as a, b, c"
+    ):
         contract.check(swapped)
     saved = graph_identity(named)
     assert (graph_difference(saved, swapped), graph_difference(saved, named)) == ("feature_names", None)
@@ -75,7 +77,10 @@ def test_labels_that_do_not_fit_are_refused(graph, message):
 @pytest.mark.parametrize(
     ("logits", "message"),
     [
-        (torch.zeros(90, 4), r"float32 \[90, 4\], expected a dense tensor of .* \[90, 3\] on cpu"),
+        (
+            torch.zeros(90, 4),
+            r"float32 \[90, 4\], expected a dense tensor of .* \[90, 3\] on cpu \(in model TwoLayers\)",
+        ),
         (torch.zeros(90, 3, dtype=torch.int64), r"torch.int64 \[90, 3\]"),
         (torch.zeros(90, 3, device="meta"), r"torch.float32 \[90, 3\] on meta"),
         (torch.zeros(90, 3).to_sparse(), r"torch.float32 \[90, 3\] of layout torch.sparse_coo"),

@@ -208,9 +208,14 @@ def test_options_without_a_meaning_for_graphs_are_refused(options: dict[str, Any
 
 def test_models_and_graphs_that_cannot_be_learned_are_refused() -> None:
     graph = rings_and_stars()
-    with pytest.raises(InputError, match=r"its forward does not take graph_ptr .*GraphModel\(model, width, 2\)"):
+    with pytest.raises(
+        InputError,
+        match=r"gives vertices rows, and graphs none: its forward does not take graph_ptr .*GraphModel\(model, width, 2\)",
+    ):
         trainer_of(seeded_model(), graph)
-    with pytest.raises(InputError, match=r"the split 'train' of graphs is missing.*random_graph_split"):
+    with pytest.raises(
+        InputError, match=r"no graph to train on: the split 'train' of graphs is missing.*random_graph_split"
+    ):
         trainer_of(graph_model(), replace(graph, graph_splits={}))
     with pytest.raises(InputError, match="batches of graphs need features"):
         trainer_of(graph_model(), replace(graph, features=None))
@@ -263,7 +268,10 @@ def test_a_run_is_reopened(tmp_path: Path) -> None:
         reopened = load_run(tmp_path / name)
         assert reopened.evaluate(graph) == metrics
         assert torch.equal(reopened.predict(graph), trainer.predict())
-    with pytest.raises(InputError, match=r"a model of whole graphs is not streamed.*Leave memory \(--memory\) out"):
+    with pytest.raises(
+        InputError,
+        match=r"a model of whole graphs is not streamed: a memory budget .*Leave memory \(--memory\) out",
+    ):
         load_run(tmp_path / "classes", memory="1GiB")
 
 

@@ -341,7 +341,10 @@ def test_a_model_may_score_links_itself_in_another_dtype_than_the_rows(tmp_path:
         (lambda scores, model: scores.unsqueeze(1), r"score must give a logit for each link.*Distance.score"),
         (lambda scores, model: scores.to_sparse(), r"of layout torch.sparse_coo.*Distance.score"),
         (lambda scores, model: scores - scores.mean(), r"score must treat links independently.*Distance.score"),
-        (lambda scores, model: scores * (1 if model.training else torch.nan), "a score is not finite.*Distance"),
+        (
+            lambda scores, model: scores * (1 if model.training else torch.nan),
+            "a score is not finite.*model Distance",
+        ),
     ],
 )
 def test_scores_that_cannot_be_measured_are_refused(change: Any, message: str) -> None:
@@ -441,9 +444,15 @@ def test_an_own_loss_and_own_metrics_get_a_row_for_each_true_link() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"memory": "1GiB", "profile": True}, "profile is True, expected False when links are learned"),
+        (
+            {"memory": "1GiB", "profile": True},
+            "profile is True, expected False when links are learned and sample is not set",
+        ),
         ({"task": "classification", "negatives": 2}, "negatives is 2, expected 1 when links are not learned"),
-        ({"keep_positives": True}, "keep_positives is True, expected False when links are learned"),
+        (
+            {"keep_positives": True},
+            "keep_positives is True, expected False when links are learned and sample is not set",
+        ),
         ({"loss": "bce"}, "'bce' is for multi-label, the task is link-prediction"),
         ({"class_weights": "balanced"}, "only the loss cross_entropy has class weights"),
         ({"monitor": "val/accuracy"}, "of another task.*mrr"),
@@ -487,7 +496,9 @@ def test_more_negative_links_than_memory_holds_are_refused(
     monkeypatch.setattr(
         "sagann.free_space.host_room", lambda: Room(name="memory", total_bytes=1 << 30, free_bytes=1 << 30)
     )
-    with pytest.raises(InputError, match=rf"{num_links} links, with 60000 negative.*--negatives.*--batch-size"):
+    with pytest.raises(
+        InputError, match=rf"does not fit memory.*{num_links} links, with 60000 negative.*--negatives.*--batch-size"
+    ):
         trainer.fit()
 
 

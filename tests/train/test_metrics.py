@@ -15,7 +15,15 @@ from sagann.errors import InputError
 from sagann.nn import ModelConfig
 from sagann.train import TrainConfig, Trainer, load_run
 from sagann.train.losses import default_loss
-from sagann.train.metrics import KINDS, Rows, check_own_metrics, compute_metrics, finite, measure_own, quick_metrics
+from sagann.train.metrics import (
+    KINDS,
+    Rows,
+    check_own_metrics,
+    compute_metrics,
+    finite,
+    measure_own,
+    quick_metrics,
+)
 from sagann.train.resources import reproducible
 from tests.train.runs import community_graph, predictor_of, seeded_model, values_graph
 

@@ -122,7 +122,9 @@ def test_a_file_that_a_run_folder_names_is_executed_only_when_named_again(tmp_pa
     )
     with pytest.raises(CheckpointError, match=r"executed only where it is named again.*pass model='"):
         load_run(tmp_path / "run")
-    with pytest.raises(CheckpointError, match=r"trained with another model: 'mine.py:Other', the run's"):
+    with pytest.raises(
+        CheckpointError, match=r"the run was trained with another model: 'mine.py:Other', the run's"
+    ):
         load_run(tmp_path / "run", model="mine.py:Other")
     assert not (tmp_path / "executed").exists()
     load_run(tmp_path / "run", model=f"{tmp_path}/mine.py:Mine")
@@ -146,7 +148,9 @@ def test_a_model_with_another_dropout_is_another_run(tmp_path):
 
 def test_weights_of_another_model_are_refused(tmp_path):
     train(tmp_path, seeded_model())
-    with pytest.raises(CheckpointError, match=r"another model: .* first\.own\.weight: .*\[8, 8\].*\[5, 8\]"):
+    with pytest.raises(
+        CheckpointError, match=r"the weights are of another model: .* first\.own\.weight: .*\[8, 8\].*\[5, 8\]"
+    ):
         load_run(tmp_path, model=TwoLayers(hidden=5))
 
 

@@ -98,7 +98,9 @@ def test_a_model_that_mixes_vertices_is_refused_before_training(model: type[nn.M
 
 
 def test_fanouts_and_features_are_those_of_the_models_hops() -> None:
-    with pytest.raises(InputError, match=r"fanouts: 2, .* 3 hops .*Set 3 fanouts, as --sample 10,10,10"):
+    with pytest.raises(
+        InputError, match=r"wrong number of fanouts: 2, .* 3 hops .*Set 3 fanouts, as --sample 10,10,10"
+    ):
         trainer_of(ModelConfig(layers=3), sample=(25, 10))
     with pytest.raises(InputError, match="Train it on the whole graph; it reads no edge"):
         trainer_of(seeded_model(Plain), sample=(3,))

@@ -304,7 +304,10 @@ def with_another_value(graph):
         ({"optimizer": "SGD"}, r"optimizer\.class was Adam, is SGD"),
         ({"scheduler": "ExponentialLR", "scheduler_options": {"gamma": 0.5}}, r"scheduler\.class was None, is Exp"),
         ({"weight_decay": 0.1, "decay": "first-layer"}, r"optimizer\.num_groups was 1, is 2"),
-        ({"model": TwoLayers(hidden=9)}, r"first\.own\.weight was torch.float32 \[8, 8\], is .* \[9, 8\]"),
+        (
+            {"model": TwoLayers(hidden=9)},
+            r"model\.tensors\.first\.own\.weight was torch.float32 \[8, 8\], is .* \[9, 8\]",
+        ),
         ({"model": Plain()}, r"model\.class was TwoLayers, is Plain"),
         ({"graph": community_graph(60)}, r"graph\.num_vertices was 90, is 60"),
         ({"graph": with_another_value(community_graph())}, r"graph\.features was \w+, is \w+"),

@@ -78,7 +78,9 @@ def test_a_disk_without_room_for_an_evaluation_is_refused_before_training(monkey
     monkeypatch.setattr("sagann.train.streamed.free_disk_bytes", lambda folder: free_bytes[0])
     trainer = trainer_of(MODEL, community_graph(600), epochs=1, memory=TIGHT)
     # The result is 600 rows of three numbers.
-    with pytest.raises(SpillError, match=r"0 bytes are free.*results of an evaluation are 7\.0 KiB") as caught:
+    with pytest.raises(
+        SpillError, match=r"0 bytes are free, .* are needed; the results of an evaluation are 7\.0 KiB"
+    ) as caught:
         trainer.fit()
     found = re.search(r"(\d+) bytes\) are needed", caught.value.message)
     free_bytes[0] = int(found[1])
