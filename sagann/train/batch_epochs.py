@@ -47,6 +47,7 @@ from sagann.train.tiers import (
 
 if TYPE_CHECKING:
     from sagann.runtime.workers import PartRows
+    from sagann.train.device_epochs import DeviceEpochs
 
 R = TypeVar("R")
 
@@ -75,7 +76,7 @@ class BatchEpochs(EpochSource):
             loss=partial(self._own_loss, batch, share),
             num_labelled=self.minibatches.num_items(number),
             num_edges=self._predictor.head.num_edges(batch) if share else 0,
-            complete=self._runner.complete,
+            complete=self.runner.complete,
         )
 
     def _own_loss(self, batch: Any, share: float) -> Tensor:
@@ -121,9 +122,12 @@ class SampledEpochs(BatchEpochs):
         self.counters: tuple[StageCounters, ...] = ()
         "The work of each stage for the steps that were taken last, and of the caller."
 
-    @property
-    def samples_on_device(self) -> bool:
-        return self.minibatches.device_sampler is not None and self._team.size == 1
+    def on_device(self) -> type[DeviceEpochs] | None:
+        if self.minibatches.device_sampler is None or self._team.size > 1:
+            return None
+        from sagann.train.device_batches import DeviceBatches
+
+        return DeviceBatches
 
     def steps(self, epoch: int, *, first: int = 0) -> Generator[TrainStep, None, None]:
         with self._begun(epoch, first) as batches:
@@ -323,7 +327,7 @@ class GraphEpochs(BatchEpochs):
         return super().step(batch.to(self._predictor.device), number)
 
     def _own_loss(self, batch: GraphBatch, share: float) -> Tensor:
-        predictor, team = self._predictor, self._runner.team
+        predictor, team = self._predictor, self.runner.team
         if team.size == 1:
             return super()._own_loss(batch, share)
         from sagann.runtime.workers import Workers, batch_norms_over_all
@@ -364,7 +368,7 @@ class LinkEpochs(EpochSource):
                 loss=partial(self._loss, edges, epoch, number),
                 num_labelled=len(edges),
                 num_edges=self._prepared.walked.topology.num_edges * self._predictor.num_hops,
-                complete=self._runner.complete,
+                complete=self.runner.complete,
             )
 
     def _loss(self, edges: Tensor, epoch: int, number: int) -> Tensor:
@@ -382,7 +386,8 @@ class LinkEpochs(EpochSource):
             mean = head.loss_of_links(rows, src[share], dst[share], own_types)
             return mean * ((share.stop - share.start) / count)
 
-        return self._runner.loss_of_all(loss_of, count)
+        with self._prepared.team.forward():
+            return self.runner.loss_of_all(loss_of, count)
 
 
 def _learned(prepared: PreparedGraph, config: TrainConfig, batch_size: int | None) -> LearnedLinks:

@@ -152,10 +152,11 @@ class DeviceEpochs:
 
     def _recording(self, measures: bool) -> Recording:
         num_rates = len(self._session.optimizer.param_groups)
-        make = partial(self._work, measures)
-        assert isinstance(self._source, WholeGraph)
-        cause, most_bytes = self._cause(), self._source.most_reserved_bytes()
-        given = self._streams, make, self._baked, self._keep
+        source = self._source
+        assert isinstance(source, WholeGraph)
+        baked = partial(self._baked, lambda: source.runner.version)
+        cause, most_bytes = self._cause() or source.why_queued(), source.runner.most_reserved_bytes()
+        given = self._streams, partial(self._work, measures), baked, self._keep
         return Recording(*given, num_rates=num_rates, cause=cause, most_bytes=most_bytes)
 
     def _cause(self) -> str | None:
@@ -163,11 +164,7 @@ class DeviceEpochs:
         optimizer = self._session.optimizer
         if not steps_on_device(optimizer):
             return f"the optimizer {type(optimizer).__name__} is not capturable: its steps read values on the host"
-        return (
-            "the model or optimizer has hooks, which run on the host"
-            if self._has_hooks()
-            else self._source.why_queued()
-        )
+        return "the model or optimizer has hooks, which run on the host" if self._has_hooks() else None
 
     def _has_hooks(self) -> bool:
         optimizer, owners = self._session.optimizer, self._owners().values()
@@ -178,12 +175,12 @@ class DeviceEpochs:
         learned = (each for group in optimizer.param_groups for each in group["params"])
         return any(each._backward_hooks or each._post_accumulate_grad_hooks for each in learned)
 
-    def _baked(self) -> dict[str, object]:
-        """What a recorded epoch has baked in. Weights may change where they lie; edges and features may not."""
+    def _baked(self, version: Callable[[], int] = int) -> dict[str, object]:
+        """What a recorded epoch has baked in. Weights may change where they lie; edges, features and the version of a plan may not."""
         groups, graph = self._session.optimizer.param_groups, self._source.graph
         found: dict[str, object] = {
             "the presence of hooks": self._has_hooks(),
-            "the plan": self._source.version,
+            "the plan": version(),
             "edges": _written(graph.topology.indptr),
             "edges' sources": _written(graph.topology.indices),
         }

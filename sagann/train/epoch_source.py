@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from sagann.runtime.recorder import Recorder
     from sagann.runtime.tiered import Traffic
     from sagann.train.balancer import Balancer
+    from sagann.train.device_epochs import DeviceEpochs
     from sagann.train.losses import Loss
 
 WHILE_TRAINING = ("train", "val")
@@ -70,19 +71,9 @@ class EpochSource(ABC):
     def num_batches(self) -> int:
         """Number of steps in an epoch; each one trains a batch."""
 
-    @property
-    def samples_on_device(self) -> bool:
-        """Whether the device that trains also samples its mini-batches."""
-        return False
-
-    def why_queued(self) -> str | None:
-        """Why no step can be recorded, as far as that is known before one is taken; None where it is tried."""
+    def on_device(self) -> type[DeviceEpochs] | None:
+        """Who takes the steps where a device computes whole ones, which the host need not wait for; None where the session does."""
         return None
-
-    @property
-    def version(self) -> int:
-        """Of what a step reads besides graph and model: a recording ends where it changes."""
-        return 0
 
     @abstractmethod
     def steps(self, epoch: int, *, first: int = 0) -> Generator[TrainStep, None, None]:
@@ -107,7 +98,8 @@ class EpochSource(ABC):
         return metric in ("loss", KINDS[self._predictor.contract.kind].quick)
 
     @property
-    def _runner(self) -> Runner:
+    def runner(self) -> Runner:
+        """How the model runs over the graph."""
         return self._predictor.runner(self._prepared)
 
     def logits(self) -> Tensor:
@@ -136,7 +128,7 @@ class EpochSource(ABC):
     def write_profile(self, folder: Path, say: Callable[[str], None]) -> None:
         """Write what ran in the last epoch into a folder, if it was recorded."""
         if self.trace is not None:
-            self._runner.write_profile(folder, self.trace, say)
+            self.runner.write_profile(folder, self.trace, say)
 
     def state_dict(self) -> dict[str, Any] | None:
         """What a checkpoint keeps of the source; None for nothing."""
@@ -174,21 +166,17 @@ class WholeGraph(EpochSource):
     def num_batches(self) -> int:
         return 1
 
-    @property
-    def is_on_device(self) -> bool:
-        """Whether this process alone has a device, which is not the processor, compute the whole epoch."""
-        return self._predictor.device.type != "cpu" and self._prepared.part is None
+    def on_device(self) -> type[DeviceEpochs] | None:
+        if self._predictor.device.type == "cpu" or self._prepared.part is not None:
+            return None
+        # Imported here: a run on the processor has no use for it.
+        from sagann.train.device_epochs import DeviceEpochs
+
+        return DeviceEpochs
 
     def why_queued(self) -> str | None:
-        return "a profile of the last one is written" if self._profile else self._runner.why_queued()
-
-    @property
-    def version(self) -> int:
-        return self._runner.version
-
-    def most_reserved_bytes(self) -> float:
-        """Most bytes of the device that recordings may keep for themselves."""
-        return self._runner.most_reserved_bytes()
+        """Why no step can be recorded, as far as that is known before one is taken; None where it is tried."""
+        return "a profile of the last one is written" if self._profile else self.runner.why_queued()
 
     def quick(self) -> dict[str, dict[str, Tensor]]:
         """The loss and the quick metric on the splits 'train' and 'val', as :meth:`measure` gives them, on the device."""
@@ -203,7 +191,7 @@ class WholeGraph(EpochSource):
                 for name, (rows, answers) in found.items()
             }
         with evaluating(predictor.model):
-            outputs = self._runner.rows_on_device()
+            outputs = self.runner.rows_on_device()
         task, loss = predictor.contract.kind, predictor.mean_loss
         return {
             split: quick_metrics(outputs, answers, task=task, loss=loss, rows=rows)
@@ -216,7 +204,7 @@ class WholeGraph(EpochSource):
                 loss=self._loss,
                 num_labelled=len(self._rows),
                 num_edges=self._prepared.walked.topology.num_edges * self._predictor.num_hops,
-                complete=self._runner.complete,
+                complete=self.runner.complete,
             )
 
     def _loss(self) -> Tensor:
@@ -224,11 +212,13 @@ class WholeGraph(EpochSource):
             from sagann.runtime.recorder import Recorder
 
             self.trace = Recorder()
-        return self._runner.loss(self._loss_of, timeline=self.trace)
+        with self._prepared.team.forward():
+            return self.runner.loss(self._loss_of, timeline=self.trace)
 
     def _loss_of(self, logits: Tensor, vertices: slice) -> Tensor:
-        """The part of the training loss that a range of vertices adds."""
-        bounds = torch.tensor([vertices.start, vertices.stop])
+        """The part of the training loss that a range of own vertices adds."""
+        begin = self._prepared.vertices.start + vertices.start
+        bounds = torch.tensor([begin, begin + vertices.stop - vertices.start])
         first, last = torch.searchsorted(self._rows, bounds).tolist()
         if first == last:
             return logits.new_zeros(())
@@ -236,7 +226,7 @@ class WholeGraph(EpochSource):
             rows, answers = self._on[self._predictor.device]
             self._on[device] = rows.to(device), answers.to(device)
         rows, answers = self._on[device]
-        rows = rows[first:last] - vertices.start
+        rows = rows[first:last] - begin
         part = self._predictor.mean_loss(logits.index_select(0, rows), answers[first:last])
         return part * ((last - first) / len(self._rows))
 

@@ -245,24 +245,16 @@ class Runner:
         return (0, self.prepared.graph.num_vertices) if part is None else part.bounds
 
     def loss(self, loss_of: LossOf, *, timeline: Recorder | None = None) -> Tensor:
-        """This process's part of a loss, with its gradient: the sum of what ``loss_of`` gives for ranges of its vertices.
+        """This process's part of a loss, with its gradient: the sum of what ``loss_of`` gives for ranges of its own vertices, counted from 0.
 
         ``timeline`` records a streamed epoch.
         """
-        first = self.prepared.vertices.start
-        with self.team.forward():
-            return self._own_loss(
-                lambda rows, at: loss_of(rows, slice(first + at.start, first + at.stop)), timeline
-            )
+        rows = self.rows()
+        return loss_of(rows, slice(0, len(rows)))
 
     def loss_of_all(self, loss_of: Callable[[Tensor, slice], Tensor], num_units: int) -> Tensor:
         """This process's part of a loss, with its gradient: what ``loss_of`` gives for the rows of all vertices and its share of units."""
-        with self.team.forward():
-            return loss_of(self.all_rows(), self.team.share_of(num_units))
-
-    def _own_loss(self, loss_of: LossOf, timeline: Recorder | None) -> Tensor:
-        rows = self.rows()
-        return loss_of(rows, slice(0, len(rows)))
+        return loss_of(self.all_rows(), self.team.share_of(num_units))
 
     def complete(self, loss: Tensor, num_edges: int) -> tuple[Tensor, int]:
         """Add what other workers have found: gradients of the parameters, loss and number of edges. All have the same random numbers then."""
@@ -309,7 +301,7 @@ class OnPart(Runner):
         self._row_wise_modes: set[bool] = set()
         "Modes, training or not, in which the model is known to treat vertices independently."
 
-    def _own_loss(self, loss_of: LossOf, timeline: Recorder | None) -> Tensor:
+    def loss(self, loss_of: LossOf, *, timeline: Recorder | None = None) -> Tensor:
         rows = self.rows()
         # A worker without training vertices takes part in the backward pass of the others.
         return loss_of(rows, slice(0, len(rows))) + rows[:0].sum()

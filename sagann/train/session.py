@@ -21,7 +21,7 @@ from sagann.nn.model_call import class_of
 from sagann.runtime.team import SOLO, Team
 from sagann.train.checkpoint import Position, State
 from sagann.train.contract import Contract
-from sagann.train.epoch_source import EpochSource, TrainStep, WholeGraph
+from sagann.train.epoch_source import EpochSource, TrainStep
 from sagann.train.metrics import ERRORS, KINDS, Metrics, present_splits
 from sagann.train.policies import (
     ELEMENTWISE,
@@ -129,17 +129,10 @@ class TrainSession:
 
     def run(self, reporters: Sequence[Reporter], *, stops: Callable[[], bool], say: Callable[[str], None]) -> None:
         """Train until the run has ended, or ``stops`` after an epoch or a mini-batch; ``reporters`` are told of each, ``say`` of what is not recorded."""
-        if isinstance(self.source, WholeGraph) and self.source.is_on_device:
-            # Imported here: a run on the processor has no use for it.
-            from sagann.train.device_epochs import DeviceEpochs
-
-            DeviceEpochs(self, self.source, say).run(reporters, stops=stops)
-        elif self.source.samples_on_device:
-            from sagann.train.device_batches import DeviceBatches
-
-            DeviceBatches(self, self.source, say).run(reporters, stops=stops)
-        else:
+        if (on_device := self.source.on_device()) is None:
             self.run_epochs(reporters, stops=stops, results=self.results)
+        else:
+            on_device(self, self.source, say).run(reporters, stops=stops)
 
     def run_epochs(self, reporters: Sequence[Reporter], *, stops: Callable[[], bool], results: Results) -> None:
         """Train until the run has ended or ``stops``, with ``results`` that take the steps of an epoch."""

@@ -204,7 +204,7 @@ class Streamed(Runner):
         count, device = self.prepared.graph.num_vertices, self.prepared.walked.topology.device
         self._head.check(torch.zeros((), dtype=form.dtype).expand(count, *form.shape), count, device)
 
-    def _own_loss(self, loss_of: LossOf, timeline: Recorder | None) -> Tensor:
+    def loss(self, loss_of: LossOf, *, timeline: Recorder | None = None) -> Tensor:
         streamed = self.streamed()
         streamed.timeline = timeline
         try:
