@@ -217,11 +217,10 @@ class Balancer:
             indptr=own.indptr.cpu(), indices=own.sources().cpu(), num_src=own.bounds[-1], validate=False
         )
         counted = count_cost_features(topology, widths, device=own.indptr.device.type)
-        rows = workers.rows_at_first(
-            torch.from_numpy(counted.sums).diff(dim=0), own.bounds, "gathering the cost features of the parts"
-        )
+        doing = "gathering the cost features of the parts"
+        rows = workers.rows_at(torch.from_numpy(counted.sums).diff(dim=0), own.bounds, doing, first_only=True)
         self._counted = widths
-        if rows is not None:
+        if workers.is_first:
             sums = torch.zeros(len(rows) + 1, rows.shape[1], dtype=torch.int64)
             torch.cumsum(rows, 0, out=sums[1:])
             self._features = CostFeatures(sums=sums.numpy(), row_bytes=counted.row_bytes)

@@ -147,7 +147,7 @@ class Workers(Team):
         Each worker adds a slice, and sends its sum to all.
         """
         cuts = [len(tensor) * number // self.size for number in range(self.size + 1)]
-        return self.gather_rows(self.sum_of_own(tensor, cuts, doing), cuts, doing)
+        return self.rows_at(self.sum_of_own(tensor, cuts, doing), cuts, doing, first_only=False)
 
     def sum_of_own(self, rows: Tensor, bounds: Sequence[int], doing: str) -> Tensor:
         """This worker's own rows of the sum of each worker's rows of all vertices, added in the order of the ranks."""
@@ -158,34 +158,17 @@ class Workers(Team):
         first, *others = [mine if rank == self.rank else parts[rank] for rank in range(self.size)]
         return sum(others, first)
 
-    def gather_rows(self, own: Tensor, bounds: Sequence[int], doing: str) -> Tensor:
-        """The rows of all vertices [num_vertices, ...], from each worker's own rows."""
-        rows, slices = self._with_own(own, bounds)
-        sends = dict.fromkeys(self.others, rows[slices[self.rank]])
-        self.transfer(sends, {rank: rows[slices[rank]] for rank in self.others}, doing)
-        return rows
-
-    def rows_at_first(self, own: Tensor, bounds: Sequence[int], doing: str) -> Tensor | None:
-        """The rows of all vertices [num_vertices, ...] at the first worker, from each worker's own rows; None at the others."""
-        if not self.is_first:
-            self.transfer({0: own.contiguous()}, {}, doing)
-            return None
-        rows, slices = self._with_own(own, bounds)
-        self.transfer({}, {rank: rows[slices[rank]] for rank in self.others}, doing)
-        return rows
-
     def rows_at(self, own: Tensor, bounds: Sequence[int], doing: str, *, first_only: bool) -> Tensor:
-        if not first_only:
-            return self.gather_rows(own, bounds, doing)
-        rows = self.rows_at_first(own, bounds, doing)
-        return own[:0] if rows is None else rows
-
-    def _with_own(self, own: Tensor, bounds: Sequence[int]) -> tuple[Tensor, list[slice]]:
-        """An array of the rows of all vertices, with this worker's, and the rows of each worker."""
+        own = own.contiguous()
+        sends = {rank: own for rank in self.others if rank == 0 or not first_only}
+        if first_only and not self.is_first:
+            self.transfer(sends, {}, doing)
+            return own[:0]
         rows = empty_array((bounds[-1], *own.shape[1:]), own.dtype, own.device)
-        slices = [slice(*ends) for ends in pairwise(bounds)]
-        rows[slices[self.rank]] = own
-        return rows, slices
+        parts = [rows[slice(*ends)] for ends in pairwise(bounds)]
+        parts[self.rank].copy_(own)
+        self.transfer({} if first_only else sends, {rank: parts[rank] for rank in self.others}, doing)
+        return rows
 
     def all_rows(self, own: Tensor, bounds: Sequence[int], doing: str) -> Tensor:
         """The rows of all vertices at every worker, from each worker's own, which get the sum of all workers' gradients."""
@@ -365,7 +348,7 @@ class _Gathered(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, own: Tensor, workers: Workers, bounds: Sequence[int], doing: str) -> Tensor:
         ctx.workers, ctx.bounds, ctx.doing = workers, bounds, doing
-        return workers.gather_rows(own.detach(), bounds, doing)
+        return workers.rows_at(own.detach(), bounds, doing, first_only=False)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:

@@ -51,10 +51,8 @@ def talk(workers: Workers, folder: Path) -> None:
     workers.share_random_numbers(torch.device("cpu"))
     found: dict[str, Any] = {
         "sum": workers.add_up(terms, "adding").tolist(),
-        "rows": workers.gather_rows(own, bounds, "gathering").flatten().tolist(),
-        "rows at first": None
-        if (rows := workers.rows_at_first(own, bounds, "gathering")) is None
-        else rows.flatten().tolist(),
+        "rows": workers.rows_at(own, bounds, "gathering", first_only=False).flatten().tolist(),
+        "rows at first": workers.rows_at(own, bounds, "gathering", first_only=True).flatten().tolist() or None,
         "texts": workers.texts(f"Grüße {rank}" * (rank + 1), "talking"),
         "empty texts": workers.texts("", "talking"),
         "any": [workers.any(False, "asking"), workers.any(rank == 1, "asking")],
