@@ -24,7 +24,8 @@ from sagann.plan.residency import LOOKAHEAD, BudgetError, place
 from sagann.plan.schedule import Schedule
 from sagann.plan.selection import NEVER, Selection
 from sagann.plan.sizes import BlockSizes, constants_of_stages, plan_bytes
-from sagann.plan.steps import DEVICE, UNLIMITED, Beside, Block, Plan, Step
+from sagann.plan.staying import placed_beside, with_staying
+from sagann.plan.steps import DEVICE, UNLIMITED, Beside, Block, Move, Plan, Step
 from sagann.plan.sweeps import COLUMN, Traversal, Walks, strip_widths
 from sagann.plan.waits import waits_of
 
@@ -91,6 +92,7 @@ def plan_epoch(
     beside: Beside,
     has_mapped_x: bool = False,
     route: Route = EACH,
+    staying: tuple[Move, ...] | None = None,
 ) -> Planned:
     """Plan an epoch.
 
@@ -106,6 +108,8 @@ def plan_epoch(
         beside: memory where blocks lie that the device does not hold.
         has_mapped_x: whether features lie in a mapped file and are read by position.
         route: way by which blocks reach the part's devices, where it has several. Blocks are placed by Belady's rule there.
+        staying: blocks that stay in memory (:mod:`sagann.plan.staying`) because another plan has chosen them, if the steps fit beside them; None
+            to choose.
     Raises:
         BudgetError: a step needs more than the budget.
     """
@@ -138,7 +142,7 @@ def plan_epoch(
         return placed(first.changed(selects=True, traversal=known))
 
     found = planner.cheaper(whole, picking, selection)
-    return planner.finished(_saving(found, placed) if trains else found, memory_policy)
+    return planner.finished(_saving(found, placed) if trains else found, memory_policy, staying)
 
 
 def _saving(found: Planned, placed: Callable[[Schedule], Planned]) -> Planned:
@@ -177,7 +181,7 @@ def plan_constants(
         )
 
     found = planner.cheaper(partial(placed, selects=False), partial(placed, selects=True), selection)
-    return planner.finished(found, memory_policy)
+    return planner.finished(found, memory_policy, ())
 
 
 class _Planner:
@@ -230,14 +234,30 @@ class _Planner:
         except BudgetError as error:
             raise error.beside(self.own_bytes, self.budget_bytes) from None
 
-    def finished(self, found: Planned, memory_policy: MemoryPolicy) -> Planned:
-        """The steps of Belady's plan as a policy places them, with what operations wait for where copies run beside steps."""
+    def finished(self, found: Planned, memory_policy: MemoryPolicy, staying: tuple[Move, ...] | None) -> Planned:
+        """The steps of Belady's plan as a policy places them. Where copies run beside steps: with blocks that stay, and what operations wait for."""
+        policy, ahead = MEMORY_POLICIES[memory_policy], self.beside.copies_beside
+        if found.schedule.part.is_dealt:
+            policy = partial(place_dealt, route=self.route)
         if memory_policy != "belady":
-            found = replaced(found, MEMORY_POLICIES[memory_policy], ahead=self.beside.copies_beside)
-        if not self.beside.copies_beside:
+            found = replaced(found, policy, ahead=ahead)
+        if not ahead:
             return found
-        plan = found.plan
-        waits = waits_of(plan.operations, plan.budget_bytes, has_engines=self.beside.has_engines)
+        plan, bytes_of = found.plan, found.schedule.sizes.of
+        # The numbers of operations that steps name are those of one placement.
+        steps = [replace(each, after=()) for each in plan.operations if isinstance(each, Step)]
+
+        def place_within(bytes_of: Callable[[Block], int], room_bytes: int) -> Plan:
+            return _placed(
+                found.schedule, steps, found.plan.initial, room_bytes, policy, ahead=True, bytes_of=bytes_of
+            ).plan
+
+        if staying is None and found.program.x_is_constant and plan.budget_bytes < UNLIMITED:
+            plan = with_staying(plan, bytes_of, place_within)
+        elif staying:
+            with suppress(BudgetError):
+                plan = placed_beside(staying, plan, bytes_of, place_within)
+        waits = waits_of(plan.operations, plan.room_bytes, has_engines=self.beside.has_engines)
         return found._replace(plan=replace(plan, waits=waits))
 
 
@@ -292,10 +312,11 @@ def _placed(
     policy: PlacementPolicy,
     *,
     ahead: bool,
+    bytes_of: Callable[[Block], int] | None = None,
 ) -> Planned:
     plan = policy(
         steps,
-        bytes_of=schedule.sizes.of,
+        bytes_of=bytes_of or schedule.sizes.of,
         initial=initial,
         bounds=schedule.part.bounds,
         budget_bytes=budget_bytes,

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
-from itertools import pairwise
+from itertools import pairwise, product
 
 from sagann.compiler.model_program import ModelProgram
 from sagann.graph.topology import Topology
@@ -19,7 +19,7 @@ from sagann.plan.residency import BudgetError
 from sagann.plan.schedule import Schedule
 from sagann.plan.selection import NEVER, Selection, needed_rows
 from sagann.plan.sizes import BlockSizes, constants_of_stages, needed_bytes, plan_bytes
-from sagann.plan.steps import ALL, Beside, Step, uncut_ends
+from sagann.plan.steps import ALL, UNLIMITED, Beside, Step, uncut_ends
 from sagann.plan.sweeps import COLUMN, Walks
 
 MOST_INTERVALS = 256
@@ -33,6 +33,8 @@ interval, so an epoch takes longer with more intervals."""
 _BYTES_A_STEP, _BYTES_A_STEP_OF_DEVICE = 1 << 20, 16 << 20
 # Finer square grids take long to plan, and have far more steps than uncut ends.
 _MOST_COMPARED = 32
+# Times as many intervals that are tried, up to the most of a square grid and of one with uncut ends, and what they must save to be preferred.
+_FINER, _MOST_FINER, _WORTH_FINER = (2, 4), {True: 8, False: 32}, 0.9
 # The search ends when the number of intervals has doubled this many times without saving at least two percent.
 _MOST_IN_VAIN = 2
 _WORTH_IT = 0.98
@@ -53,7 +55,8 @@ def fitted_intervals(
     """The fewest intervals that leave room to load ahead, or else of the fewest that fit the budget.
 
     Where more than one is needed, what passes read at random is kept undivided (:mod:`sagann.plan.gradients`) if that fits, and copies and
-    begins less.
+    begins less. Where copies run beside steps, several times as many are preferred if an epoch then copies far less: smaller blocks leave room
+    for constants that stay (:mod:`sagann.plan.staying`).
 
     The plan's own objects count where they lie in the memory of the budget. No room is left to load ahead where nothing is copied beside
     steps. The bounds of a model that is trained fit whether or not the loss is folded. No step needs more bytes than one on a chunk of the
@@ -99,6 +102,7 @@ def fitted_intervals(
         most = max(needed_bytes(steps, read.of, ahead=ahead) for steps, read in work(count, is_square))
         return own_bytes(count, is_square) + most
 
+    @cache
     def cost(count: int, is_square: bool) -> int:
         """Bytes that an epoch copies, and those that are copied in the time that its steps take to begin."""
         plan = plan_epoch(
@@ -119,14 +123,22 @@ def fitted_intervals(
     for ahead in [True, False] if beside.copies_beside else [False]:
         count = least_count(partial(needed, is_square=True, ahead=ahead), budget_bytes, most)
         fits = needed(count, is_square=True, ahead=ahead) <= budget_bytes
+        found = [(count, True)] if fits else []
         if undivided and not part_of(1, True).exchanges and (count > 1 or not fits):
             uncut = least_count(partial(needed, is_square=False, ahead=ahead), budget_bytes, most)
-            if needed(uncut, is_square=False, ahead=ahead) <= budget_bytes and (
-                not fits or count > _MOST_COMPARED or cost(uncut, False) <= cost(count, True)
-            ):
-                return part_of(uncut, False)
-        if fits:
-            return part_of(count, True)
+            if needed(uncut, is_square=False, ahead=ahead) <= budget_bytes:
+                found = [(uncut, False), *(found if count <= _MOST_COMPARED else [])]
+        if found:
+            more = _FINER if ahead and budget_bytes < UNLIMITED and not part_of(1, True).exchanges else ()
+            finer = [
+                (times * count, is_square)
+                for times, (count, is_square) in product(more, found)
+                if times * count <= min(_MOST_FINER[is_square], most)
+                and needed(times * count, is_square=is_square, ahead=True) <= budget_bytes
+            ]
+            best = min(found, key=lambda each: cost(*each)) if finer or len(found) > 1 else found[0]
+            other = min(finer, key=lambda each: cost(*each), default=best)
+            return part_of(*(other if other != best and cost(*other) < _WORTH_FINER * cost(*best) else best))
     roomy = partial(needed, is_square=True, ahead=beside.copies_beside)
     offered_bytes = roomy(least_count(roomy, 0, min(most, USEFUL_INTERVALS)))
     alone = [(step, read) for steps, read in work(count, True) for step in steps]
