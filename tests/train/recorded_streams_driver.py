@@ -95,7 +95,9 @@ def of_shape(name: str, shape: str) -> dict[str, Any]:
     # The run that is queued was the last one.
     planned = max(SEEN, key=lambda each: each.plan.peak_bytes)
     part = planned.schedule.part
-    return {**found, "intervals": planned.plan.num_intervals, "is_undivided": bool(part.undivided)}
+    found |= {"intervals": planned.plan.num_intervals, "is_undivided": bool(part.undivided)}
+    # Evaluations are a part of recorded epochs.
+    return {**found, "staying": [len(each.plan.staying) for each in SEEN[-2:]]}
 
 
 def peak() -> dict[str, int]:
