@@ -24,7 +24,7 @@ from sagann.plan.residency import LOOKAHEAD, BudgetError, place
 from sagann.plan.schedule import Schedule
 from sagann.plan.selection import NEVER, Selection
 from sagann.plan.sizes import BlockSizes, constants_of_stages, plan_bytes
-from sagann.plan.staying import placed_beside, with_staying
+from sagann.plan.staying import PlaceWithin, placed_beside, with_staying
 from sagann.plan.steps import DEVICE, UNLIMITED, Beside, Block, Move, Plan, Step
 from sagann.plan.sweeps import COLUMN, Traversal, Walks, strip_widths
 from sagann.plan.waits import waits_of
@@ -236,28 +236,25 @@ class _Planner:
 
     def finished(self, found: Planned, memory_policy: MemoryPolicy, staying: tuple[Move, ...] | None) -> Planned:
         """The steps of Belady's plan as a policy places them. Where copies run beside steps: with blocks that stay, and what operations wait for."""
-        policy, ahead = MEMORY_POLICIES[memory_policy], self.beside.copies_beside
-        if found.schedule.part.is_dealt:
-            policy = partial(place_dealt, route=self.route)
-        if memory_policy != "belady":
-            found = replaced(found, policy, ahead=ahead)
-        if not ahead:
-            return found
-        plan, bytes_of = found.plan, found.schedule.sizes.of
-        # The numbers of operations that steps name are those of one placement.
-        steps = [replace(each, after=()) for each in plan.operations if isinstance(each, Step)]
+        plan, schedule, ahead = found.plan, found.schedule, self.beside.copies_beside
+        bytes_of = schedule.sizes.of
 
-        def place_within(bytes_of: Callable[[Block], int], room_bytes: int) -> Plan:
-            return _placed(
-                found.schedule, steps, found.plan.initial, room_bytes, policy, ahead=True, bytes_of=bytes_of
-            ).plan
+        def within(policy: PlacementPolicy) -> PlaceWithin:
+            # The numbers of operations that steps name are those of one placement.
+            steps = [replace(each, after=()) for each in found.plan.operations if isinstance(each, Step)]
+            placed = partial(_placed, schedule, steps, found.plan.initial, policy=policy, ahead=ahead)
+            return lambda bytes_of, room_bytes: placed(room_bytes, bytes_of=bytes_of).plan
 
-        if staying is None and found.program.x_is_constant and plan.budget_bytes < UNLIMITED:
-            plan = with_staying(plan, bytes_of, place_within)
-        elif staying:
+        if ahead and staying != () and plan.budget_bytes < UNLIMITED and found.program.x_is_constant:
+            belady = within(partial(place_dealt, route=self.route) if schedule.part.is_dealt else place)
             with suppress(BudgetError):
-                plan = placed_beside(staying, plan, bytes_of, place_within)
-        waits = waits_of(plan.operations, plan.room_bytes, has_engines=self.beside.has_engines)
+                if staying is None:
+                    plan = with_staying(plan, bytes_of, belady)
+                else:
+                    plan = placed_beside(staying, plan, bytes_of, belady)
+        if memory_policy != "belady":
+            plan = placed_beside(plan.staying, found.plan, bytes_of, within(MEMORY_POLICIES[memory_policy]))
+        waits = waits_of(plan.operations, plan.room_bytes, has_engines=self.beside.has_engines) if ahead else ()
         return found._replace(plan=replace(plan, waits=waits))
 
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from sagann.graph import declare_constant
 from sagann.kernels.edge import dialect_for
 from sagann.plan import equal_vertices
+from sagann.plan.epoch import MemoryPolicy
 from sagann.plan.spec import verify
 from sagann.plan.steps import Plan
 from sagann.runtime.backend import Backend, DeviceBackend
@@ -23,7 +24,7 @@ MODELS = ("gcn", "gat", "ggnn")
 BOUNDS = equal_vertices(53, 5)
 
 
-def streams(name: str, place: str, folder: Path, share: float = 0.75) -> tuple[StreamedModel, Tensor]:
+def streams(name: str, place: str, folder: Path, policy: MemoryPolicy = "belady") -> tuple[StreamedModel, Tensor]:
     """A model whose budget is a part of what an epoch takes."""
     torch.manual_seed(0)
     model, hops, x = zoo_model(name)
@@ -32,7 +33,9 @@ def streams(name: str, place: str, folder: Path, share: float = 0.75) -> tuple[S
     spill = folder if place == "files" else None
     options = {"dialect": "naive", "spill": spill, "backend": backend}
     whole = StreamedModel(model, hops, BOUNDS, **options).plan(x, folded=True).plan
-    return StreamedModel(model, hops, BOUNDS, budget_bytes=int(whole.peak_bytes * share), **options), x
+    return StreamedModel(
+        model, hops, BOUNDS, budget_bytes=whole.peak_bytes * 3 // 4, memory_policy=policy, **options
+    ), x
 
 
 def epochs(streamed: StreamedModel, x: Tensor, count: int = 3) -> tuple[list[Tensor], list[int]]:
@@ -55,12 +58,12 @@ def without(plan: Plan, *_: object, **__: object) -> Plan:
     return plan
 
 
-@pytest.mark.parametrize("place", ["files", "device"])
+@pytest.mark.parametrize(("place", "policy"), [("files", "belady"), ("files", "dp"), ("device", "belady")])
 @pytest.mark.parametrize("name", MODELS)
 def test_epochs_load_less_and_have_the_same_bits(
-    name: str, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, place: str, policy: MemoryPolicy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    streamed, x = streams(name, place, tmp_path)
+    streamed, x = streams(name, place, tmp_path, policy)
     plan = streamed.plan(x, folded=True).plan
     verify(plan)
     found, loaded = epochs(streamed, x)
@@ -70,7 +73,7 @@ def test_epochs_load_less_and_have_the_same_bits(
     assert loaded[0] >= plan.loaded_bytes + staying
     assert loaded[1:] == [plan.loaded_bytes] * 2
     monkeypatch.setattr("sagann.plan.epoch.with_staying", without)
-    again, x = streams(name, place, tmp_path)
+    again, x = streams(name, place, tmp_path, policy)
     expected, all_loaded = epochs(again, x)
     assert all(map(torch.equal, found, expected))
     assert all_loaded[1] > loaded[1]
