@@ -289,7 +289,10 @@ class StreamedModel(nn.Module):
     def _read_by(self, program: ModelProgram, part: PartIntervals) -> object:
         """What the constant blocks of a plan are of, besides features: plans with equal keys have the same under the same names."""
         chunks = tuple((number, id(each)) for number, each in self._chunks.of(program, part).items())
-        return program.constants, program.x_is_constant, part.bounds, part.undivided, chunks
+        constant = {"x", *(gather.result for gather in program.gathers if gather.constant)}
+        # Other values may have other names in an evaluation.
+        undivided = frozenset(each for each in part.undivided if each[1] in constant)
+        return program.constants, program.x_is_constant, part.bounds, undivided, chunks
 
     def _forget_oldest(self) -> None:
         """Forget the oldest plan, and the constants of its program that no other plan reads."""
