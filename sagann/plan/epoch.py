@@ -235,7 +235,7 @@ class _Planner:
             raise error.beside(self.own_bytes, self.budget_bytes) from None
 
     def finished(self, found: Planned, memory_policy: MemoryPolicy, staying: tuple[Move, ...] | None) -> Planned:
-        """The steps of Belady's plan as a policy places them. Where copies run beside steps: with blocks that stay, and what operations wait for."""
+        """The steps of Belady's plan as a policy places them. Beside files, with blocks that stay; where copies run beside steps, with what operations wait for."""
         plan, schedule, ahead = found.plan, found.schedule, self.beside.copies_beside
         bytes_of = schedule.sizes.of
 
@@ -245,7 +245,8 @@ class _Planner:
             placed = partial(_placed, schedule, steps, found.plan.initial, policy=policy, ahead=ahead)
             return lambda bytes_of, room_bytes: placed(room_bytes, bytes_of=bytes_of).plan
 
-        if ahead and staying != () and plan.budget_bytes < UNLIMITED and found.program.x_is_constant:
+        stays = self.beside.counts_process and plan.budget_bytes < UNLIMITED and found.program.x_is_constant
+        if stays and staying != ():
             belady = within(partial(place_dealt, route=self.route) if schedule.part.is_dealt else place)
             with suppress(BudgetError):
                 if staying is None:

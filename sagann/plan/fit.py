@@ -55,7 +55,7 @@ def fitted_intervals(
     """The fewest intervals that leave room to load ahead, or else of the fewest that fit the budget.
 
     Where more than one is needed, what passes read at random is kept undivided (:mod:`sagann.plan.gradients`) if that fits, and copies and
-    begins less. Where copies run beside steps, several times as many are preferred if an epoch then copies far less: smaller blocks leave room
+    begins less. Where blocks lie in files, several times as many are preferred if an epoch then copies far less: smaller blocks leave room
     for constants that stay (:mod:`sagann.plan.staying`).
 
     The plan's own objects count where they lie in the memory of the budget. No room is left to load ahead where nothing is copied beside
@@ -129,7 +129,8 @@ def fitted_intervals(
             if needed(uncut, is_square=False, ahead=ahead) <= budget_bytes:
                 found = [(uncut, False), *(found if count <= _MOST_COMPARED else [])]
         if found:
-            more = _FINER if ahead and budget_bytes < UNLIMITED and not part_of(1, True).exchanges else ()
+            is_tried = ahead and beside.counts_process and budget_bytes < UNLIMITED
+            more = _FINER if is_tried and not part_of(1, True).exchanges else ()
             finer = [
                 (times * count, is_square)
                 for times, (count, is_square) in product(more, found)

@@ -1,4 +1,4 @@
-"""Staying: constant blocks that lie in a device's memory from epoch to epoch.
+"""Staying: constant blocks that lie in memory from epoch to epoch.
 
 Features, edges and what is gathered once are the same in every epoch. Where the budget has room beside the steps, some of these blocks stay:
 they take their bytes from every step, and epochs do not load them. An epoch reads its constants in turns, and the next one does so again. In

@@ -95,9 +95,7 @@ def of_shape(name: str, shape: str) -> dict[str, Any]:
     # The run that is queued was the last one.
     planned = max(SEEN, key=lambda each: each.plan.peak_bytes)
     part = planned.schedule.part
-    found |= {"intervals": planned.plan.num_intervals, "is_undivided": bool(part.undivided)}
-    # Evaluations are a part of recorded epochs.
-    return {**found, "staying": [len(each.plan.staying) for each in SEEN[-2:]]}
+    return {**found, "intervals": planned.plan.num_intervals, "is_undivided": bool(part.undivided)}
 
 
 def peak() -> dict[str, int]:

@@ -39,8 +39,6 @@ def test_recorded_epochs_are_queued_ones_in_three_calls(seen: dict[str, Any], na
     # The last epoch is reported when none is left to queue.
     assert case["counts"][1:] == [CALLS] * (case["epochs"] - 2) + [{}]
     assert (case["intervals"] > 1) == (shape != "whole")
-    assert min(case["staying"]) > 0 or shape != "whole"
-    assert len(set(case["staying"])) == 1
 
 
 def test_grids_have_their_shapes(seen: dict[str, Any]) -> None:

@@ -58,7 +58,7 @@ def without(plan: Plan, *_: object, **__: object) -> Plan:
     return plan
 
 
-@pytest.mark.parametrize(("place", "policy"), [("files", "belady"), ("files", "dp"), ("device", "belady")])
+@pytest.mark.parametrize(("place", "policy"), [("files", "belady"), ("files", "dp")])
 @pytest.mark.parametrize("name", MODELS)
 def test_epochs_load_less_and_have_the_same_bits(
     name: str, place: str, policy: MemoryPolicy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
