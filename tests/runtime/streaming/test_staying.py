@@ -3,35 +3,31 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import torch
 from torch import Tensor
 
 from sagann.graph import declare_constant
-from sagann.kernels.edge import dialect_for
 from sagann.plan import equal_vertices
 from sagann.plan.epoch import MemoryPolicy
 from sagann.plan.spec import verify
 from sagann.plan.steps import Plan
-from sagann.runtime.backend import Backend, DeviceBackend
 from sagann.runtime.recorder import Recorder
 from sagann.runtime.streaming.streamed import StreamedModel
-from tests.runtime.device.late_streams import LateStreams
 from tests.runtime.streams import partial_loss, zoo_model
 
 MODELS = ("gcn", "gat", "ggnn")
 BOUNDS = equal_vertices(53, 5)
 
 
-def streams(name: str, place: str, folder: Path, policy: MemoryPolicy = "belady") -> tuple[StreamedModel, Tensor]:
+def streams(name: str, folder: Path, policy: MemoryPolicy = "belady") -> tuple[StreamedModel, Tensor]:
     """A model whose budget is a part of what an epoch takes."""
     torch.manual_seed(0)
     model, hops, x = zoo_model(name)
     declare_constant(x)
-    backend = Backend() if place == "files" else DeviceBackend([LateStreams()], dialect_for("cpu", "naive"))
-    spill = folder if place == "files" else None
-    options = {"dialect": "naive", "spill": spill, "backend": backend}
+    options = {"dialect": "naive", "spill": folder}
     whole = StreamedModel(model, hops, BOUNDS, **options).plan(x, folded=True).plan
     return StreamedModel(
         model, hops, BOUNDS, budget_bytes=whole.peak_bytes * 3 // 4, memory_policy=policy, **options
@@ -58,12 +54,12 @@ def without(plan: Plan, *_: object, **__: object) -> Plan:
     return plan
 
 
-@pytest.mark.parametrize(("place", "policy"), [("files", "belady"), ("files", "dp")])
+@pytest.mark.parametrize("policy", get_args(MemoryPolicy))
 @pytest.mark.parametrize("name", MODELS)
 def test_epochs_load_less_and_have_the_same_bits(
-    name: str, place: str, policy: MemoryPolicy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, policy: MemoryPolicy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    streamed, x = streams(name, place, tmp_path, policy)
+    streamed, x = streams(name, tmp_path, policy)
     plan = streamed.plan(x, folded=True).plan
     verify(plan)
     found, loaded = epochs(streamed, x)
@@ -73,7 +69,7 @@ def test_epochs_load_less_and_have_the_same_bits(
     assert loaded[0] >= plan.loaded_bytes + staying
     assert loaded[1:] == [plan.loaded_bytes] * 2
     monkeypatch.setattr("sagann.plan.epoch.with_staying", without)
-    again, x = streams(name, place, tmp_path, policy)
+    again, x = streams(name, tmp_path, policy)
     expected, all_loaded = epochs(again, x)
     assert all(map(torch.equal, found, expected))
     assert all_loaded[1] > loaded[1]
@@ -81,7 +77,7 @@ def test_epochs_load_less_and_have_the_same_bits(
 
 
 def test_evaluations_keep_what_epochs_read(tmp_path: Path) -> None:
-    streamed, x = streams("ggnn", "files", tmp_path)
+    streamed, x = streams("ggnn", tmp_path)
     with torch.no_grad():
         assert not streamed.plan(x).plan.staying
         streamed(x)
@@ -95,7 +91,7 @@ def test_evaluations_keep_what_epochs_read(tmp_path: Path) -> None:
 
 
 def test_other_features_are_loaded_anew(tmp_path: Path) -> None:
-    streamed, x = streams("gat", "files", tmp_path)
+    streamed, x = streams("gat", tmp_path)
     other = declare_constant(x * 2)
     epochs(streamed, x, 1)
     with torch.no_grad():
@@ -111,7 +107,7 @@ def test_other_features_are_loaded_anew(tmp_path: Path) -> None:
 
 
 def test_a_closed_model_keeps_nothing_and_begins_anew(tmp_path: Path) -> None:
-    streamed, x = streams("gcn", "files", tmp_path)
+    streamed, x = streams("gcn", tmp_path)
     _, first = epochs(streamed, x, 1)
     streamed.close()
     with torch.no_grad():
