@@ -185,6 +185,7 @@ def planned(job: Job, part: Share, budget_bytes: int, placement: PlacementPolicy
         trains=job.trains,
         folded=job.trains,
         beside=FILES,
+        staying=(),
     )
     return found if placement is place else replaced(found, placement, ahead=True)
 

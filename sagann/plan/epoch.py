@@ -25,7 +25,8 @@ from sagann.plan.schedule import Schedule
 from sagann.plan.selection import NEVER, Selection
 from sagann.plan.sizes import BlockSizes, constants_of_stages, plan_bytes
 from sagann.plan.slices import in_slices
-from sagann.plan.steps import DEVICE, UNLIMITED, Beside, Block, Plan, Step
+from sagann.plan.staying import PlaceWithin, placed_beside, with_staying
+from sagann.plan.steps import DEVICE, UNLIMITED, Beside, Block, Move, Plan, Step
 from sagann.plan.sweeps import COLUMN, Traversal, Walks, strip_widths
 from sagann.plan.waits import waits_of
 
@@ -92,6 +93,7 @@ def plan_epoch(
     beside: Beside,
     has_mapped_x: bool = False,
     route: Route = EACH,
+    staying: tuple[Move, ...] | None = None,
 ) -> Planned:
     """Plan an epoch.
 
@@ -107,6 +109,8 @@ def plan_epoch(
         beside: memory where blocks lie that the device does not hold.
         has_mapped_x: whether features lie in a mapped file and are read by position.
         route: way by which blocks reach the part's devices, where it has several. Blocks are placed by Belady's rule there.
+        staying: blocks that stay in memory (:mod:`sagann.plan.staying`) because another plan has chosen them, if the steps fit beside them; None
+            to choose.
     Raises:
         BudgetError: a step needs more than the budget.
     """
@@ -141,7 +145,7 @@ def plan_epoch(
         return placed(first.changed(selects=True, traversal=known))
 
     found = planner.cheaper(whole, picking, selection)
-    return planner.finished(_saving(found, placed) if trains else found, memory_policy)
+    return planner.finished(_saving(found, placed) if trains else found, memory_policy, staying)
 
 
 def _saving(found: Planned, placed: Callable[[Schedule], Planned]) -> Planned:
@@ -180,7 +184,7 @@ def plan_constants(
         )
 
     found = planner.cheaper(partial(placed, selects=False), partial(placed, selects=True), selection)
-    return planner.finished(found, memory_policy)
+    return planner.finished(found, memory_policy, ())
 
 
 class _Planner:
@@ -233,14 +237,28 @@ class _Planner:
         except BudgetError as error:
             raise error.beside(self.own_bytes, self.budget_bytes) from None
 
-    def finished(self, found: Planned, memory_policy: MemoryPolicy) -> Planned:
-        """The steps of Belady's plan as a policy places them, with what operations wait for where copies run beside steps."""
+    def finished(self, found: Planned, memory_policy: MemoryPolicy, staying: tuple[Move, ...] | None) -> Planned:
+        """The steps of Belady's plan as a policy places them. Beside files, with blocks that stay; where copies run beside steps, with what operations wait for."""
+        plan, schedule, ahead = found.plan, found.schedule, self.beside.copies_beside
+        bytes_of = schedule.sizes.of
+
+        def within(policy: PlacementPolicy) -> PlaceWithin:
+            # The numbers of operations that steps name are those of one placement.
+            steps = [replace(each, after=()) for each in found.plan.operations if isinstance(each, Step)]
+            placed = partial(_placed, schedule, steps, found.plan.initial, policy=policy, ahead=ahead)
+            return lambda bytes_of, room_bytes: placed(room_bytes, bytes_of=bytes_of).plan
+
+        stays = self.beside.counts_process and plan.budget_bytes < UNLIMITED and found.program.x_is_constant
+        if stays and staying != ():
+            belady = within(partial(place_dealt, route=self.route) if schedule.part.is_dealt else place)
+            with suppress(BudgetError):
+                if staying is None:
+                    plan = with_staying(plan, bytes_of, belady)
+                else:
+                    plan = placed_beside(staying, plan, bytes_of, belady)
         if memory_policy != "belady":
-            found = replaced(found, MEMORY_POLICIES[memory_policy], ahead=self.beside.copies_beside)
-        if not self.beside.copies_beside:
-            return found
-        plan = found.plan
-        waits = waits_of(plan.operations, plan.budget_bytes, has_engines=self.beside.has_engines)
+            plan = placed_beside(plan.staying, found.plan, bytes_of, within(MEMORY_POLICIES[memory_policy]))
+        waits = waits_of(plan.operations, plan.room_bytes, has_engines=self.beside.has_engines) if ahead else ()
         return found._replace(plan=replace(plan, waits=waits))
 
 
@@ -295,10 +313,11 @@ def _placed(
     policy: PlacementPolicy,
     *,
     ahead: bool,
+    bytes_of: Callable[[Block], int] | None = None,
 ) -> Planned:
     plan = policy(
         steps,
-        bytes_of=schedule.sizes.of,
+        bytes_of=bytes_of or schedule.sizes.of,
         initial=initial,
         bounds=schedule.part.bounds,
         budget_bytes=budget_bytes,

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
-from itertools import pairwise
+from itertools import pairwise, product
 
 from sagann.compiler.model_program import ModelProgram
 from sagann.compiler.slices import slice_lanes, widest_rows
@@ -21,7 +21,7 @@ from sagann.plan.schedule import Schedule
 from sagann.plan.selection import NEVER, Selection, needed_rows
 from sagann.plan.sizes import BlockSizes, constants_of_stages, needed_bytes, plan_bytes
 from sagann.plan.slices import in_slices
-from sagann.plan.steps import ALL, Beside, Step, uncut_ends
+from sagann.plan.steps import ALL, UNLIMITED, Beside, Step, uncut_ends
 from sagann.plan.sweeps import COLUMN, Walks
 
 Shape = int | None
@@ -42,6 +42,8 @@ interval, so an epoch takes longer with more intervals."""
 _BYTES_A_STEP, _BYTES_A_STEP_OF_DEVICE = 1 << 20, 16 << 20
 # Finer square grids take long to plan, and have far more steps than uncut ends.
 _MOST_COMPARED = 32
+# Times as many intervals that are tried, up to the most of a square grid and of one with uncut ends, and what they must save to be preferred.
+_FINER, _MOST_FINER, _WORTH_FINER = (2, 4), {True: 8, False: 32}, 0.9
 # The search ends when the number of intervals has doubled this many times without saving at least two percent.
 _MOST_IN_VAIN = 2
 _WORTH_IT = 0.98
@@ -62,7 +64,8 @@ def fitted_intervals(
     """The fewest intervals that leave room to load ahead, or else of the fewest that fit the budget.
 
     Where more than one is needed, what passes read at random is kept undivided (:mod:`sagann.plan.gradients`) if that fits, and copies and
-    begins less.
+    begins less. Where blocks lie in files, several times as many are preferred if an epoch then copies far less: smaller blocks leave room
+    for constants that stay (:mod:`sagann.plan.staying`).
 
     The plan's own objects count where they lie in the memory of the budget. No room is left to load ahead where nothing is copied beside
     steps. The bounds of a model that is trained fit whether or not the loss is folded. No step needs more bytes than one on a chunk of the
@@ -164,7 +167,17 @@ def fitted_intervals(
             others = [(uncut, WHOLE)] if uncut_fits else in_few_slices(ahead=ahead)
             found = [*others, *(found if count <= _MOST_COMPARED or not others else [])]
         if found:
-            return part_of(*(min(found, key=lambda each: cost(*each)) if len(found) > 1 else found[0]))
+            is_tried = ahead and beside.counts_process and budget_bytes < UNLIMITED
+            more = _FINER if is_tried and not part_of(1, SQUARE).exchanges else ()
+            finer = [
+                (times * count, shape)
+                for times, (count, shape) in product(more, found)
+                if times * count <= min(_MOST_FINER[shape is SQUARE], most)
+                and needed(times * count, shape=shape, ahead=True) <= budget_bytes
+            ]
+            best = min(found, key=lambda each: cost(*each)) if finer or len(found) > 1 else found[0]
+            other = min(finer, key=lambda each: cost(*each), default=best)
+            return part_of(*(other if other != best and cost(*other) < _WORTH_FINER * cost(*best) else best))
     roomy = partial(needed, shape=SQUARE, ahead=beside.copies_beside)
     offered_bytes = roomy(least_count(roomy, 0, min(most, USEFUL_INTERVALS)))
     alone = [(step, read) for steps, read in work(count, SQUARE) for step in steps]

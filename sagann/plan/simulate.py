@@ -123,7 +123,7 @@ class _Simulation:
         self.by_device = {"drop", "receive"}
         if not self.has_engines and tier != "disk":
             self.by_device |= {"load"} if tier == "file cache" else {"load", "store"}
-        self.waits = waits_of(plan.operations, plan.budget_bytes, has_engines=self.has_engines)
+        self.waits = waits_of(plan.operations, plan.room_bytes, has_engines=self.has_engines)
         self.done = [False] * len(plan.operations)
         self.devices: dict[str, _Device] = {}
         # Whatever a plan makes, it drops.
@@ -136,6 +136,8 @@ class _Simulation:
             self.devices[owner].numbers.append(number)
             if isinstance(operation, Move) and operation.kind == "all-reduce":
                 self.members[operation.block._replace(owner="")].add(owner)
+        for owner, num_bytes in plan.staying_bytes.items():
+            self.devices[owner].held_bytes = num_bytes
         self.switches = dict(machine.switches)
         # Several devices share their disk as a switch, for each direction.
         self.shares_disks = tier == "disk" and len(self.devices) > 1

@@ -10,7 +10,8 @@
   began with, and it ends.
 - A block is loaded only while it is not in memory and its last content lies outside, whoever stored it, or in the memory of the peer from
   which it is loaded. It is stored and sent while it is in memory. It is dropped, at the end at the latest. A received block is used.
-- Blocks and temporaries of a device never exceed the budget, nor the peak that the plan states.
+- A block that stays from epoch to epoch lies outside at the start, is never written, and is copied by no operation.
+- Blocks and temporaries of a device never exceed the budget, nor the peak that the plan states. Blocks that stay always count.
 - There are no races: operations that touch the same content, one of them to change it, are ordered by waits and lanes. So are a load and the
   stores of the blocks whose memory it takes; and a step fits beside all blocks that may still be on their way out. A lane is a device that
   computes, or a queue of a device. It runs its operations in the plan's order, and begins one after the steps before it have ended.
@@ -44,7 +45,7 @@ def verify(plan: Plan, steps: Sequence[Step] | None = None) -> Mapping[str, int]
     if steps is not None and [each for each in plan.operations if isinstance(each, Step)] != list(steps):
         raise PlanError("the plan has other steps than the schedule, or in another order")
     _match_sends(plan)
-    waits = plan.waits or waits_of(plan.operations, plan.budget_bytes, has_engines=False)
+    waits = plan.waits or waits_of(plan.operations, plan.room_bytes, has_engines=False)
     order = _order(plan, waits)
     memory = _Memory(plan, _Clocks(plan, waits, order))
     for number in order:
@@ -226,7 +227,8 @@ class _Memory:
         # By owner, value and whether gradients travel: the exchange as it began, and the blocks that it has sent.
         self.under_way: dict[tuple[str, str, bool], tuple[Exchanged, set[Block]]] = {}
         self.unused: set[Block] = set()
-        self.held: Counter[str] = Counter()
+        self.staying = {load.block for load in plan.staying}
+        self.held: Counter[str] = Counter(plan.staying_bytes)
         self.peaks: dict[str, int] = {}
         # Contents by block and whether they lie in the device's memory, or outside.
         self.contents: defaultdict[tuple[Block, bool], _Content] = defaultdict(_Content)
@@ -238,8 +240,12 @@ class _Memory:
         """Check an operation and apply it."""
         self.number, self.at = number, f"operation {number} ({operation.label})"
         if isinstance(operation, Step):
+            self._require(self.staying.isdisjoint(operation.writes), "it writes a block that stays")
             self._step(operation)
         else:
+            if operation.block in self.staying:
+                is_there = operation.block.outside in self.plan.initial and not operation.num_bytes
+                self._require(is_there, "it copies a block that stays")
             self._move(operation)
 
     def _require(self, holds: bool, why: str) -> None:

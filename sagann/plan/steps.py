@@ -11,7 +11,8 @@ these. An operation names other predecessors itself.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -297,6 +298,9 @@ class Plan:
     "Most bytes of blocks and temporaries in the memory of a device."
     initial: frozenset[Block] = frozenset()
     "Blocks that lie outside of the devices when the plan starts, or that the caller brings, by their names there."
+    staying: tuple[Move, ...] = ()
+    """Loads of the blocks that stay in memory from epoch to epoch (:mod:`sagann.plan.staying`). They are made before the first epoch. In the
+    operations, a load of such a block copies nothing, and a drop frees nothing."""
     waits: tuple[tuple[int, ...], ...] = ()
     """For each operation, the numbers of operations on other resources that end before it starts (:mod:`sagann.plan.waits`). Empty for a plan
     whose copies the computing cores make, and for one that is never executed."""
@@ -308,8 +312,21 @@ class Plan:
         return slice(self.bounds[interval], self.bounds[interval + 1])
 
     @property
+    def staying_bytes(self) -> Mapping[str, int]:
+        """By device, bytes of the blocks that stay in its memory."""
+        found = Counter[str]()
+        for load in self.staying:
+            found[load.owner] += load.num_bytes
+        return found
+
+    @property
+    def room_bytes(self) -> int:
+        """Bytes of the budget beside the blocks that stay, of the device that has the most of these."""
+        return self.budget_bytes - max(self.staying_bytes.values(), default=0)
+
+    @property
     def loaded_bytes(self) -> int:
-        """Bytes copied to the devices from outside."""
+        """Bytes copied to the devices from outside in an epoch."""
         return sum(each.num_bytes for each in self._moves("load") if not each.peer)
 
     @property

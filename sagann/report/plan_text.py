@@ -60,6 +60,7 @@ def plan_text(planned: Planned, *, on_disk: bool = True) -> str:
     ]
     lines += _by_kind("From device to device", ((move.block, move.num_bytes) for move in moves if move.peer))
     in_place = [load.block for load in loads if schedule.sizes.is_in_place(load.block)]
+    lines += _by_kind("Kept from epoch to epoch", ((load.block, load.num_bytes) for load in plan.staying))
     lines += _by_kind("Loaded", ((load.block, load.num_bytes) for load in loads))
     lines += _by_kind("Read in place", ((block, schedule.sizes.content_of(block)) for block in in_place))
     lines += _by_kind("Stored", ((move.block, move.num_bytes) for move in moves if move.kind == "store"))
@@ -149,11 +150,11 @@ def _visited(schedule: Schedule) -> str:
 
 def steps_text(plan: Plan) -> str:
     """A line for each step and copy, in the order in which they begin."""
-    lines = []
+    lines, staying = [], {load.block for load in plan.staying}
     for operation in plan.operations:
         if isinstance(operation, Step):
             lines.append(f"  {operation.label}{_at(operation.owner)}")
-        elif operation.kind != "drop":
+        elif operation.kind != "drop" and operation.block not in staying:
             source = f" from {operation.peer}" if operation.peer else ""
             size = format_bytes(operation.num_bytes)
             lines.append(f"{operation.kind} {operation.block.label}{source}, {size}{_at(operation.owner)}")

@@ -254,7 +254,7 @@ def test_everything_fits_only_where_nothing_has_to_go() -> None:
     found = planned(1 << 30)
     assert first_line(found) == "P = 1: the whole graph fits in memory."
     load = next(each for each in found.plan.operations if isinstance(each, Move) and each.kind == "load")
-    for more in (load, load._replace(kind="store")):
+    for more in (load, load._replace(kind="store", num_bytes=1)):
         plan = replace(found.plan, operations=(*found.plan.operations, more))
         assert first_line(found._replace(plan=plan)).startswith(
             "P = 1: one interval, but not everything fits at once; evicted blocks are loaded again"

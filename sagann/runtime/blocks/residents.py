@@ -106,8 +106,10 @@ class Residents:
         self._budget_bytes, self._waits = plan.budget_bytes, plan.waits
         # Where blocks that are not in use lie in the process's memory too, the budget does not hold for the process.
         holds = plan.budget_bytes < UNLIMITED and beside.counts_process
-        self._heap = HeapGuard(plan.budget_bytes) if holds else None
-        self._held_bytes = 0
+        self._staying, self._stayed = plan.staying, sources.stayed
+        there_bytes = sum(load.num_bytes for load in plan.staying if load.block in self._stayed)
+        self._heap = HeapGuard(plan.budget_bytes - there_bytes) if holds else None
+        self._held_bytes = plan.budget_bytes - plan.room_bytes
         self._blocks: dict[Block, Any] = {}
         # Copies by their number in the plan, and the blocks that come, until something waits for them.
         self._under_way: dict[int, tuple[Copy, Block | None]] = {}
@@ -125,6 +127,16 @@ class Residents:
     def discard(self, block: Block) -> None:
         """Forget a block."""
         self._blocks.pop(block, None)
+
+    def stay(self) -> None:
+        """Load the blocks that stay from epoch to epoch and are not there yet."""
+        if missing := [load.block for load in self._staying if load.block not in self._stayed]:
+            found = {block: self.load(block, ()).result() for block in missing}
+            self._settle()
+            self._stayed.update(found)
+
+    def _settle(self) -> None:
+        """Wait until blocks that were loaded can be read by steps of all calls."""
 
     def begin(self, number: int, step: Step) -> None:
         """Wait for what a step waits for, whose number in the plan is given, and free memory that is kept for later use."""
@@ -146,6 +158,8 @@ class Residents:
         """Start a copy, or drop a block; the number is that in the plan."""
         block = move.block
         match move.kind:
+            case "load" if block in self._stayed:
+                self._blocks[block] = self._stayed[block]
             case "load":
                 self._blocks[block] = None
                 self._held_bytes += move.num_bytes

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
+from typing import Any
 
 from torch import Tensor
 
@@ -18,6 +19,9 @@ from sagann.runtime.blocks.chunks import Chunks
 from sagann.runtime.blocks.host import Host, Parts, copied, copy_alone_into
 from sagann.runtime.streaming.epoch import Epoch
 from sagann.storage.mapped import MappedRows
+
+Stayed = dict[Block, Any]
+"Blocks that stay in memory from epoch to epoch, once they are loaded."
 
 
 class Sources:
@@ -36,6 +40,7 @@ class Sources:
         constants: Host,
         epoch: Epoch,
         beside: Beside,
+        stayed: Stayed,
     ) -> None:
         program, schedule, self.plan = planned
         self._halo = schedule.part.halo
@@ -45,6 +50,7 @@ class Sources:
         self.host = host
         self.constants = constants
         self.epoch = epoch
+        self.stayed = stayed
         # No step runs while blocks are copied within memory, so that all threads may copy.
         self._copy_into = copy_alone_into if beside.copies_beside else Tensor.copy_
         self._copied = partial(copied, copy_into=self._copy_into)

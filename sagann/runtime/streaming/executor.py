@@ -30,7 +30,7 @@ from sagann.runtime.backend import Backend
 from sagann.runtime.blocks.chunks import Chunks
 from sagann.runtime.blocks.host import Host
 from sagann.runtime.blocks.residents import Exchange, tensors_of
-from sagann.runtime.blocks.sources import Sources
+from sagann.runtime.blocks.sources import Sources, Stayed
 from sagann.runtime.gather import ChunkedGather, compute_rows, divisors
 from sagann.runtime.moments import Groups, Moments
 from sagann.runtime.recorder import Recorder
@@ -64,6 +64,7 @@ class Executor:
         beside: Beside,
         timeline: Recorder | None,
         exchange: Exchange,
+        stayed: Stayed,
     ) -> None:
         self.program, schedule, self.plan = planned
         self.part, self.exchange = schedule.part, exchange
@@ -83,7 +84,9 @@ class Executor:
         self.device = backend.device
         self.dialect = dialect_for(self.device.type, dialect)
         self._rows = partial(compute_rows, dialect=self.dialect)
-        sources = Sources(planned, chunks=chunks, host=host, constants=constants, epoch=epoch, beside=beside)
+        sources = Sources(
+            planned, chunks=chunks, host=host, constants=constants, epoch=epoch, beside=beside, stayed=stayed
+        )
         self._constants = constants
         self.resident = backend.residents(self.plan, sources, schedule.sizes.of, timeline, beside)
         self._exchanges = self.exchange.steps(planned, host, self.resident)
@@ -138,6 +141,7 @@ class Executor:
     def _run_until(self, kind: str) -> None:
         try:
             with POOL.limited(self.plan.budget_bytes):
+                self.resident.stay()
                 for number, operation in self._operations:
                     if isinstance(operation, Move):
                         self.resident.move(number, operation)

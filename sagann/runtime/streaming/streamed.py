@@ -34,12 +34,13 @@ from sagann.plan.gradients import Gradients, undivided_of
 from sagann.plan.intervals import PartIntervals, dealing
 from sagann.plan.residency import BudgetError
 from sagann.plan.selection import NEVER, Selection
-from sagann.plan.steps import ALL, UNLIMITED, Block
+from sagann.plan.steps import ALL, UNLIMITED, Block, Move
 from sagann.plan.sweeps import Traversal
 from sagann.runtime.backend import Backend
 from sagann.runtime.blocks.chunks import Chunks, CutHops
 from sagann.runtime.blocks.host import Host
 from sagann.runtime.blocks.residents import Exchange
+from sagann.runtime.blocks.sources import Stayed
 from sagann.runtime.blocks.spill import Scratch, require_room, unnamed_file
 from sagann.runtime.moments import Moments
 from sagann.runtime.places import require_places
@@ -185,6 +186,9 @@ class StreamedModel(nn.Module):
         self._plans: dict[tuple[object, ...], Planned] = {}
         # By plan, where its blocks lie from call to call.
         self._lasting: dict[int, tuple[Planned, Host]] = {}
+        # By what they are of, the blocks that stay in memory from call to call, and those that do now.
+        self._chosen: dict[object, tuple[Move, ...]] = {}
+        self._stayed: tuple[object, weakref.ref[Features] | None, Stayed] = (None, None, {})
         self.version = next(_VERSIONS)
         "Changes with what a recording has baked in: chunks, plans and memory for blocks."
 
@@ -268,8 +272,28 @@ class StreamedModel(nn.Module):
         if undivided:
             part = replace(self._part, undivided=undivided)
             with suppress(BudgetError):
-                return plan_epoch(program, self._chunks.sizes(program, part), part, self.budget_bytes, **given)
-        return plan_epoch(program, self._chunks.sizes(program, square), square, self.budget_bytes, **given)
+                return self._planned_with(program, part, **given)
+        return self._planned_with(program, square, **given)
+
+    def _planned_with(self, program: ModelProgram, part: PartIntervals, *, trains: bool, **given: Any) -> Planned:
+        """A plan over a part. Plans that read the same constants keep the same blocks: an evaluation must not make those of epochs leave."""
+        read, sizes = self._read_by(program, part), self._chunks.sizes(program, part)
+        decides = read not in self._chosen and (trains or not self.trains)
+        staying = None if decides else self._chosen.get(read, ())
+        found = plan_epoch(program, sizes, part, self.budget_bytes, trains=trains, staying=staying, **given)
+        if decides and (staying := found.plan.staying):
+            # Evaluations that are planned already know nothing of these.
+            self._forget_plans()
+            self._chosen[read] = staying
+        return found
+
+    def _read_by(self, program: ModelProgram, part: PartIntervals) -> object:
+        """What the constant blocks of a plan are of, besides features: plans with equal keys have the same under the same names."""
+        chunks = tuple((number, id(each)) for number, each in self._chunks.of(program, part).items())
+        constant = {"x", *(gather.result for gather in program.gathers if gather.constant)}
+        # Other values may have other names in an evaluation.
+        undivided = frozenset(each for each in part.undivided if each[1] in constant)
+        return program.constants, program.x_is_constant, part.bounds, undivided, chunks
 
     def _forget_oldest(self) -> None:
         """Forget the oldest plan, and the constants of its program that no other plan reads."""
@@ -317,7 +341,8 @@ class StreamedModel(nn.Module):
             chunks = self._chunks.of(program, plan.schedule.part)
             if isinstance(store, TensorRows):
                 self._backend.pin(store.tensor)
-            return self._executor(plan, chunks, epoch, self._host_of(plan), self._constants(program, x))
+            host, constants = self._host_of(plan), self._constants(program, x)
+            return self._executor(plan, chunks, epoch, host, constants, self._staying(plan, x))
 
         def shrink(error: BaseException) -> None:
             with torch.set_grad_enabled(records):
@@ -348,9 +373,9 @@ class StreamedModel(nn.Module):
         self._has_shrunk = True
         # To halve a budget that is not used up would change nothing.
         before = min(self.budget_bytes, self.plan(x, folded=folded).plan.peak_bytes)
-        self._backend.release()
         self.budget_bytes = before // 2
         self._forget_plans()
+        self._backend.release()
         self._kept.clear()
         try:
             try:
@@ -396,8 +421,18 @@ class StreamedModel(nn.Module):
             return self._new_host()
         return self._lasting.setdefault(id(plan), (plan, self._backend.lasting_host()))[1]
 
+    def _staying(self, plan: Planned, x: Features) -> Stayed:
+        """Where a call finds and leaves blocks that stay in memory. Those of other plans or features leave: they are not in its budget."""
+        key = plan.plan.staying, feature_version(x), self._read_by(plan.program, plan.schedule.part)
+        known, of, _ = self._stayed
+        if known != key or of is None or of() is not x:
+            # A recording has baked in where they lay.
+            self.version = next(_VERSIONS) if self._stayed[2] else self.version
+            self._stayed = key, weakref.ref(x), {}
+        return self._stayed[2]
+
     def _executor(
-        self, plan: Planned, chunks: Mapping[int, Chunks], epoch: Epoch, host: Host, constants: Host
+        self, plan: Planned, chunks: Mapping[int, Chunks], epoch: Epoch, host: Host, constants: Host, stayed: Stayed
     ) -> Executor:
         return Executor(
             plan,
@@ -410,6 +445,7 @@ class StreamedModel(nn.Module):
             beside=self._beside,
             timeline=self.timeline,
             exchange=self._exchange,
+            stayed=stayed,
         )
 
     def _constants(self, program: ModelProgram, x: Features) -> Host:
@@ -423,6 +459,8 @@ class StreamedModel(nn.Module):
         gathers = sends_x or any(gather.constant for gather in program.gathers)
         if gathers or program.factors:
             self._kept.pop(program.constants, None)
+            # They are not in the budget of what comes now, and of other features.
+            self._stayed = None, None, {}
             try:
                 self._put_factors(program, host)
                 if gathers:
@@ -442,7 +480,7 @@ class StreamedModel(nn.Module):
         epoch = Epoch(x=self._store_of(x), parameters=parameters, trains=False)
         with for_training_as_well():
             chunks = self._chunks.of(program, self._part, of_constants=True)
-            self._executor(plan, chunks, epoch, self._new_host(), host).keep_constants()
+            self._executor(plan, chunks, epoch, self._new_host(), host, {}).keep_constants()
 
     def _put_factors(self, program: ModelProgram, host: Host) -> None:
         """Put rows of vertices, of which edge data are a product, where plans of divided and of undivided rows find them."""

@@ -54,7 +54,7 @@ def streamed_of(model: nn.Module, graph: Graph, **options: Any) -> StreamedModel
 def loads(planned: Planned) -> dict[Block, int]:
     return {
         each.block: each.num_bytes
-        for each in planned.plan.operations
+        for each in (*planned.plan.operations, *planned.plan.staying)
         if isinstance(each, Move) and each.kind == "load"
     }
 

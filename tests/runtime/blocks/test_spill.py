@@ -134,6 +134,7 @@ class AtHand:
 
     def __init__(self, host: Host) -> None:
         self.host = host
+        self.stayed: dict[Block, object] = {}
 
     def load(self, block: Block) -> Parts:
         return Parts.of(threading.current_thread().name)

@@ -25,6 +25,7 @@ class Given:
 
     def __init__(self, host: Host) -> None:
         self.host = host
+        self.stayed: dict[Block, object] = {}
 
     def load(self, block: Block) -> Parts:
         return Parts([self.host.get(block)])
