@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from sagann.errors import InputError
+from sagann.graph.topology import for_training_as_well
 from sagann.kernels.edge.state import GatherState
 from sagann.kernels.memory import POOL
 from sagann.plan.epoch import Planned
@@ -131,12 +132,9 @@ class Residents:
     def stay(self) -> None:
         """Load the blocks that stay from epoch to epoch and are not there yet."""
         if missing := [load.block for load in self._staying if load.block not in self._stayed]:
-            found = {block: self.load(block, ()).result() for block in missing}
-            self._settle()
-            self._stayed.update(found)
-
-    def _settle(self) -> None:
-        """Wait until blocks that were loaded can be read by steps of all calls."""
+            # Whatever call comes first.
+            with for_training_as_well():
+                self._stayed.update({block: self.load(block, ()).result() for block in missing})
 
     def begin(self, number: int, step: Step) -> None:
         """Wait for what a step waits for, whose number in the plan is given, and free memory that is kept for later use."""

@@ -189,10 +189,6 @@ class DeviceResidents(Residents):
             self._stored[outside] = at.threads.store(put, arrive=self._stored[outside], release=release).result
         return Copy(partial(streams.wait, "compute", arrived), owner=block.owner, mark=lambda: arrived)
 
-    def _settle(self) -> None:
-        for each in self._devices.values():
-            each.streams.finish(each.streams.mark("compute"))
-
     def await_store(self, block: Block) -> None:
         self._stored.get(block.outside, nothing)()
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import count, pairwise
@@ -39,7 +39,7 @@ from sagann.plan.sweeps import Traversal
 from sagann.runtime.backend import Backend
 from sagann.runtime.blocks.chunks import Chunks, CutHops
 from sagann.runtime.blocks.host import Host
-from sagann.runtime.blocks.residents import Exchange
+from sagann.runtime.blocks.residents import Exchange, nothing
 from sagann.runtime.blocks.sources import Stayed
 from sagann.runtime.blocks.spill import Scratch, require_room, unnamed_file
 from sagann.runtime.moments import Moments
@@ -84,9 +84,14 @@ def why_queued(planned: Planned, x: Features, *, on_disk: bool) -> str | None:
 class _Kept(NamedTuple):
     """Blocks that are the same in every epoch, on a host, and the features with the version that they were made of."""
 
-    x: weakref.ref[Features]
+    x: Callable[[], object]
     version: int
     host: Host
+
+
+def _known_by(x: Features) -> Callable[[], object]:
+    """Gives features again, as long as they live. A store whose class allows no weak references (``__slots__``) lives on."""
+    return weakref.ref(x) if type(x).__weakrefoffset__ else lambda: x
 
 
 class StreamedModel(nn.Module):
@@ -188,7 +193,7 @@ class StreamedModel(nn.Module):
         self._lasting: dict[int, tuple[Planned, Host]] = {}
         # By what they are of, the blocks that stay in memory from call to call, and those that do now.
         self._chosen: dict[object, tuple[Move, ...]] = {}
-        self._stayed: tuple[object, weakref.ref[Features] | None, Stayed] = (None, None, {})
+        self._stayed: tuple[object, Callable[[], object], Stayed] = (None, nothing, {})
         self.version = next(_VERSIONS)
         "Changes with what a recording has baked in: chunks, plans and memory for blocks."
 
@@ -293,7 +298,7 @@ class StreamedModel(nn.Module):
         constant = {"x", *(gather.result for gather in program.gathers if gather.constant)}
         # Other values may have other names in an evaluation.
         undivided = frozenset(each for each in part.undivided if each[1] in constant)
-        return program.constants, program.x_is_constant, part.bounds, undivided, chunks
+        return program.constants, program.forms["x"], part.bounds, undivided, chunks
 
     def _forget_oldest(self) -> None:
         """Forget the oldest plan, and the constants of its program that no other plan reads."""
@@ -425,10 +430,10 @@ class StreamedModel(nn.Module):
         """Where a call finds and leaves blocks that stay in memory. Those of other plans or features leave: they are not in its budget."""
         key = plan.plan.staying, feature_version(x), self._read_by(plan.program, plan.schedule.part)
         known, of, _ = self._stayed
-        if known != key or of is None or of() is not x:
+        if known != key or of() is not x:
             # A recording has baked in where they lay.
             self.version = next(_VERSIONS) if self._stayed[2] else self.version
-            self._stayed = key, weakref.ref(x), {}
+            self._stayed = key, _known_by(x), {}
         return self._stayed[2]
 
     def _executor(
@@ -460,7 +465,7 @@ class StreamedModel(nn.Module):
         if gathers or program.factors:
             self._kept.pop(program.constants, None)
             # They are not in the budget of what comes now, and of other features.
-            self._stayed = None, None, {}
+            self._stayed = None, nothing, {}
             try:
                 self._put_factors(program, host)
                 if gathers:
@@ -469,7 +474,7 @@ class StreamedModel(nn.Module):
                 # The traceback of the error keeps the host.
                 host.close()
                 raise
-            self._kept[program.constants] = _Kept(x=weakref.ref(x), version=feature_version(x), host=host)
+            self._kept[program.constants] = _Kept(x=_known_by(x), version=feature_version(x), host=host)
         return host
 
     def _gather_constants(self, program: ModelProgram, x: Features, host: Host) -> None:

@@ -16,7 +16,7 @@ from sagann.plan.spec import verify
 from sagann.plan.steps import Plan
 from sagann.runtime.recorder import Recorder
 from sagann.runtime.streaming.streamed import StreamedModel
-from tests.runtime.streams import partial_loss, zoo_model
+from tests.runtime.streams import assert_all_close, partial_loss, zoo_model
 
 MODELS = ("gcn", "gat", "ggnn")
 BOUNDS = equal_vertices(53, 5)
@@ -115,3 +115,42 @@ def test_a_closed_model_keeps_nothing_and_begins_anew(tmp_path: Path) -> None:
             parameter /= 1.01
     _, again = epochs(streamed, x, 1)
     assert again == first
+
+
+def test_what_an_evaluation_in_inference_mode_loads_serves_epochs(tmp_path: Path) -> None:
+    streamed, x = streams("gcn", tmp_path)
+    other = declare_constant(x * 2)
+    epochs(streamed, x, 1)
+    with torch.inference_mode():
+        streamed(other)
+    found, _ = epochs(streamed, other, 1)
+    with torch.no_grad():
+        for parameter in streamed.model.parameters():
+            parameter /= 1.01
+    expected, _ = epochs(StreamedModel(streamed.model, streamed.hops, BOUNDS, dialect="naive"), other, 1)
+    assert_all_close(found, expected)
+
+
+class Doubles:
+    """A store without room for weak references."""
+
+    __slots__ = ("_x", "dtype", "num_rows", "row_shape")
+
+    def __init__(self, x: Tensor) -> None:
+        self._x, self.num_rows, self.row_shape, self.dtype = x, len(x), tuple(x.shape[1:]), x.dtype
+
+    def rows(self, ids: Tensor) -> Tensor:
+        return self._x[ids] * 2
+
+    def slice(self, start: int, stop: int) -> Tensor:
+        return self._x[start:stop] * 2
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_rows_of_any_store_stay(name: str, tmp_path: Path) -> None:
+    streamed, x = streams(name, tmp_path)
+    store = Doubles(x)
+    assert streamed.plan(store, folded=True).plan.staying
+    with torch.no_grad():
+        expected = streamed(declare_constant(x * 2)).clone()
+        assert torch.equal(streamed(store), expected)
