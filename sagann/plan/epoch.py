@@ -240,22 +240,19 @@ class _Planner:
     def finished(self, found: Planned, memory_policy: MemoryPolicy, staying: tuple[Move, ...] | None) -> Planned:
         """The steps of Belady's plan as a policy places them. Beside files, with blocks that stay; where copies run beside steps, with what operations wait for."""
         plan, schedule, ahead = found.plan, found.schedule, self.beside.copies_beside
-        bytes_of = schedule.sizes.of
+        steps = [each for each in plan.operations if isinstance(each, Step)]
+        placed = partial(_placed, schedule, steps, plan.initial, ahead=ahead)
 
         def within(policy: PlacementPolicy) -> PlaceWithin:
-            # The numbers of operations that steps name are those of one placement.
-            steps = [replace(each, after=()) for each in found.plan.operations if isinstance(each, Step)]
-            placed = partial(_placed, schedule, steps, found.plan.initial, policy=policy, ahead=ahead)
-            return lambda bytes_of, room_bytes: placed(room_bytes, bytes_of=bytes_of).plan
+            return lambda bytes_of, room_bytes: placed(room_bytes, policy, bytes_of=bytes_of).plan
 
-        stays = self.beside.counts_process and plan.budget_bytes < UNLIMITED and found.program.x_is_constant
-        if stays and staying != ():
-            belady = within(partial(place_dealt, route=self.route) if schedule.part.is_dealt else place)
+        bytes_of = schedule.sizes.of
+        if self.beside.counts_process and plan.budget_bytes < UNLIMITED and found.program.x_is_constant:
             with suppress(BudgetError):
                 if staying is None:
-                    plan = with_staying(plan, bytes_of, belady)
-                else:
-                    plan = placed_beside(staying, plan, bytes_of, belady)
+                    plan = with_staying(plan, bytes_of, within(place))
+                elif staying:
+                    plan = placed_beside(staying, plan, bytes_of, within(place))
         if memory_policy != "belady":
             plan = placed_beside(plan.staying, found.plan, bytes_of, within(MEMORY_POLICIES[memory_policy]))
         waits = waits_of(plan.operations, plan.room_bytes, has_engines=self.beside.has_engines) if ahead else ()

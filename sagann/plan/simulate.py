@@ -136,8 +136,8 @@ class _Simulation:
             self.devices[owner].numbers.append(number)
             if isinstance(operation, Move) and operation.kind == "all-reduce":
                 self.members[operation.block._replace(owner="")].add(owner)
-        for owner, num_bytes in plan.staying_bytes.items():
-            self.devices[owner].held_bytes = num_bytes
+        for load in plan.staying:
+            self.devices[load.owner].held_bytes += load.num_bytes
         self.switches = dict(machine.switches)
         # Several devices share their disk as a switch, for each direction.
         self.shares_disks = tier == "disk" and len(self.devices) > 1

@@ -228,7 +228,9 @@ class _Memory:
         self.under_way: dict[tuple[str, str, bool], tuple[Exchanged, set[Block]]] = {}
         self.unused: set[Block] = set()
         self.staying = {load.block for load in plan.staying}
-        self.held: Counter[str] = Counter(plan.staying_bytes)
+        self.held: Counter[str] = Counter()
+        for load in plan.staying:
+            self.held[load.owner] += load.num_bytes
         self.peaks: dict[str, int] = {}
         # Contents by block and whether they lie in the device's memory, or outside.
         self.contents: defaultdict[tuple[Block, bool], _Content] = defaultdict(_Content)

@@ -2,8 +2,7 @@
 
 Features, edges and what is gathered once are the same in every epoch. Where the budget has room beside the steps, some of these blocks stay:
 they take their bytes from every step, and epochs do not load them. An epoch reads its constants in turns, and the next one does so again. In
-such a cycle no policy loads less often than one that always keeps the same blocks, and blocks that never move have one address, which a
-recording bakes in.
+such a cycle no policy loads less often than one that always keeps the same blocks.
 
 Blocks that are loaded most often come first. How many stay is decided by the bytes that an epoch moves, because blocks that it makes need
 memory too. The steps and their order are those of a plan without blocks that stay, so results have the same bits.
@@ -12,8 +11,8 @@ memory too. The steps and their order are those of a plan without blocks that st
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
@@ -32,15 +31,11 @@ _PARTS, _TRIED = 32, (1, 2, 4)
 def with_staying(plan: Plan, bytes_of: BytesOf, place_within: PlaceWithin) -> Plan:
     """The plan with the blocks that stay which moves the fewest bytes; that without any, if none saves some."""
     steps = [each for each in plan.operations if isinstance(each, Step)]
-    most = [
-        _most(loads, [step for step in steps if step.owner == owner], plan.budget_bytes, bytes_of)
-        for owner, loads in _candidates(plan).items()
-    ]
+    most = _most(_candidates(plan), steps, plan.budget_bytes, bytes_of)
     found = plan
-    for part in _TRIED if any(most) else ():
-        staying = [load for loads in most for load in loads[: len(loads) // part]]
+    for part in _TRIED if most else ():
         with suppress(BudgetError):
-            other = placed_beside(staying, plan, bytes_of, place_within)
+            other = placed_beside(most[: len(most) // part], plan, bytes_of, place_within)
             found = min(found, other, key=lambda each: each.moved_bytes)
     return found
 
@@ -57,17 +52,15 @@ def placed_beside(staying: Sequence[Move], plan: Plan, bytes_of: BytesOf, place_
     return replace(placed, budget_bytes=plan.budget_bytes, peak_bytes=peak_bytes, staying=tuple(staying))
 
 
-def _candidates(plan: Plan) -> Mapping[str, list[Move]]:
-    """By device, the loads of constants, the most frequent first."""
-    loads = (each for each in plan.operations if isinstance(each, Move) and each.kind == "load" and not each.peer)
-    found: defaultdict[str, list[Move]] = defaultdict(list)
-    for load, _ in Counter(loads).most_common():
-        block = load.block
+def _candidates(plan: Plan) -> list[Move]:
+    """The loads of constants, the most frequent first."""
+
+    def is_constant(block: Block) -> bool:
         # The caller brings gradients anew, and picked rows are of one chunk.
-        is_constant = block.outside in plan.initial and block.kind != "grad" and block.needed_by is None
-        if is_constant and load.num_bytes:
-            found[block.owner].append(load)
-    return found
+        return block.outside in plan.initial and block.kind != "grad" and block.needed_by is None
+
+    loads = (each for each in plan.operations if isinstance(each, Move) and each.kind == "load" and each.num_bytes)
+    return [load for load, _ in Counter(loads).most_common() if is_constant(load.block)]
 
 
 def _most(loads: Sequence[Move], steps: Sequence[Step], budget_bytes: int, bytes_of: BytesOf) -> Sequence[Move]:

@@ -11,8 +11,7 @@ these. An operation names other predecessors itself.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -299,7 +298,7 @@ class Plan:
     initial: frozenset[Block] = frozenset()
     "Blocks that lie outside of the devices when the plan starts, or that the caller brings, by their names there."
     staying: tuple[Move, ...] = ()
-    """Loads of the blocks that stay in memory from epoch to epoch (:mod:`sagann.plan.staying`). They are made before the first epoch. In the
+    """Loads of the blocks that stay in the memory of one device from epoch to epoch (:mod:`sagann.plan.staying`). They are made before the first epoch. In the
     operations, a load of such a block copies nothing, and a drop frees nothing."""
     waits: tuple[tuple[int, ...], ...] = ()
     """For each operation, the numbers of operations on other resources that end before it starts (:mod:`sagann.plan.waits`). Empty for a plan
@@ -312,17 +311,9 @@ class Plan:
         return slice(self.bounds[interval], self.bounds[interval + 1])
 
     @property
-    def staying_bytes(self) -> Mapping[str, int]:
-        """By device, bytes of the blocks that stay in its memory."""
-        found = Counter[str]()
-        for load in self.staying:
-            found[load.owner] += load.num_bytes
-        return found
-
-    @property
     def room_bytes(self) -> int:
-        """Bytes of the budget beside the blocks that stay, of the device that has the most of these."""
-        return self.budget_bytes - max(self.staying_bytes.values(), default=0)
+        """Bytes of the budget beside the blocks that stay."""
+        return self.budget_bytes - sum(load.num_bytes for load in self.staying)
 
     @property
     def loaded_bytes(self) -> int:

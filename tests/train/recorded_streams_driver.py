@@ -52,8 +52,8 @@ from tests.train.runs import TwoLayers, community_graph
 EPOCHS = 5
 MODELS = ("gcn", "gat", "ggnn", "gated-gcn", "own")
 SHAPES = {"whole": "1MiB", "rectangular": "16KiB", "square": "16KiB"}
-SLICED = "24KiB"
 "Memory, by the shape of the grid."
+SLICED = "24KiB"
 SEEN: list[Planned] = []
 "The plans of the run, in the order of their executors."
 

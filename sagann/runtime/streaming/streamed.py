@@ -431,8 +431,6 @@ class StreamedModel(nn.Module):
         key = plan.plan.staying, feature_version(x), self._read_by(plan.program, plan.schedule.part)
         known, of, _ = self._stayed
         if known != key or of() is not x:
-            # A recording has baked in where they lay.
-            self.version = next(_VERSIONS) if self._stayed[2] else self.version
             self._stayed = key, _known_by(x), {}
         return self._stayed[2]
 
