@@ -65,7 +65,7 @@ def fitted_intervals(
 
     Where more than one is needed, what passes read at random is kept undivided (:mod:`sagann.plan.gradients`) if that fits, and copies and
     begins less. Where blocks lie in files, several times as many are preferred if an epoch then copies far less: smaller blocks leave room
-    for constants that stay (:mod:`sagann.plan.staying`).
+    for others, such as constants that stay (:mod:`sagann.plan.staying`).
 
     The plan's own objects count where they lie in the memory of the budget. No room is left to load ahead where nothing is copied beside
     steps. The bounds of a model that is trained fit whether or not the loss is folded. No step needs more bytes than one on a chunk of the
