@@ -37,6 +37,7 @@ PlacementPolicy = Callable[..., Plan]
 "Places blocks: a function with the arguments of :func:`sagann.plan.residency.place`."
 MEMORY_POLICIES: dict[MemoryPolicy, PlacementPolicy] = {"belady": place, "dp": place_by_program}
 "The function of each policy."
+_X = frozenset(["x"])
 
 
 class Planned(NamedTuple):
@@ -107,7 +108,7 @@ def plan_epoch(
         folded: whether the loss is computed inside the last stage.
         traversal: order of sweeps and strips; by default zigzag, in strips as wide as moves the fewest bytes.
         beside: memory where blocks lie that the device does not hold.
-        has_mapped_x: whether features lie in a mapped file and are read by position.
+        has_mapped_x: whether features lie in a mapped file, or are computed, and are read by position; else a processor reads them in place.
         route: way by which blocks reach the part's devices, where it has several. Blocks are placed by Belady's rule there.
         staying: blocks that stay in memory (:mod:`sagann.plan.staying`) because another plan has chosen them, if the steps fit beside them; None
             to choose.
@@ -119,7 +120,7 @@ def plan_epoch(
     if part.undivided:
         gradients = gradients.recomputing()
     # Pages of a map belong to a file too.
-    values = constants_of_stages(program) - ({"x"} if has_mapped_x else set())
+    values = constants_of_stages(program) - (_X if has_mapped_x else frozenset())
     planner = _Planner(program, hops, part, gradients, budget_bytes, beside, values_in_place=values, route=route)
     turns = replace(traversal or Traversal(), num_devices=len(part.devices), num_heads=route.num_heads)
     first = Schedule(planner.sizes, folded=folded, walks=walks, traversal=turns)
@@ -207,7 +208,8 @@ class _Planner:
     ) -> None:
         self.budget_bytes, self.beside, self.route = budget_bytes, beside, route
         in_place = beside.reads_in_place(budget_bytes)
-        values = values_in_place if in_place else frozenset()
+        # Beside files, features that a caller has in memory are read there.
+        values = values_in_place if in_place else values_in_place & (_X if beside.counts_process else frozenset())
         self.sizes = BlockSizes(program, hops, part, gradients, edges_in_place=in_place, values_in_place=values)
         self.own_bytes = plan_bytes(program, hops, part, gradients, budget_bytes, beside)
 

@@ -131,6 +131,7 @@ def fitted_intervals(
             folded=trains,
             walks=walks,
             beside=beside,
+            has_mapped_x=beside.copies_beside,
         ).plan
         steps = [each for each in plan.operations if isinstance(each, Step)]
         if not beside.has_engines:

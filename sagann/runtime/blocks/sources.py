@@ -97,7 +97,8 @@ class Sources:
             return False
         if (store := self._store_of(block)) is not None:
             vertices = self.plan.vertices(block.interval)
-            return isinstance(store, MappedRows) and store.is_at_hand(vertices.start, vertices.stop)
+            is_mapped = isinstance(store, MappedRows)
+            return store.is_at_hand(vertices.start, vertices.stop) if is_mapped else isinstance(store, TensorRows)
         return self._host_of(block).is_at_hand(block.outside)
 
     def lies_in_memory(self, block: Block) -> bool:

@@ -187,7 +187,7 @@ def foretell(
         selection=selection,
         beside=beside,
         route=backend.route,
-        has_mapped_x=not beside.copies_beside and not isinstance(positioned(_features_of(graph)), TensorRows),
+        has_mapped_x=not beside.has_engines and not isinstance(positioned(_features_of(graph)), TensorRows),
     )
 
 

@@ -243,7 +243,7 @@ class StreamedModel(nn.Module):
                 hint="Call it within torch.no_grad(), or stream it with trains=True.",
             )
         # Rows that come from a file, or are computed, take room; rows of a tensor in memory are read where they lie.
-        is_read = not self._beside.copies_beside and not isinstance(self._store_of(x), TensorRows)
+        is_read = not self._beside.has_engines and not isinstance(self._store_of(x), TensorRows)
         key = (id(program), needs_gradient(x), is_read, trained, trains, folded)
         if key not in self._plans:
             gradients = Gradients(program, wanted_x=needs_gradient(x), trained=trained)
