@@ -17,13 +17,7 @@ from bench.roc.joined import joined, with_rings
 from sagann.compiler.model_program import ModelProgram
 from sagann.graph import Topology
 from sagann.nn import ModelConfig
-from sagann.partition import (
-    CostFeatures,
-    CostModel,
-    Measurement,
-    balanced_bounds,
-    count_cost_features,
-)
+from sagann.partition import CostFeatures, CostModel, Measurement, balanced_bounds, count_cost_features
 from sagann.plan.epoch import PlacementPolicy, Planned, plan_epoch, replaced
 from sagann.plan.exchanges import Exchanges
 from sagann.plan.gradients import Gradients

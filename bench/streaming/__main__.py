@@ -61,12 +61,8 @@ def main(given: Sequence[str] | None = None) -> int:
     commands = dict.fromkeys(WAYS, (sys.executable, "-m", "bench.streaming.worker"))
     for dataset in arguments.datasets:
         with TemporaryDirectory(prefix="sagann_streaming_", dir=arguments.work) as folder:
-            common = {
-                "hidden": arguments.hidden,
-                "threads": arguments.threads,
-                "machine": machine,
-                "folder": folder,
-            }
+            common = {name: vars(arguments)[name] for name in ("hidden", "threads")}
+            common |= {"machine": machine, "folder": folder}
             write_task(Path(folder), dataset, arguments.models, arguments.hidden)
             for model in arguments.models:
                 turns = take_turns(
@@ -83,8 +79,7 @@ def main(given: Sequence[str] | None = None) -> int:
 
 def rows_of(dataset: str, model: str, turns: Turns) -> list[str]:
     seconds = {way: [median(turn["seconds"]) for turn in each] for way, each in turns.answers.items()}
-    engine = turns.first.get("engine")
-    found = []
+    engine, found = turns.first.get("engine"), []
     for way, name in WAYS.items():
         first: Mapping[str, Any] = turns.first.get(way, {})
         plan, hidden = first.get("planned") or {}, first.get("hidden")
@@ -102,9 +97,8 @@ def rows_of(dataset: str, model: str, turns: Turns) -> list[str]:
         ]
         remarks = [turns.failures[way].outcome] if way in turns.failures else []
         if plan and plan["wanted"] != plan["budget"]:
-            remarks.append(
-                f"1/{SHARE}, {mebibytes(plan['wanted'], '.1f')} MiB, cannot be met; this is the least that can"
-            )
+            wanted = mebibytes(plan["wanted"], ".1f")
+            remarks.append(f"1/{SHARE}, {wanted} MiB, cannot be met; this is the least that can")
         found.append(row([dataset, model, name, *cells, "; ".join(remarks)]))
     return found
 

@@ -213,7 +213,13 @@ class Recorder(Engine):
         names = layer.edge_data_names()
         data = {key: sampled_rows(hop.real.edge_data[name]).to(hop.device) for key, name in names.items()}
         known.twin.check_functions(like, data, again=True)
-        factors = {key: (hop.number, name) for key, name in names.items() if name in factored_data(hop.real)}
+        factored, itemsize = factored_data(hop.real), max(each.itemsize for each in like.values())
+        # A product of two factors has not the bits of a weight, so it must be as exact as the rows.
+        factors = {
+            key: (hop.number, name)
+            for key, name in names.items()
+            if name in factored and data[key].itemsize >= itemsize
+        }
         form = CallForm(vertices=like, edges=data, options=self.options, is_constant=constant, is_sparse=is_sparse)
         graphs = layer_graphs(known.twin, replace(form, factored=frozenset(factors)))
         first = len(self.gathers)

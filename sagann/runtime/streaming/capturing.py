@@ -38,8 +38,11 @@ def captured(
     x: Tensor,
     *,
     x_is_constant: bool,
+    factored: bool = True,
 ) -> ModelProgram:
     """The captured model; arguments as of :func:`sagann.compiler.capture.capture`.
+
+    With ``factored``, edge data that are computed from degrees are read as factors of both ends, so that chunks are smaller.
 
     Raises:
         LayerError: the model cannot be streamed; the message says why.
@@ -59,6 +62,10 @@ def captured(
                     f"edge data gets no gradient in a streamed model: '{name}' requires one (in stream)",
                     hint="Detach it, or run the model in memory.",
                 )
+    if not factored:
+        # Copies have no marks.
+        unmarked = {id(hop): hop.with_edge_data() for hop in hops}
+        hops = [unmarked[id(hop)] for hop in hops]
     program = _traced(model, hops, x, x_is_constant)
     require_types(program, hops)
     for number, gather in enumerate(program.gathers, 1):

@@ -110,7 +110,8 @@ def stream(
             f"a worker streams its part to one device: '{device}' names {len(backend.devices)} (in stream.device)",
             hint="Name one device for each worker, or stream the whole graph from one process.",
         )
-    hops, program = _captured_on(model, graph, backend.device, trains=trains)
+    beside = backend.beside(on_disk=spill is not None)
+    hops, program = _captured_on(model, graph, backend.device, factored=beside.copies_beside, trains=trains)
     if num_intervals is None:
         intervals = fitted_intervals(
             program,
@@ -119,7 +120,7 @@ def stream(
             # Whatever is trained later.
             gradients=Gradients(program, wanted_x=needs_gradient(graph.features)),
             trains=trains,
-            beside=backend.beside(on_disk=spill is not None),
+            beside=beside,
             cut_part=dealing(exchange.cut, backend.names),
             is_square=select == "always",
         )
@@ -165,8 +166,8 @@ def foretell(
     The epoch is one of :meth:`StreamedModel.loss` if ``folded``, else a call; with a spill folder if ``on_disk``.
     """
     backend = backend_of(*devices_named(device))
-    hops, program = _captured_on(model, graph, backend.device)
     beside = backend.beside(on_disk=on_disk)
+    hops, program = _captured_on(model, graph, backend.device, factored=beside.copies_beside)
     part = fitted_intervals(
         program,
         hops,
@@ -205,7 +206,7 @@ def foretell_devices(
     Each device has the budget. Blocks that are not in use lie in the host's memory.
     """
     beside = Beside(copies_beside=True, has_engines=True, grain=DEVICE_GRAIN)
-    hops, program = _captured_on(model, graph, torch.device("cpu"))
+    hops, program = _captured_on(model, graph, torch.device("cpu"), factored=True)
     part = fitted_intervals(
         program,
         hops,
@@ -252,7 +253,7 @@ def dense_bytes(model: nn.Module, graph: Graph, *, trains: bool = True) -> int:
     Raises:
         LayerError: the model cannot be streamed, so its memory is unknown.
     """
-    hops, program = _captured_on(model, graph, torch.device("cpu"), trains=trains)
+    hops, program = _captured_on(model, graph, torch.device("cpu"), factored=False, trains=trains)
     planned_bytes = dense_peak_bytes(program, hops, gradients=_gradients(program, model, graph), trains=trains)
     return planned_bytes + _edge_tensor_bytes(model, program, hops)
 
@@ -300,7 +301,7 @@ def _features_of(graph: Graph | WorkerPart) -> Features:
 
 
 def _captured_on(
-    model: nn.Module, graph: Graph | WorkerPart, device: torch.device, *, trains: bool = True
+    model: nn.Module, graph: Graph | WorkerPart, device: torch.device, *, factored: bool, trains: bool = True
 ) -> tuple[list[Topology], ModelProgram]:
     features = _features_of(graph)
     if is_sparse(features) and device.type != "cpu":
@@ -322,7 +323,8 @@ def _captured_on(
         modes = {module: module.training for module in model.modules()}
         try:
             like = like_on(features, device)
-            return hops, captured(model.train(trains), hops, like, x_is_constant=are_constant(features))
+            is_constant = are_constant(features)
+            return hops, captured(model.train(trains), hops, like, x_is_constant=is_constant, factored=factored)
         finally:
             for module, mode in modes.items():
                 module.training = mode

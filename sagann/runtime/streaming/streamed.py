@@ -551,4 +551,6 @@ class StreamedModel(nn.Module):
                 hint="Remove it: the model's own forward does not run.",
             )
         like = like_on(x, self._backend.device)
-        return captured(self.model, self.hops, like, x_is_constant=are_constant(x))
+        # Where edges are read in place, factors would take time and save nothing.
+        factored = self._beside.copies_beside
+        return captured(self.model, self.hops, like, x_is_constant=are_constant(x), factored=factored)

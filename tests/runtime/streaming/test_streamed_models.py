@@ -54,10 +54,10 @@ def streamed(model: nn.Module, topology: Topology, count: int = 3, **settings: A
     )
 
 
-def assert_same(model: nn.Module, topology: Topology, x: Tensor) -> None:
+def assert_same(model: nn.Module, topology: Topology, x: Tensor, **settings: Any) -> None:
     """Values and gradients are those in memory."""
     found = []
-    for run in (lambda: model([topology] * model.num_hops, x), lambda: streamed(model, topology)(x)):
+    for run in (lambda: model([topology] * model.num_hops, x), lambda: streamed(model, topology, **settings)(x)):
         model.zero_grad()
         with using_engine(NaiveEngine()):
             out = run()
@@ -340,34 +340,41 @@ class Halved(GCN):
         return super().apply_edge(edge) / (1 + edge.data.sign()).unsqueeze(-1)
 
 
-def weights_read(model: nn.Module, topology: Topology, x: Tensor) -> bool:
+def weights_read(model: nn.Module, topology: Topology, x: Tensor, spill: Path | None) -> bool:
     """Whether chunks have the weights of their edges."""
-    (size,) = streamed(model, topology).plan(x).schedule.hops.values()
+    (size,) = streamed(model, topology, spill=spill).plan(x).schedule.hops.values()
     return any(size.data_bytes.values())
 
 
 @pytest.mark.parametrize("is_constant", [False, True])
-def test_weights_by_degree_are_read_as_factors_of_vertices(is_constant: bool) -> None:
+def test_weights_by_degree_are_read_as_factors_of_vertices(is_constant: bool, tmp_path: Path) -> None:
     model, x = Convolved().double(), rows()
     x = declare_constant(x) if is_constant else x
     star = torch.randint(NUM_VERTICES, (2, 500), generator=torch.Generator().manual_seed(0))
     plain = Graph(topology=Topology.from_edge_index(star, NUM_VERTICES), features=x)
     topology = GCN.prepare(plain).topology
-    assert not weights_read(model, topology, x)
-    assert_same(model, topology, x)
+    assert not weights_read(model, topology, x, tmp_path)
+    # Edges that are read in place have them.
+    assert weights_read(model, topology, x, None)
+    assert_same(model, topology, x, spill=tmp_path)
     # Changed in place, they are no such product any more.
-    chunked = streamed(model, topology)
+    chunked = streamed(model, topology, spill=tmp_path)
     chunked(x)
     topology.edge_data["gcn_weight"].mul_(torch.linspace(1, 2, topology.num_edges))
-    assert weights_read(model, topology, x)
+    assert weights_read(model, topology, x, tmp_path)
     assert_close(chunked(x), model([topology] * 2, x))
-    assert_same(model, topology, x)
+    assert_same(model, topology, x, spill=tmp_path)
 
 
-def test_weights_by_degree_of_given_weights_or_in_half_precision_stay_with_the_edges() -> None:
+def test_weights_of_given_weights_or_that_are_less_exact_than_rows_stay_with_the_edges(tmp_path: Path) -> None:
     weighted = ring(weight=torch.linspace(1, 2, NUM_VERTICES, dtype=torch.float64))
     prepared = GCN.prepare(Graph(topology=weighted, features=rows())).topology
-    assert weights_read(Convolved().double(), prepared, rows())
-    assert_same(Convolved().double(), prepared, rows())
+    assert weights_read(Convolved().double(), prepared, rows(), tmp_path)
+    assert_same(Convolved().double(), prepared, rows(), spill=tmp_path)
     half = GCN.prepare(Graph(topology=ring(), features=rows(torch.bfloat16))).topology
-    assert weights_read(Convolved().bfloat16(), half, rows(torch.bfloat16))
+    assert weights_read(Convolved().bfloat16(), half, rows(torch.bfloat16), tmp_path)
+    single = GCN.prepare(Graph(topology=ring(), features=rows(torch.float32))).topology
+    assert not weights_read(Convolved(), single, rows(torch.float32), tmp_path)
+    # A product of factors in single precision deviates by more than double precision allows.
+    assert weights_read(Convolved().double(), single, rows(), tmp_path)
+    assert_same(Convolved().double(), single, rows(), spill=tmp_path)
