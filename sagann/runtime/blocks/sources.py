@@ -96,9 +96,10 @@ class Sources:
         if block.needed_by is not None:
             return False
         if (store := self._store_of(block)) is not None:
-            vertices = self.plan.vertices(block.interval)
-            is_mapped = isinstance(store, MappedRows)
-            return store.is_at_hand(vertices.start, vertices.stop) if is_mapped else isinstance(store, TensorRows)
+            if isinstance(store, MappedRows):
+                vertices = self.plan.vertices(block.interval)
+                return store.is_at_hand(vertices.start, vertices.stop)
+            return isinstance(store, TensorRows)
         return self._host_of(block).is_at_hand(block.outside)
 
     def lies_in_memory(self, block: Block) -> bool:
