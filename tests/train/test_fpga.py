@@ -115,7 +115,7 @@ def test_models_that_the_kernels_do_not_compute_are_refused(said: str) -> None:
     if "float32" in said:
         x = batch.features
         assert x is not None
-        batch = replace(batch, features=x.to_sparse_csr() if said.endswith(" ") else x.double())
+        batch = replace(batch, features=x.to_sparse() if said.endswith(" ") else x.double())
     with pytest.raises(InputError, match=f"hardware kernels do not compute the model: {said.strip()} ") as caught:
         SimulatedKernels.of("torch", WRONG[said], batch, None)
     assert caught.value.hint.startswith("Take gcn or sage with --dropout 0")
