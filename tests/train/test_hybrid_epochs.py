@@ -151,7 +151,7 @@ def test_dropout_drops_the_same_whatever_the_shares(name: str) -> None:
     parameters = list(model.parameters())
     options: dict[str, Any] = {"sample": (3,) * count_hops(model), "batch_size": 9}
     found = []
-    for devices in ("accelerator", "host,accelerator", "host:1,accelerator:3,accelerator:1", "host,cuda"):
+    for devices in ("accelerator", "host,accelerator", "host:1,accelerator:3,accelerator:1", "host,cuda:1,cuda"):
         source = HybridEpochs(predictor, prepared, TrainConfig(devices=devices, **options))
         torch.manual_seed(len(found))
         before = torch.get_rng_state()
