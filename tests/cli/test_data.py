@@ -59,6 +59,7 @@ def test_rmat(invoke: Invoke, tmp_path: Path) -> None:
     graph = load_graph(tmp_path / "g")
     assert (graph.num_vertices, graph.num_edges, graph.num_features, graph.num_classes) == (100, 500, 3, 4)
     assert graph.name == "power"
+    assert invoke("data", "generate", "sbm", tmp_path / "g", "--vertices", 30, "--overwrite").code == 0
 
 
 def rows_of(out: str) -> dict[str, list[str]]:

@@ -101,6 +101,13 @@ def test_splits_as_asked(graph: Graph, choice: str, expected: list[int]) -> None
     assert sizes(apply_split(graph, choice, seed=0)) == expected
 
 
+@pytest.mark.parametrize("choice", ["random:0.5,0.2", "per-class:3,4", "planetoid:3,5,6"])
+def test_the_seed_decides(graph: Graph, choice: str) -> None:
+    first, again, other = (apply_split(graph, choice, seed=seed).splits["train"] for seed in (0, 0, 1))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+
+
 @pytest.mark.parametrize(
     "choice",
     [

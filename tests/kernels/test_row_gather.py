@@ -15,6 +15,7 @@ from sagann.sampling import picks
 from tests.cuda import NO_TRITON, interpreted, on_device
 
 gpu = pytest.importorskip("sagann.kernels.row_gather.gpu", reason=NO_TRITON)
+edge_picks = pytest.importorskip("sagann.kernels.edge_picks", reason=NO_TRITON)
 NUM_ROWS = 40
 
 
@@ -152,7 +153,6 @@ def test_a_device_reads_its_own_memory_and_the_hosts(width: int) -> None:
     assert torch.equal(out.cpu(), features)
 
 
-edge_picks = pytest.importorskip("sagann.kernels.edge_picks", reason=NO_TRITON)
 # With and without the highest bit.
 KEYS = sorted(int(key_of(seed, 17)) for seed in range(6))[::5]
 

@@ -233,7 +233,7 @@ def test_what_is_no_terminal_gets_no_bar(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_the_bar_ends_with_a_run_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     screen = watched(monkeypatch)
     before = sys.stdout
-    with pytest.raises(InputError, match="training diverged"):
+    with pytest.raises(InputError, match="training diverged: the train/loss of epoch 1 is"):
         trainer_of(seeded_model(Plain), optimizer="SGD", lr=1e38, weights="last").fit()
     # While a bar is live, both streams are those of the bar.
     assert (sys.stdout, sys.stderr) == (before, screen)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from sagann.errors import InputError, LayerError
+from sagann.errors import CheckpointError, InputError, LayerError
 from sagann.free_space import Room
 from sagann.graph import LINK_TASK, Graph, Topology, sbm_graph
 from sagann.nn import GNN, SAGE, LinkModel, ModelConfig, build_model
@@ -119,6 +119,18 @@ def test_a_run_learns_and_says_what_it_trains(options: dict[str, Any]) -> None:
     assert result.metrics["test"]["roc_auc"] > 0.8
     assert set(result.metrics["test"]) == {"loss", "mrr", "hits_1", "hits_3", "hits_10", "roc_auc"}
     assert set(result.history[-1].metrics["val"]) == {"loss", "mrr"}
+
+
+def test_other_negatives_or_batches_are_another_run(tmp_path: Path) -> None:
+    config, given = ModelConfig(model="sage", hidden=8), {"run_dir": tmp_path, "sample": (4, 4), "batch_size": 700}
+    trainer_of(config, communities(), **given, epochs=1).fit()
+    for other, said in (
+        ({"negatives": 2}, "negatives was 1, is 2"),
+        ({"batch_size": 9}, "batch_size was 700, is 9"),
+        ({"sample": (4, 3)}, "sample was .*, is "),
+    ):
+        with pytest.raises(CheckpointError, match=f"train.{said}"):
+            trainer_of(config, communities(), **given | other, epochs=2).resume()
 
 
 @pytest.mark.usefixtures("kernels")

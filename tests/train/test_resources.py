@@ -155,8 +155,6 @@ import torch
 from sagann.nn import ModelConfig
 from sagann.train import TrainConfig, Trainer
 from tests.cli.mischief import at_load
-from tests.forks import run_fresh
-from tests.train import runs
 from tests.train.runs import community_graph
 
 spill = Path(sys.argv[1])

@@ -45,6 +45,8 @@ def test_a_run_is_reopened_as_it_ended(tmp_path):
     assert run.train_config == TrainConfig(epochs=8, device="cpu")
     assert (run.model, run.data) == ("gcn", "data/x.npz")
     assert run.metrics["val"] == result.metrics["val"]
+    with pytest.raises(CheckpointError, match="the run was trained with another model: 'gin', the run's is 'gcn'"):
+        load_run(tmp_path, model="gin")
     predictor = load_run(tmp_path, device="cpu")
     # Threads that predict do not switch it back for one another.
     assert not predictor.model.training

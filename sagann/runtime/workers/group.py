@@ -167,7 +167,7 @@ class Workers(Team):
         rows = empty_array((bounds[-1], *own.shape[1:]), own.dtype, own.device)
         parts = [rows[slice(*ends)] for ends in pairwise(bounds)]
         parts[self.rank].copy_(own)
-        self.transfer({} if first_only else sends, {rank: parts[rank] for rank in self.others}, doing)
+        self.transfer(sends, {rank: parts[rank] for rank in self.others}, doing)
         return rows
 
     def all_rows(self, own: Tensor, bounds: Sequence[int], doing: str) -> Tensor:

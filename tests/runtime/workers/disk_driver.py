@@ -1,6 +1,6 @@
-"""Bytes that two workers read in an epoch from a disk that they share; run by test_worker_part.py as a program of its own.
+"""Bytes that two processes read in an epoch from a disk that they share, and its seconds; run by test_shared_disk.py as a program of its own.
 
-Both stream from one dataset, and nothing of it lies in the system's cache before.
+Each trains the whole graph from a copy of its own, or both train it as workers. Both stream, and nothing lies in the system's cache before.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 import mmap
 import sys
-from functools import partial
+import time
 from pathlib import Path
 
 import torch
@@ -25,6 +25,7 @@ from sagann.train.streamed import Streaming
 from tests.runtime.workers.processes import run_workers
 
 NUM_VERTICES, NUM_FEATURES = 40_000, 64
+WAYS = ("alone", "together")
 
 
 def ring() -> Graph:
@@ -38,6 +39,7 @@ def ring() -> Graph:
 
 
 def read_bytes() -> int:
+    """Bytes that the disk has given to this process."""
     lines = Path("/proc/self/io").read_text().splitlines()
     return int(dict(line.split(": ") for line in lines)["read_bytes"])
 
@@ -51,14 +53,16 @@ def unmap_pages(folder: Path) -> None:
             assert libc.madvise(ctypes.c_void_p(begin), ctypes.c_size_t(end - begin), mmap.MADV_DONTNEED) == 0
 
 
-def measure(workers: Workers, folder: Path) -> None:
-    """Train two epochs, the second one from the disk alone; write the bytes that it has read."""
+def measure(workers: Workers, folder: Path, way: str, group: Path) -> None:
+    """Train two epochs, the second one from the disk alone, within a control group; write its bytes, seconds and loss."""
     torch.manual_seed(0)
-    data = folder / "graph"
+    data = folder / f"graph {workers.rank if way == 'alone' else 0}"
     graph = sagann.load_graph(data)
     # Without dropout, what is read in every epoch would be sums over the features that were made once.
     model = build_model(ModelConfig(model="gcn", hidden=8, dropout=0.3), graph)
-    predictor = Predictor(model, Contract.of(graph), device=torch.device("cpu"), workers=workers)
+    predictor = Predictor(
+        model, Contract.of(graph), device=torch.device("cpu"), workers=workers if way == "together" else None
+    )
     prepared = predictor.prepare(graph)
     predictor.stream_within(Streaming(memory_bytes=4 << 20, spill=folder))
     source = WholeGraph(predictor, prepared)
@@ -66,24 +70,31 @@ def measure(workers: Workers, folder: Path) -> None:
     model.train()
     for epoch in (1, 2):
         (step,) = source.steps(epoch)
-        unmap_pages(data)
-        workers.texts("", "leaving the cache to nobody")
-        drop_cached(data)
+        torch.manual_seed(epoch)
+        if epoch == 2:
+            unmap_pages(data)
+            workers.texts("", "leaving the cache to nobody")
+            drop_cached(data)
+            (group / "cgroup.procs").write_text("0")
         workers.texts("", "beginning an epoch")
-        before = read_bytes()
+        before, since_s = read_bytes(), time.perf_counter()
         loss = step.loss()
         loss.backward()
-        step.complete(loss.detach(), step.num_edges)
-    torch.save(read_bytes() - before, folder / f"{workers.rank}.pt")
+        loss, _ = step.complete(loss.detach(), step.num_edges)
+    found = read_bytes() - before, time.perf_counter() - since_s, loss.item()
+    torch.save(found, folder / f"{way} {workers.rank}.pt")
     predictor.release()
 
 
-def main(folder: Path) -> None:
+def main(folder: Path, group: Path) -> None:
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    sagann.save_graph(ring(), folder / "graph")
-    run_workers(partial(measure, folder=folder), 2)
+    graph = ring()
+    for rank in range(2):
+        sagann.save_graph(graph, folder / f"graph {rank}")
+    for way in WAYS:
+        run_workers(lambda workers, way=way: measure(workers, folder, way, group), 2)
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(*map(Path, sys.argv[1:]))

@@ -1,4 +1,4 @@
-"""Losses, gradients and logits of 2 and 3 workers, in memory and streamed, equal those of one process; what they read of a shared disk."""
+"""Losses, gradients and logits of 2 and 3 workers, in memory and streamed, equal those of one process in memory."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.runtime.workers.disk_driver import NUM_FEATURES, NUM_VERTICES
 from tests.runtime.workers.exactness_driver import RUNS, Numbers, cases, cases_of, require_same
 from tests.runtime.workers.processes import run_driver
 from tests.shared import SharedFolder
@@ -66,15 +65,3 @@ def test_a_worker_that_is_killed_ends_the_others_and_leaves_nothing(folder: Path
     assert re.search("while (adding (losses|gradients)|exchanging gradients of the halo)", text)
     assert not (folder / "run").exists()
     assert not (folder / "spill").exists()
-
-
-@pytest.mark.thorough
-@pytest.mark.distributed
-def test_two_workers_read_each_byte_once(tmp_path: Path) -> None:
-    run_driver("disk_driver", tmp_path)
-    found = [torch.load(tmp_path / f"{rank}.pt") for rank in range(2)]
-    if not any(found):
-        pytest.skip(f"{tmp_path} lies on no disk")
-    # Edges and spilled blocks were written a moment ago: the cache still holds them. The system reads ahead for one worker, by
-    # up to 8 MiB, what the other one reads.
-    assert sum(found) / (NUM_VERTICES * NUM_FEATURES * 4) == pytest.approx(1.0, abs=0.05)

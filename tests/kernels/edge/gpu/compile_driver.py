@@ -1,4 +1,4 @@
-"""Compiles kernels for an H100 or H200 down to machine code, which needs no device; run by test_compile.py.
+"""Compiles kernels for an H100 or H200 down to machine code, which needs no device; run by test_run.py.
 
 The interpreter accepts what the compiler does not, so this is a program of its own, without TRITON_INTERPRET.
 

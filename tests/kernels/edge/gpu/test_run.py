@@ -11,14 +11,14 @@ import pytest
 import torch
 
 from sagann.graph import Topology
-from sagann.kernels.edge import gpu, naive
+from sagann.kernels.edge import naive
 from sagann.kernels.edge.function import EdgeFunction
 from tests.cuda import INTERPRETED, NO_TRITON, on_device, waits_refused
 from tests.kernels.edge import cases
 from tests.kernels.edge.cases import KNOWN, ON_DEVICE
 from tests.kernels.edge.functions import Builder, arrays_of, gated
 
-pytest.importorskip("triton", reason=NO_TRITON)
+gpu = pytest.importorskip("sagann.kernels.edge.gpu", reason=NO_TRITON)
 
 
 DEVICE = "cpu" if INTERPRETED else "cuda"
@@ -104,9 +104,6 @@ def test_more_than_2_to_the_31_numbers() -> None:
     (total,) = gpu.run(function, topology, {"src0": x})
     assert torch.equal(total[-1].cpu(), torch.arange(features, dtype=torch.float32))
     assert not total[:-1].any()
-
-
-pytest.importorskip("triton", reason="triton is not installed: pip install sagann[cuda]")
 
 
 SOME = ("gated", "gated, continued", "heads", "merge_sum", "gather_rows", "pick 32 different")
