@@ -22,6 +22,7 @@ from sagann.plan.hops import CSC, HopSize, gathered_hops, topology_of
 from sagann.plan.intervals import PartIntervals
 from sagann.plan.residency import LOOKAHEAD, BudgetError, place
 from sagann.plan.schedule import Schedule
+from sagann.plan.segments import segmented
 from sagann.plan.selection import NEVER, Selection
 from sagann.plan.sizes import BlockSizes, constants_of_stages, plan_bytes
 from sagann.plan.steps import DEVICE, UNLIMITED, Beside, Block, Plan, Step
@@ -238,7 +239,7 @@ class _Planner:
             return found
         plan = found.plan
         waits = waits_of(plan.operations, plan.budget_bytes, has_engines=self.beside.has_engines)
-        return found._replace(plan=replace(plan, waits=waits))
+        return found._replace(plan=segmented(replace(plan, waits=waits)))
 
 
 @without_collections()

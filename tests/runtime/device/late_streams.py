@@ -18,7 +18,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from sagann.runtime.device.streams import Queue
+from sagann.runtime.device.streams import Queue, Streams
 
 
 class LateMark(NamedTuple):
@@ -119,16 +119,27 @@ class LateStreams:
             return
         with self._lock:
             waited = self._waited[lane]
+            address = into.untyped_storage().data_ptr()
             if lane == "store":
                 assert waited.get(self, -1) >= self.last_step, "the last writer may not be done"
             else:
                 # What computed before may use the memory still.
-                whose, allocated = self._allocated.get(into.untyped_storage().data_ptr(), (self, -1))
+                whose, allocated = self._allocated.get(address, (self, -1))
                 assert waited.get(whose, -1) >= allocated
-                assert lane == "load" or (whose is not self and whose._lane == "receive")
-            self.copied[lane] = self.copied.get(lane, 0) + into.nbytes
+                assert lane == "load" or whose._lane == ("receive" if whose is not self else "exchange")
+            if lane != "exchange" or address in self._allocated:
+                # Small tensors, and the result, are not counted among the blocks.
+                self.copied[lane] = self.copied.get(lane, 0) + into.nbytes
             touched = {each.untyped_storage().data_ptr() for each in (into, source)}
             self._queue(lane, touched, partial(into.copy_, source))
+
+    send = Streams.send
+
+    def turn(self, *, anew: bool = False) -> None:
+        """Nothing is recorded."""
+
+    def lent(self, tensor: Tensor) -> Tensor:
+        return tensor
 
     def launch(self, work: Callable[[], None]) -> None:
         lane = self._lane
