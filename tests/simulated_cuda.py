@@ -66,6 +66,13 @@ class World:
         self.lost: Callable[[Stream, Event], bool] = lambda stream, event: False
         "Whether a stream forgets to wait for an event."
 
+    def drop(self) -> None:
+        """Forget what has been given, as if it had run."""
+        for unit in self.pending:
+            self.done[unit.stream] = unit.number
+        self.pending.clear()
+        self.history.clear()
+
     def give(self, stream: Stream, work: Callable[[], object], touched: Touched) -> None:
         """Queue work of a stream, which must not race with other work."""
         before = stream.clock.copy()
@@ -180,7 +187,7 @@ class CUDAGraph:
         _TAPES.append(self.tape)
 
     def capture_end(self) -> None:
-        assert _TAPES and current_stream() is self.tape.main, "a capture ends on the stream that it began on"
+        assert current_stream() is self.tape.main, "a capture ends on the stream that it began on"
         try:
             if not isinstance(sys.exception(), AssertionError):
                 self.tape.end()
