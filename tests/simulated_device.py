@@ -505,8 +505,8 @@ class SimulatedStreams:
         self.reserved_bytes = 0
 
     @property
-    def is_recording(self) -> bool:
-        return bool(_TAPES)
+    def recording(self) -> Tape | None:
+        return _TAPES[-1] if _TAPES else None
 
     @contextmanager
     def queue(self) -> Iterator[None]:

@@ -1,15 +1,13 @@
 """Segments: the runs of a device's operations that are recorded as one CUDA graph each.
 
-A graph has the work of one device. It cannot copy from another device's memory, nor wait for what another graph does in the same epoch. So a
-device's operations are cut where they wait for those of another device, and where a copy from another device begins and ends. Every operation
-has a level, and a segment has the operations of one device and level:
+A graph has the work of one device: no copies from another one's memory, and no waits for other graphs. So a device's operations are cut where
+they wait for those of others, and where a copy between devices begins and ends. A segment has the operations of one device and level:
 
 - An operation has at least the level of those before it on its device, and a higher one than those of other devices for which it waits.
-- A copy between devices lies between graphs: it has a higher level than the work before it on its device, where its memory was used, and
-  what waits for it has a higher level still. Work of its own level runs beside it. A step that adds what every device has begins with copies.
+- A copy between devices has a higher level than the work before it on its device, where its memory was used, and what waits for it has a
+  higher level still. Work of its own level runs beside it. A step that adds what every device has begins with copies.
 
-In the order of levels, and of devices within a level, each segment is in one piece, and no operation waits for a later one. Each device has
-its operations in the order that it had, so numbers and memory are the same.
+In the order of levels, each segment is in one piece, and no operation waits for a later one. Each device keeps its order.
 """
 
 from __future__ import annotations
@@ -57,18 +55,14 @@ def segmented(plan: Plan) -> Plan:
     order = sorted(range(len(operations)), key=lambda at: (levels[at], places[operations[at].owner], at))
     numbers = {before: now for now, before in enumerate(order)}
 
-    def renumbered(waits: tuple[int, ...]) -> tuple[int, ...]:
-        return tuple(numbers[each] for each in waits)
-
     def moved(operation: Step | Move) -> Step | Move:
-        if not operation.after:
-            return operation
-        after = renumbered(operation.after)
-        return operation._replace(after=after) if isinstance(operation, Move) else replace(operation, after=after)
+        # Only steps that share name others.
+        after = tuple(numbers[each] for each in operation.after)
+        return replace(operation, after=after) if isinstance(operation, Step) and after else operation
 
     return replace(
         plan,
         operations=tuple(moved(operations[at]) for at in order),
-        waits=tuple(renumbered(plan.waits[at]) for at in order),
+        waits=tuple(tuple(numbers[each] for each in plan.waits[at]) for at in order),
         levels=tuple(levels[at] for at in order),
     )

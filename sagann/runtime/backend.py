@@ -114,7 +114,7 @@ class DeviceBackend(Backend):
 
     @property
     def is_recording(self) -> bool:
-        return self._lanes[0].streams.is_recording
+        return self._lanes[0].streams.recording is not None
 
     def pin(self, features: Tensor) -> str | None:
         if self._pinned_features is None or self._pinned_features[0] is not features:

@@ -172,7 +172,7 @@ def refused() -> dict[str, str]:
 
     def of_another_graph() -> None:
         captured.record()
-        streams.turn(anew=True)
+        streams.turn()
         current_stream().wait_event(captured)
 
     def at_once() -> None:
@@ -243,7 +243,7 @@ def main(path: Path) -> None:
 
     device_streams.Streams.pinned = pinned
     device_streams.Streams.is_pinned = lambda self, tensor: simulated_device._is_pinned(tensor)
-    SegmentStreams.lent = lambda self, tensor: lent(tensor) if self.is_recording else tensor
+    SegmentStreams.lent = lambda self, tensor: lent(tensor) if self.recording else tensor
     executor.Executor.__init__ = seen
     GraphStreams.capture = captured
     executor.dialect_for = lambda kind, name: Kernels

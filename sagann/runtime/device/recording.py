@@ -4,6 +4,9 @@ A graph repeats what the host has queued, with the same addresses and the same n
 :class:`Table`: seeds and learning rates, which one copy brings to the device before each launch. The host draws seeds as it does for an epoch
 that is queued, so both have the same bits. What else a graph has baked in is compared before each launch; a change ends the recording.
 
+A graph has the work of one device, and a recording of several has one for each segment (:mod:`sagann.plan.segments`), captured one after the
+other. Between graphs, ordinary copies and marks on streams are queued again in each epoch: what a graph waits for, it waits for as a whole.
+
 A capture runs nothing. Where it fails, the same work is queued from the same random numbers, now and from then on, and ``cause`` says why.
 """
 
@@ -21,6 +24,7 @@ import warnings
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -48,21 +52,19 @@ class SegmentMark(Mark):
 
 
 class Segment:
-    """A graph of a device's work, what is queued between graphs before it, and the mark after it."""
+    """A graph of a device's work, what it waits for, and the mark after it."""
 
-    def __init__(self, lanes: Streams, before: Segment | None, after: list[Mark]) -> None:
-        self.lanes, self.before, self.after = lanes, before, after
-        self.graph, self.ended = torch.cuda.CUDAGraph(), Mark()
-        with lanes.on("compute"):
-            self._stream = torch.cuda.current_stream(lanes.device)
+    def __init__(self, lanes: Streams, level: int | None, after: list[Mark]) -> None:
+        self.lanes, self.place, self.after = lanes, (lanes.device, level), after
+        self.graph, self.ended = torch.cuda.CUDAGraph(), SegmentMark()
 
-    def launch(self) -> None:
+    def launch(self, stream: torch.cuda.Stream) -> None:
         """Queue the graph after what it waits for."""
-        with torch.cuda.stream(self._stream):
+        with torch.cuda.stream(stream):
             for mark in self.after:
-                self._stream.wait_event(mark)
+                stream.wait_event(mark)
             self.graph.replay()
-            self.ended.record(self._stream)
+            self.ended.record(stream)
 
 
 class Segments:
@@ -79,17 +81,16 @@ class Segments:
         "What is queued for an epoch."
         self._before_bytes = 0
 
-    def turn(self, lanes: Streams, *, anew: bool = False) -> None:
-        """Capture what a device is given from now on, in the segment that is open if it is this device's, or else in a new one."""
-        device = lanes.device
-        if self.open is not None and self.open.lanes.device == device and not anew:
+    def turn(self, lanes: Streams, level: int | None = None) -> None:
+        """Capture what a device is given from now on: in the segment that is open, if it is that of the device and level, or else in a new one."""
+        if level is not None and self.open is not None and self.open.place == (lanes.device, level):
             self.open.lanes = lanes
             return
         self.end()
-        segment = Segment(lanes, self.last.get(device), self.waiting.pop(device, []))
+        segment = Segment(lanes, level, self.waiting.pop(lanes.device, []))
         # Graphs share memory: they run one after the other. PyTorch refuses a pool for good once no graph has it.
-        pool = next((each.pool() for each in self._main.graphs[device]), None)
-        self._before_bytes = torch.cuda.memory_reserved(device)
+        pool = next((each.pool() for each in self._main.graphs[lanes.device]), None)
+        self._before_bytes = torch.cuda.memory_reserved(lanes.device)
         with lanes.on("compute"):
             # The thread of autograd ends segments that another thread has begun.
             segment.graph.capture_begin(pool, "relaxed")
@@ -97,20 +98,29 @@ class Segments:
 
     def end(self) -> None:
         """End the segment that is open."""
-        if self.open is None:
+        if (segment := self.open) is None:
             return
-        segment, device = self.open, self.open.lanes.device
+        lanes, device = segment.lanes, segment.lanes.device
         try:
-            segment.lanes.finish_copies()
+            lanes.finish_copies()
         finally:
             self.open = None
             # PyTorch warns of a graph without work.
-            with segment.lanes.on("compute"), warnings.catch_warnings(action="ignore"):
+            with lanes.on("compute"), warnings.catch_warnings(action="ignore"):
+                stream = torch.cuda.current_stream(device)
                 segment.graph.capture_end()
         self._main.graphs[device].add(segment.graph)
         self._main.reserved[device] += torch.cuda.memory_reserved(device) - self._before_bytes
         self.last[device] = segment
-        self.queue.append(segment.launch)
+        self.queue.append(partial(segment.launch, stream))
+
+    def between(self, mark: Mark) -> Mark:
+        """What other graphs wait for: a mark, or that after the graph which has it; where that has no work yet, after the one before."""
+        segment = mark.segment if isinstance(mark, SegmentMark) else None
+        if segment is not None and segment is self.open:
+            segment = self.last.get(segment.lanes.device)
+            mark = SegmentMark()
+        return mark if segment is None else segment.ended
 
     def launch(self) -> None:
         """Queue an epoch. The first device waits for all others at its end, so that the next epoch may begin everywhere."""
@@ -147,23 +157,17 @@ class SegmentStreams(Streams):
         return next((each for each in _UNDER_WAY if is_autograd or each.thread == threading.get_ident()), None)
 
     @property
-    def is_recording(self) -> bool:
-        """Whether this thread's work is recorded, and not run."""
-        return self.recording is not None
-
-    def turn(self, *, anew: bool = False) -> None:
-        """If work is recorded: see :meth:`Segments.turn`."""
-        if (recording := self.recording) is not None:
-            recording.turn(self, anew=anew)
-
-    @property
     def _open(self) -> Segment | None:
         segment = None if self.recording is None else self.recording.open
         return segment if segment is not None and segment.lanes.device == self.device else None
 
+    def turn(self, level: int | None = None) -> None:
+        """If work is recorded: see :meth:`Segments.turn`. Without a level, a new segment begins."""
+        if (recording := self.recording) is not None:
+            recording.turn(self, level)
+
     def mark(self, lane: Queue) -> Mark:
-        recording = self.recording
-        if recording is None:
+        if (recording := self.recording) is None:
             return super().mark(lane)
         mark = SegmentMark()
         mark.segment = self._open or recording.last.get(self.device)
@@ -177,10 +181,10 @@ class SegmentStreams(Streams):
             super().wait(lane, mark)
         elif segment is None or segment.lanes.device != self.device:
             after = recording.waiting[self.device] if self._open is None else self._open.after
-            after.append(mark if segment is None else segment.ended)
+            after.append(recording.between(mark))
 
     def finish_copies(self) -> None:
-        if not self.is_recording:
+        if self.recording is None:
             super().finish_copies()
             return
         for lane in self._copies:
@@ -191,37 +195,30 @@ class SegmentStreams(Streams):
                 self.wait("compute", self.mark(lane))
 
     def send(self, to: Streams, copies: Sequence[tuple[Tensor, Tensor]], after: Sequence[Mark]) -> Mark:
-        recording = self.recording
-        if recording is None:
-            return super().send(to, copies, after)
-        if self._open is not None:
-            recording.end()
-        between, arrived = [], SegmentMark()
-        for mark in after:
-            segment = mark.segment if isinstance(mark, SegmentMark) else None
-            if segment is not None and segment is recording.open:
-                # It has no work yet.
-                segment = segment.before
-                mark = segment.ended if segment is not None else SegmentMark()
-            elif segment is not None:
-                mark = segment.ended
-            between.append(mark)
+        """Queue copies to another device, each into a tensor there, after some marks; returns the mark after them.
+
+        They lie between graphs. A segment of this device ends with it.
+        """
+        recording, arrived = self.recording, SegmentMark()
+        if recording is not None:
+            if self._open is not None:
+                recording.end()
+            after = [recording.between(mark) for mark in after]
 
         def queue() -> None:
-            exchange = self._stream("exchange")
-            for mark in between:
-                exchange.wait_event(mark)
+            for mark in after:
+                self._stream("exchange").wait_event(mark)
             with to.on("receive"), self.on("exchange"):
                 for into, source in copies:
                     self.copy(into, source)
-            arrived.record(exchange)
+            arrived.record(self._stream("exchange"))
 
-        recording.queue.append(queue)
+        (queue if recording is None else partial(recording.queue.append, queue))()
         return arrived
 
     def lent(self, tensor: Tensor) -> Tensor:
         """The tensor; where work is recorded, another one in its memory, which it does not keep."""
-        if not self.is_recording:
+        if self.recording is None:
             return tensor
         storage = tensor.untyped_storage()
         lent = torch._C._construct_storage_from_data_pointer(storage.data_ptr(), tensor.device, storage.nbytes())
@@ -273,7 +270,7 @@ class GraphStreams(SegmentStreams):
                 torch.cuda.set_sync_debug_mode("error")
             try:
                 try:
-                    segments.turn(self)
+                    segments.turn(self, 0)
                     work()
                 finally:
                     segments.end()

@@ -107,8 +107,6 @@ class DeviceResidents(Residents):
         # By number in the plan, the copies for which lanes of other devices may wait.
         self._copies: dict[int, Copy] = {}
         self._levels = plan.levels
-        # The device and level of the operation before.
-        self._turned = DEVICE, 0
         # Memory of copies under way is kept until they are done, even if this object is dropped.
         self._arriving: dict[Block, Tensor] = {}
         # Blocks that come, until a step of their device waits for them.
@@ -122,12 +120,11 @@ class DeviceResidents(Residents):
         # What queues nothing on its device needs no segment there.
         is_output = is_between_devices(operation) and isinstance(operation, Step)
         if self._levels and operation.kind != "drop" and not is_output:
-            before, self._turned = self._turned, (operation.owner, self._levels[number])
-            self._devices[operation.owner].streams.turn(anew=before[1] != self._turned[1])
+            self._devices[operation.owner].streams.turn(self._levels[number])
 
     def turn_back(self) -> None:
         if self._levels:
-            self._devices[DEVICE].streams.turn(anew=True)
+            self._devices[DEVICE].streams.turn()
 
     def bring(self, parts: Iterable[tuple[str, Mapping[str, Tensor]]], owner: str) -> list[Mapping[str, Tensor]]:
         to, found = self._devices[owner].streams, list[Mapping[str, Tensor]]()

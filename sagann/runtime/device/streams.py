@@ -86,15 +86,6 @@ class Streams:
         """
         into.copy_(source, non_blocking=True)
 
-    def send(self, to: Streams, copies: Sequence[tuple[Tensor, Tensor]], after: Sequence[Mark]) -> Mark:
-        """Queue copies to another device, each into a tensor there, after some marks; returns the mark after them."""
-        for mark in after:
-            self.wait("exchange", mark)
-        with to.on("receive"), self.on("exchange"):
-            for into, source in copies:
-                self.copy(into, source)
-        return self.mark("exchange")
-
     def launch(self, work: Callable[[], None]) -> None:
         """Queue work that launches kernels, in this thread's lane."""
         work()

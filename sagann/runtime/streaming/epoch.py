@@ -69,12 +69,6 @@ class Epoch:
                 self.out = self.allocate(tuple(shape), dtype)
         return self.out
 
-    def take_result(self) -> Tensor:
-        """The result. The epoch forgets it: autograd makes the result refer to the epoch."""
-        result, self.out = self.out, None
-        assert result is not None
-        return result
-
     def parameter_gradients(self, names: Sequence[str], derived: Sequence[str]) -> list[Tensor | None]:
         """The gradients of the parameters, including those through ``derived`` values, which depend on parameters alone."""
         shared, (sums,) = self.first.shared, self.sums

@@ -102,7 +102,10 @@ class Executor:
         self._share()
         self._run_until("return")
         if self.epoch.loss_of is None:
-            return self.epoch.take_result()
+            # Autograd makes the result refer to the epoch.
+            result, self.epoch.out = self.epoch.out, None
+            assert result is not None
+            return result
         parts = [{} if each.loss is None else {"loss": each.loss} for each in self.epoch.sums]
         for each in self.epoch.sums:
             each.loss = None

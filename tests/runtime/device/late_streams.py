@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import NamedTuple
@@ -18,7 +18,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from sagann.runtime.device.streams import Queue, Streams
+from sagann.runtime.device.streams import Queue
 
 
 class LateMark(NamedTuple):
@@ -35,7 +35,7 @@ class LateStreams:
     """See the module. ``beside`` is another device of the same model."""
 
     device = torch.device("cpu")
-    is_recording = False
+    recording = None
 
     def __init__(self, beside: LateStreams | None = None) -> None:
         self.pinned_bytes = 0
@@ -133,9 +133,15 @@ class LateStreams:
             touched = {each.untyped_storage().data_ptr() for each in (into, source)}
             self._queue(lane, touched, partial(into.copy_, source))
 
-    send = Streams.send
+    def send(self, to: LateStreams, copies: Sequence[tuple[Tensor, Tensor]], after: Sequence[LateMark]) -> LateMark:
+        for mark in after:
+            self.wait("exchange", mark)
+        with to.on("receive"), self.on("exchange"):
+            for into, source in copies:
+                self.copy(into, source)
+        return self.mark("exchange")
 
-    def turn(self, *, anew: bool = False) -> None:
+    def turn(self, level: int | None = None) -> None:
         """Nothing is recorded."""
 
     def lent(self, tensor: Tensor) -> Tensor:
