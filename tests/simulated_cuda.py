@@ -76,8 +76,7 @@ class World:
     def give(self, stream: Stream, work: Callable[[], object], touched: Touched) -> None:
         """Queue work of a stream, which must not race with other work."""
         before = stream.clock.copy()
-        stream.clock[stream.name] += 1
-        unit = _Unit(stream.name, stream.clock[stream.name], before, work)
+        unit = _Unit(stream.name, before[stream.name] + 1, before, work)
         for storage, ranges in touched.items():
             known = [each for each in self.history[storage] if self.done[each[0].stream] < each[0].number]
             for other, first, last, wrote in known:
@@ -89,6 +88,7 @@ class World:
                         or before[other.stream] >= other.number
                     ), f"a race between {other.stream} and {unit.stream}"
             self.history[storage] = known + [(unit, *each) for each in ranges]
+        stream.clock[stream.name] = unit.number
         self.pending.append(unit)
 
     def run(self, needed: Counter[str] | None = None) -> None:
@@ -265,7 +265,7 @@ def _copied(into: Tensor, source: Tensor, non_blocking: bool = False) -> bool:
     if is_between:
         assert stream is not other
         FILLED.add(_values(into).untyped_storage().data_ptr())
-    to, of = _values(into.detach()), _values(source.detach())
+    to, of = _values(into), _values(source)
     WORLD.give(stream, lambda: to.copy_(of), _range(into, True) | _range(source, False))
     other.clock |= stream.clock
     return True

@@ -48,7 +48,9 @@ _NOT_THE_USERS = tuple(
 class SegmentMark(Mark):
     """A point in a lane of a device, and the segment that has it, if its work is recorded."""
 
-    segment: Segment | None = None
+    def __init__(self) -> None:
+        super().__init__()
+        self.segment: Segment | None = None
 
 
 class Segment:

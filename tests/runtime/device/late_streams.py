@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from sagann.runtime.device.streams import Queue
 
@@ -58,8 +59,10 @@ class LateStreams:
         self._thread = threading.local()
         self._lock: threading.RLock = threading.RLock() if beside is None else beside._lock
         self._pinned: list[Tensor] = [] if beside is None else beside._pinned
-        # By address, the device whose memory it is, and its tick when it was allocated.
-        self._allocated: dict[int, tuple[LateStreams, int]] = {} if beside is None else beside._allocated
+        # By address, the device whose memory it is, its tick when it was allocated, and whether it still is.
+        self._allocated: dict[int, tuple[LateStreams, int, StorageWeakRef]] = (
+            {} if beside is None else beside._allocated
+        )
         self._all: list[LateStreams] = [] if beside is None else beside._all
         self._all.append(self)
 
@@ -119,16 +122,18 @@ class LateStreams:
             return
         with self._lock:
             waited = self._waited[lane]
-            address = into.untyped_storage().data_ptr()
+            whose, allocated, storage = self._allocated.get(into.untyped_storage().data_ptr(), (self, -1, None))
+            is_known = storage is not None and not storage.expired()
+            if not is_known:
+                # Other memory, which may lie where a block has lain: small tensors, and the result.
+                whose, allocated = self, -1
             if lane == "store":
                 assert waited.get(self, -1) >= self.last_step, "the last writer may not be done"
             else:
                 # What computed before may use the memory still.
-                whose, allocated = self._allocated.get(address, (self, -1))
                 assert waited.get(whose, -1) >= allocated
                 assert lane == "load" or whose._lane == ("receive" if whose is not self else "exchange")
-            if lane != "exchange" or address in self._allocated:
-                # Small tensors, and the result, are not counted among the blocks.
+            if lane != "exchange" or is_known:
                 self.copied[lane] = self.copied.get(lane, 0) + into.nbytes
             touched = {each.untyped_storage().data_ptr() for each in (into, source)}
             self._queue(lane, touched, partial(into.copy_, source))
@@ -160,7 +165,7 @@ class LateStreams:
         with self._lock:
             if self._lane == "compute":
                 self.tick += 1
-                self._allocated[memory.data_ptr()] = self, self.tick
+                self._allocated[memory.data_ptr()] = self, self.tick, StorageWeakRef(memory.untyped_storage())
             else:
                 self.unforeseen += 1
         return memory
