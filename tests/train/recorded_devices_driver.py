@@ -53,7 +53,7 @@ CASES = [
     ("own", "chain of 2"),
     ("ggnn", "ring of 3"),
 ]
-BOUNDS = (0, 0, 20, 33, 33, 60)
+BOUNDS = (0, 0, 30, 50, 50, 90)
 "Bounds of intervals, of which some are empty."
 USED: list[tuple[int, Route]] = []
 "How many devices the run has, and their route."
