@@ -117,7 +117,7 @@ def of_empty_intervals() -> dict[str, Any]:
     fitted = stream.fitted_intervals
 
     def cut(*given: Any, **options: Any) -> PartIntervals:
-        return replace(fitted(*given, **options), bounds=BOUNDS, undivided=frozenset())
+        return replace(PartIntervals.of_graph(BOUNDS), devices=fitted(*given, **options).devices)
 
     with patch.object(stream, "fitted_intervals", cut):
         return of_route("gcn", "ring of 3")
