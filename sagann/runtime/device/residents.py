@@ -159,7 +159,9 @@ class DeviceResidents(Residents):
     def load(self, block: Block, after: Sequence[Copy]) -> Copy:
         at, num_bytes = self._devices[block.owner], self._bytes_of(block)
         parts = self._sources.load(block) if self._sources.lies_in_memory(block) else None
-        if parts is not None and not all(at.streams.is_pinned(region.memory) for region in parts.regions):
+        # What has no bytes lies nowhere, and needs no thread.
+        regions = [] if parts is None else [each.memory for each in parts.regions if each.memory.nbytes]
+        if not all(map(at.streams.is_pinned, regions)):
             parts = None
         most_bytes = max(num_bytes + SPARE_BYTES, 0 if parts is None else _bytes_of(parts))
         with at.streams.on("compute"):
