@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import random
 import sys
+import threading
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -53,6 +54,7 @@ class World:
     """What the devices have been given."""
 
     def __init__(self) -> None:
+        self._lock = threading.RLock()
         self.pending: list[_Unit] = []
         self.done: Counter[str] = Counter()
         self.reset()
@@ -75,6 +77,10 @@ class World:
 
     def give(self, stream: Stream, work: Callable[[], object], touched: Touched) -> None:
         """Queue work of a stream, which must not race with other work."""
+        with self._lock:
+            self._give(stream, work, touched)
+
+    def _give(self, stream: Stream, work: Callable[[], object], touched: Touched) -> None:
         before = stream.clock.copy()
         unit = _Unit(stream.name, before[stream.name] + 1, before, work)
         for storage, ranges in touched.items():
@@ -93,6 +99,10 @@ class World:
 
     def run(self, needed: Counter[str] | None = None) -> None:
         """Run what the host waits for, or all."""
+        with self._lock:
+            self._run(needed)
+
+    def _run(self, needed: Counter[str] | None) -> None:
         wanted, most = list(self.pending), None if needed is None else needed.copy()
         if most is not None:
             wanted = []
@@ -179,7 +189,7 @@ class CUDAGraph:
         if "no graphs" in FAULTS:
             raise RuntimeError("CUDA error: operation not supported")
         assert not _TAPES, "PyTorch captures one graph at a time"
-        assert capture_error_mode == "relaxed", "another thread must not end it"
+        self.thread = None if capture_error_mode == "relaxed" else threading.get_ident()
         WORLD.run()
         index = current_stream().device.index
         self.tape: Any = Tape(MOST_BYTES[-1], index, WORLD.pools[index])
@@ -187,8 +197,9 @@ class CUDAGraph:
         _TAPES.append(self.tape)
 
     def capture_end(self) -> None:
-        assert current_stream() is self.tape.main, "a capture ends on the stream that it began on"
         try:
+            assert current_stream() is self.tape.main, "a capture ends on the stream that it began on"
+            assert self.thread in (None, threading.get_ident()), "a capture that is not relaxed ends in its thread"
             if not isinstance(sys.exception(), AssertionError):
                 self.tape.end()
         finally:
@@ -212,28 +223,41 @@ MOST_BYTES = [float("inf")]
 _DEVICE: list[torch.device] = []
 "Devices that were made the current one; the first device before."
 _CURRENT: dict[torch.device, Stream] = {}
-"By device, the current stream: of all threads, of which one works at a time."
+"By device, the current stream: of PyTorch's threads, of which one works at a time."
+_OWN = threading.local()
+"The same of threads that read and write for a device."
 
 
 def current_stream(device: torch.device | None = None) -> Stream:
     """The current stream of a device."""
-    device = device or (_DEVICE[-1] if _DEVICE else torch.device(SIMULATED, 0))
-    if device not in _CURRENT:
-        _CURRENT[device] = Stream(device)
-    return _CURRENT[device]
+    current, devices = _here()
+    device = device or (devices[-1] if devices else torch.device(SIMULATED, 0))
+    if device not in current:
+        current[device] = Stream(device)
+    return current[device]
+
+
+def _here() -> tuple[dict[torch.device, Stream], list[torch.device]]:
+    """By device, this thread's current stream, and devices that it made the current one."""
+    if threading.current_thread().name.startswith("sagann-"):
+        own: Any = _OWN
+        if not hasattr(own, "here"):
+            own.here = {}, []
+        return own.here
+    return _CURRENT, _DEVICE
 
 
 @contextmanager
 def use(stream: Stream) -> Iterator[None]:
     """Make a stream, and its device, the current ones."""
-    before = current_stream(stream.device)
-    _CURRENT[stream.device] = stream
-    _DEVICE.append(stream.device)
+    before, (current, devices) = current_stream(stream.device), _here()
+    current[stream.device] = stream
+    devices.append(stream.device)
     try:
         yield
     finally:
-        _DEVICE.pop()
-        _CURRENT[stream.device] = before
+        devices.pop()
+        current[stream.device] = before
 
 
 def _lane() -> str:

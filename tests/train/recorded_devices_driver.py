@@ -10,6 +10,7 @@ from __future__ import annotations
 from tests.simulated_cuda import WORLD, CUDAGraph, Event, Stream, current_stream, lent
 
 # isort: on
+import _thread
 import json
 import sys
 import tempfile
@@ -70,10 +71,10 @@ def trained(name: str, route: str, queued: bool = False, **options: Any) -> dict
     return run(made(name), queued=queued, memory="16KiB", epochs=EPOCHS, weights="last", **{**SCHEDULED, **options})
 
 
-def of_route(name: str, route: str) -> dict[str, Any]:
-    found, used = trained(name, route), dict(WORLD.peaks)
+def of_route(name: str, route: str, **options: Any) -> dict[str, Any]:
+    found, used = trained(name, route, **options), dict(WORLD.peaks)
     plans = [each.plan for each in SEEN if each.plan.levels]
-    queued = trained(name, route, queued=True)
+    queued = trained(name, route, queued=True, **options)
     same = [found[key] == queued[key] for key in ("history", "weights", "metrics", "best")]
     # An epoch trains, and is evaluated.
     epoch, evaluation = (
@@ -120,7 +121,7 @@ def of_empty_intervals() -> dict[str, Any]:
         return replace(PartIntervals.of_graph(BOUNDS), devices=fitted(*given, **options).devices)
 
     with patch.object(stream, "fitted_intervals", cut):
-        return of_route("gcn", "ring of 3")
+        return of_route("gcn", "ring of 3", class_weights="balanced")
 
 
 def races() -> dict[str, Any]:
@@ -197,6 +198,27 @@ def refused() -> dict[str, str]:
     return found
 
 
+def recorded_in_autograd() -> list[bool]:
+    """Whether a thread of PyTorch's, which is none of Python's, records what lanes of the model get, and those of another one."""
+    device, found = torch.device(SIMULATED, 0), list[bool]()
+    streams, own, others = GraphStreams(device), SegmentStreams(device), SegmentStreams(device)
+
+    def look() -> None:
+        found.extend(each.recording is not None for each in (own, others))
+        done.release()
+
+    def work() -> None:
+        own.mark("compute")
+        _thread.start_new_thread(look, ())
+        done.acquire()
+
+    done = _thread.allocate_lock()
+    done.acquire()
+    with streams.queue():
+        streams.capture(work)
+    return found
+
+
 LANES: list[SegmentStreams] = []
 "The lanes of the run that was begun last."
 
@@ -204,6 +226,7 @@ LANES: list[SegmentStreams] = []
 def cases() -> dict[str, Any]:
     return {
         "refused": refused(),
+        "autograd": recorded_in_autograd(),
         "races": races(),
         "routes": {f"{name}, {route}": of_route(name, route) for name, route in CASES}
         | {"gcn, empty intervals": of_empty_intervals()},

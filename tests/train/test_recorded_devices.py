@@ -54,6 +54,10 @@ def test_without_a_wait_between_graphs_a_race_is_found(seen: dict[str, Any]) -> 
         assert found >= said / 2 > 0
 
 
+def test_another_model_in_autograd_is_not_recorded(seen: dict[str, Any]) -> None:
+    assert seen["autograd"] == [True, False]
+
+
 def test_blocks_in_files_are_queued(seen: dict[str, Any]) -> None:
     assert_queued(seen["causes"]["a file of blocks"], "blocks lie in files of the spill folder")
 

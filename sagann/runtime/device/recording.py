@@ -74,6 +74,8 @@ class Segments:
 
     def __init__(self, main: GraphStreams) -> None:
         self.stream, self.thread, self._main = torch.cuda.current_stream(main.device), threading.get_ident(), main
+        self.lanes: set[SegmentStreams] = set()
+        "Those that the thread has used."
         self.open: Segment | None = None
         self.last: dict[torch.device, Segment] = {}
         "By device, the last segment that has ended."
@@ -94,8 +96,8 @@ class Segments:
         pool = next((each.pool() for each in self._main.graphs[lanes.device]), None)
         self._before_bytes = torch.cuda.memory_reserved(lanes.device)
         with lanes.on("compute"):
-            # The thread of autograd ends segments that another thread has begun.
-            segment.graph.capture_begin(pool, "relaxed")
+            # The first segment ends where it begins: before the second device is used. A thread of autograd ends what another thread has begun.
+            segment.graph.capture_begin(pool, "relaxed" if self.queue else "thread_local")
         self.open = segment
 
     def end(self) -> None:
@@ -154,9 +156,14 @@ class SegmentStreams(Streams):
 
     @property
     def recording(self) -> Segments | None:
-        """The recording that this thread's work goes to: of the thread that records, and of PyTorch's threads of autograd."""
-        is_autograd = isinstance(threading.current_thread(), threading._DummyThread)
-        return next((each for each in _UNDER_WAY if is_autograd or each.thread == threading.get_ident()), None)
+        """The recording that this thread's work goes to: of the thread that records, and of PyTorch's threads of autograd for lanes that it has used."""
+        for each in _UNDER_WAY:
+            if each.thread == threading.get_ident():
+                each.lanes.add(self)
+                return each
+            if self in each.lanes and isinstance(threading.current_thread(), threading._DummyThread):
+                return each
+        return None
 
     @property
     def _open(self) -> Segment | None:
