@@ -106,20 +106,27 @@ def _lane() -> str:
     return getattr(_THREAD, "lane", "compute")
 
 
+FILLED: set[int] = set()
+"Addresses of what copies between devices have filled before a recording is launched."
+
+
 class Tape:
     """Operators of each lane, in the order in which they were queued, and what they wait for; ``most_bytes`` is the memory for their results."""
 
-    def __init__(self, most_bytes: float) -> None:
+    def __init__(self, most_bytes: float, index: int = 0, in_use: list[Tensor] | None = None) -> None:
+        self.index = index
+        "Number of the device."
         self._lanes: dict[str, list[_Node | Mark]] = {"compute": []}
         self._before: dict[str, Counter[str]] = {"compute": Counter()}
         "By lane, how much of each lane runs before what the lane is given next."
-        self._touched: dict[int, dict[tuple[str, int, int, bool], int]] = {}
+        self.touched: dict[int, dict[tuple[str, int, int, bool], int]] = {}
         "By storage, which operator of a lane was the last to read or write a range of bytes."
         self._most_bytes = most_bytes
         self._made: dict[int, Tensor] = {}
         "Storages that the recording keeps: those that it made, which hold no numbers when it is launched, and constants."
         self._poisoned: list[Tensor] = []
-        self._in_use: list[Tensor] = []
+        # Recordings of one device share memory.
+        self._in_use: list[Tensor] = [] if in_use is None else in_use
         self.peak_bytes = 0
         "Most bytes of results that were in use at a time."
         self._launches = 0
@@ -132,7 +139,7 @@ class Tape:
         is_known = by_ids or kwargs.get("output_size") is not None
         if {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape} & set(func.tags) and not is_known:
             raise NotRecordableError(str(func))
-        if any(each.alias_info is not None and not each.alias_info.is_write for each in schema.returns):
+        if _gives_views(func):
             return func(*args, **kwargs)
         is_random = torch.Tag.nondeterministic_seeded in func.tags
         written = [each.alias_info is not None and each.alias_info.is_write for each in schema.arguments]
@@ -173,7 +180,7 @@ class Tape:
             return made
         if _lane() != "compute":
             raise NotRecordableError(f"memory of the lane {_lane()}")
-        self._in_use = [each for each in self._in_use if not self._is_free(each)]
+        self._in_use[:] = [each for each in self._in_use if not self._is_free(each)]
         self._made[made.untyped_storage().data_ptr()] = made
         for each in (self._poisoned, self._in_use):
             each.append(made)
@@ -189,8 +196,11 @@ class Tape:
         storage = made.untyped_storage()
         if torch._C._storage_Use_Count(storage._cdata) > _OWN_REFERENCES:
             return False
-        for (lane, *_), number in self._touched.get(storage.data_ptr(), {}).items():
+        touched = self.touched.setdefault(storage.data_ptr(), {})
+        for (lane, *_), number in touched.items():
             assert self._before["compute"][lane] >= number, f"memory is free that the lane {lane} may use"
+        # What is made from now on may lie there.
+        touched["compute", 0, storage.nbytes(), True] = 0
         return True
 
     def constant(self, number: Tensor) -> Tensor:
@@ -221,7 +231,8 @@ class Tape:
     def launch(self) -> None:
         """Run all operators: first with copies as early as they may, then as late, then in random orders."""
         for each in self._poisoned:
-            _poison(each)
+            if each.data_ptr() not in FILLED:
+                _poison(each)
         self._launches += 1
         numbers, done = random.Random(self._launches), Counter[str]()
         while open_lanes := [lane for lane, given in self._lanes.items() if done[lane] < len(given)]:
@@ -265,7 +276,7 @@ class Tape:
         first = tensor.storage_offset() * tensor.itemsize
         spans = ((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
         last = first + (1 + sum(spans)) * tensor.itemsize
-        touched = self._touched.setdefault(tensor.untyped_storage().data_ptr(), {})
+        touched = self.touched.setdefault(tensor.untyped_storage().data_ptr(), {})
         for (other, begin, end, wrote), earlier in touched.items():
             assert not (wrote or writes) or end <= first or last <= begin or self._before[lane][other] >= earlier, (
                 f"the lanes {other} and {lane} touch the same memory"
@@ -279,6 +290,10 @@ class Tape:
         if storage.data_ptr() in self._made:
             return _Inside(self._made[storage.data_ptr()], form, tensor.dtype)
         return _Outside(StorageWeakRef(storage), form, tensor.dtype)
+
+
+def _gives_views(func: Any) -> bool:
+    return any(each.alias_info is not None and not each.alias_info.is_write for each in func._schema.returns)
 
 
 _OWN_REFERENCES = 2
@@ -357,9 +372,10 @@ class SimulatedTensor(Tensor):
     """A tensor on the device; ``values`` are its numbers, on the processor."""
 
     values: Tensor
+    index: int
 
     @staticmethod
-    def __new__(cls, values: Tensor) -> SimulatedTensor:
+    def __new__(cls, values: Tensor, index: int = 0) -> SimulatedTensor:
         found: SimulatedTensor = Tensor._make_wrapper_subclass(
             cls,
             values.shape,
@@ -368,21 +384,28 @@ class SimulatedTensor(Tensor):
             dtype=values.dtype,
             device=torch.device(SIMULATED, 0),
         )
-        found.values = values
+        found.values, found.index = values, index
         return found
 
-    def __init__(self, values: Tensor) -> None:
+    def __init__(self, values: Tensor, index: int = 0) -> None:
         pass
+
+    @property
+    def device(self) -> torch.device:  # type: ignore[override]
+        # PyTorch itself knows one device of this type.
+        return torch.device(SIMULATED, self.index)
 
     def data_ptr(self) -> int:
         return self.values.data_ptr()
 
     def set_(self, *given: Any) -> SimulatedTensor:  # type: ignore[override]
-        return SimulatedTensor(self.values.set_(*given))
+        return SimulatedTensor(self.values.set_(*given), self.index)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> SimulatedTensor:
-        copied = memo[id(self)] = SimulatedTensor(self.values.clone()).requires_grad_(self.requires_grad)
-        vars(copied).update({name: value for name, value in vars(self).items() if name != "values"})
+        copied = memo[id(self)] = SimulatedTensor(self.values.clone(), self.index).requires_grad_(
+            self.requires_grad
+        )
+        vars(copied).update({name: value for name, value in vars(self).items() if name not in ("values", "index")})
         return copied
 
     def tolist(self) -> Any:
@@ -398,6 +421,19 @@ class SimulatedTensor(Tensor):
     ) -> Any:
         kwargs = dict(kwargs or {})
         given = [each for each in pytree.tree_leaves((args, kwargs)) if isinstance(each, Tensor)]
+        if func is _ATEN.copy_.default and any(copy(*args) for copy in COPIES):
+            return args[0]
+        if func is _ATEN.empty_like.default and torch.device(kwargs.get("device") or "cpu").type == SIMULATED:
+            return _allocated(torch.empty_like(_values(args[0])), torch.device(kwargs["device"]))
+        indices = {each.index for each in given if isinstance(each, cls)}
+        if func is _COPIES[1] and not _TAPES and torch.device(kwargs.get("device") or "cpu").type == SIMULATED:
+            indices = {torch.device(kwargs["device"]).index or 0}
+        index = min(indices, default=0)
+        to = torch.device(kwargs.get("device") or "cpu")
+        if len(indices) > 1 or (to.type == SIMULATED and to.index not in (None, 0, index)):
+            raise (NotRecordableError if _TAPES else RuntimeError)(f"{func} of several devices")
+        if _TAPES and index != _TAPES[-1].index and not _gives_views(func):
+            raise NotRecordableError(f"{func} of another device")
         elsewhere = [each for each in given if not isinstance(each, cls) and each.ndim]
         if elsewhere and func not in _COPIES:
             raise RuntimeError(f"Expected all tensors to be on the same device, in {func}")
@@ -429,7 +465,7 @@ class SimulatedTensor(Tensor):
         def placed(value: Any) -> Any:
             if not isinstance(value, Tensor) or to_processor:
                 return value
-            return known.get(id(value)) if id(value) in known else cls(value)
+            return known.get(id(value)) if id(value) in known else cls(value, index)
 
         return pytree.tree_map(placed, result)
 
@@ -469,8 +505,8 @@ class SimulatedStreams:
         self.reserved_bytes = 0
 
     @property
-    def is_recording(self) -> bool:
-        return bool(_TAPES)
+    def recording(self) -> Tape | None:
+        return _TAPES[-1] if _TAPES else None
 
     @contextmanager
     def queue(self) -> Iterator[None]:
@@ -605,6 +641,8 @@ class Kernels:
             return [rows for rows, form in zip(found, function.results, strict=True) if form.rows == "edge"]
 
         fields = {name: getattr(edges, name) for name in ("indptr", "indices", "edge_ids", "edge_data")}
+        index = next(each.index for each in pytree.tree_leaves(fields) if isinstance(each, SimulatedTensor))
+        assert not _TAPES or index == _TAPES[-1].index
         given = {"edges": fields, "arrays": dict(arrays), "seed": seed, "into": list(into)}
         given = pytree.tree_map_only(Tensor, lambda each: _values(each.detach()), given)
         COUNTED["operators"] += 1
@@ -617,7 +655,7 @@ class Kernels:
         else:
             _run_late(len(_LATE))
             made = kernel(given)
-        results, rows = iter(into), iter(map(SimulatedTensor, made))
+        results, rows = iter(into), iter([SimulatedTensor(each, index) for each in made])
         return tuple(next(rows if form.rows == "edge" else results) for form in function.results)
 
 
@@ -639,19 +677,35 @@ def queue_kernels() -> None:
     GridExecutor.__call__ = queued
 
 
+COPIES: list[Callable[..., bool]] = []
+"Called with the arguments of each copy; gives whether it was queued."
 FAULTS: set[str] = set()
 "What the driver lacks."
 
 
-def _made(make: Callable[..., Tensor], *args: Any, **kwargs: Any) -> Tensor:
+def _made(make: Callable[..., Tensor], where: torch.device | None, *args: Any, **kwargs: Any) -> Tensor:
     """A tensor that an operator without tensors makes."""
-    made = make(*args, **kwargs)
+    made, index = make(*args, **kwargs), _index_of(where)
     COUNTED["operators"] += 1
-    return SimulatedTensor(_TAPES[-1].made_by(make, args, kwargs, made) if _TAPES else made)
+    if _TAPES and _TAPES[-1].index != index:
+        raise NotRecordableError(f"{make} of another device")
+    return SimulatedTensor(_TAPES[-1].made_by(make, args, kwargs, made) if _TAPES else made, index)
 
 
-def _allocated(made: Tensor) -> Tensor:
-    return SimulatedTensor(_TAPES[-1].empty(made) if _TAPES else made)
+def current_index() -> int:
+    """Number of the current device."""
+    return 0
+
+
+def _index_of(device: torch.device | None) -> int:
+    # PyTorch asks for its one device of this type where it means the current one.
+    return (device.index if device is not None else 0) or current_index()
+
+
+def _allocated(made: Tensor, device: torch.device | None = None) -> Tensor:
+    index = _index_of(device)
+    # Memory of a device of which nothing is recorded at the moment comes from elsewhere.
+    return SimulatedTensor(_TAPES[-1].empty(made) if _TAPES and _TAPES[-1].index == index else made, index)
 
 
 def register() -> torch.device:
@@ -662,12 +716,12 @@ def register() -> torch.device:
     library = torch.library.Library("aten", "IMPL")
 
     def empty(size: Sequence[int], *, dtype: torch.dtype | None = None, **options: Any) -> Tensor:
-        return _allocated(torch.empty(size, dtype=dtype, device="cpu"))
+        return _allocated(torch.empty(size, dtype=dtype, device="cpu"), options.get("device"))
 
     def empty_strided(
         size: Sequence[int], stride: Sequence[int], *, dtype: torch.dtype | None = None, **options: Any
     ) -> Tensor:
-        return _allocated(torch.empty_strided(size, stride, dtype=dtype, device="cpu"))
+        return _allocated(torch.empty_strided(size, stride, dtype=dtype, device="cpu"), options.get("device"))
 
     def copy_from(source: Tensor, target: Tensor, non_blocking: bool = False) -> Tensor:
         on_host = [each for each in (source, target) if not isinstance(each, SimulatedTensor)]
@@ -685,7 +739,7 @@ def register() -> torch.device:
     def arange(
         start: float, end: float, step: float = 1, *, dtype: torch.dtype | None = None, **options: Any
     ) -> Tensor:
-        return _made(torch.arange, start, end, step, dtype=dtype, device="cpu")
+        return _made(torch.arange, options.get("device"), start, end, step, dtype=dtype, device="cpu")
 
     def gru_cell(x: Tensor, h: Tensor, w_x: Tensor, w_h: Tensor, b_x: Tensor | None, b_h: Tensor | None) -> Tensor:
         (of_x, of_h) = (F.linear(*each).chunk(3, 1) for each in ((x, w_x, b_x), (h, w_h, b_h)))

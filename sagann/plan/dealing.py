@@ -25,7 +25,7 @@ from sagann.plan.intervals import PartIntervals
 from sagann.plan.residency import LOOKAHEAD, Placement, stored_early
 from sagann.plan.steps import Block, Move, Plan, Step
 
-_SHARING = frozenset(["share_means", "share_means_grad", "share_grads"])
+SHARING = frozenset(["share_means", "share_means_grad", "share_grads"])
 "Kinds of steps that add what every device has."
 
 
@@ -271,7 +271,7 @@ def _sharing(operations: Sequence[Step | Move]) -> tuple[Step | Move, ...]:
             continue
         name = operation.resource
         after: tuple[int, ...] = (shared.pop(name),) if name in shared else ()
-        if operation.kind in _SHARING:
+        if operation.kind in SHARING:
             after += tuple(at for other, at in last.items() if other != name)
             shared |= dict.fromkeys([other for other in last if other != name], number)
         if after:

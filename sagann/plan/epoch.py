@@ -22,6 +22,7 @@ from sagann.plan.hops import CSC, HopSize, gathered_hops, topology_of
 from sagann.plan.intervals import PartIntervals
 from sagann.plan.residency import LOOKAHEAD, BudgetError, place
 from sagann.plan.schedule import Schedule
+from sagann.plan.segments import segmented
 from sagann.plan.selection import NEVER, Selection
 from sagann.plan.sizes import BlockSizes, constants_of_stages, plan_bytes
 from sagann.plan.slices import in_slices
@@ -258,7 +259,7 @@ class _Planner:
         if memory_policy != "belady":
             plan = placed_beside(plan.staying, found.plan, bytes_of, within(MEMORY_POLICIES[memory_policy]))
         waits = waits_of(plan.operations, plan.room_bytes, has_engines=self.beside.has_engines) if ahead else ()
-        return found._replace(plan=replace(plan, waits=waits))
+        return found._replace(plan=segmented(replace(plan, waits=waits)))
 
 
 @without_collections()

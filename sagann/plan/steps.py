@@ -303,6 +303,8 @@ class Plan:
     waits: tuple[tuple[int, ...], ...] = ()
     """For each operation, the numbers of operations on other resources that end before it starts (:mod:`sagann.plan.waits`). Empty for a plan
     whose copies the computing cores make, and for one that is never executed."""
+    levels: tuple[int, ...] = ()
+    "For each operation, the level of its segment (:mod:`sagann.plan.segments`). Empty for one device, whose epoch is one segment."
 
     def vertices(self, interval: int) -> slice:
         """The ids of an interval's vertices, or of all."""

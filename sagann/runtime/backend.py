@@ -25,8 +25,9 @@ from sagann.runtime.blocks.residents import BytesOf, Residents
 from sagann.runtime.blocks.sources import Sources
 from sagann.runtime.device.cuda_devices import CudaDevices
 from sagann.runtime.device.pinning import Pinned, PinningError, pin_in_pieces
+from sagann.runtime.device.recording import SegmentStreams
 from sagann.runtime.device.residents import DeviceResidents, Lanes
-from sagann.runtime.device.streams import PinnedPool, Streams
+from sagann.runtime.device.streams import PinnedPool
 from sagann.runtime.recorder import Recorder
 
 
@@ -98,7 +99,7 @@ class DeviceBackend(Backend):
 
     def __init__(
         self,
-        lanes: Sequence[Streams],
+        lanes: Sequence[SegmentStreams],
         dialect: Dialect,
         route: Route = EACH,
         driver: CudaDevices | None = None,
@@ -113,7 +114,7 @@ class DeviceBackend(Backend):
 
     @property
     def is_recording(self) -> bool:
-        return self._lanes[0].streams.is_recording
+        return self._lanes[0].streams.recording is not None
 
     def pin(self, features: Tensor) -> str | None:
         if self._pinned_features is None or self._pinned_features[0] is not features:
@@ -155,7 +156,8 @@ def backend_of(*devices: torch.device) -> Backend:
         return Backend()
     if find_spec("triton") is None:
         raise MissingDependencyError("triton", extra="cuda", feature="streaming to a CUDA device")
-    lanes, dialect = [Streams(device) for device in devices], dialect_for("cuda", "auto")
+    # The first device computes in the caller's stream.
+    lanes, dialect = [SegmentStreams(at, computes=at != devices[0]) for at in devices], dialect_for("cuda", "auto")
     return DeviceBackend(lanes, dialect, _route(devices), CudaDevices(devices))
 
 

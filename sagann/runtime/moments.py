@@ -7,7 +7,7 @@ exactly, so the means are those of the edges' rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any
@@ -114,17 +114,20 @@ class Moments:
         self._mean = self._mean + difference * (added / total)
         self.count = total
 
-    def on(self, device: torch.device) -> Moments:
-        """A copy on a device."""
+    def tensors(self) -> dict[str, Tensor]:
+        """The tensors of which :meth:`of` makes the same moments, on any device."""
+        return {"mean": self._mean, "squares": self._squares}
+
+    def of(self, tensors: Mapping[str, Tensor]) -> Moments:
+        """The moments with other tensors."""
         found = copy(self)
-        found._mean, found._squares = self._mean.to(device), self._squares.to(device)
+        found._mean, found._squares = tensors["mean"], tensors["squares"]
         return found
 
     def add_moments(self, other: Moments) -> None:
-        """Add the rows of others."""
+        """Add the rows of others, on the same device."""
         if other.count:
-            there = other.on(self._mean.device)
-            self._merge(there._mean, there._squares, there.count)
+            self._merge(other._mean, other._squares, other.count)
 
     def merge(self, add_up: AddUp) -> None:
         """Add the rows of all workers, each of which calls this at the same time."""

@@ -213,7 +213,6 @@ def cases(folder: Path) -> dict[str, Any]:
             "fragments": caused(fragments),
             "too little memory": caused(lambda: patch.object(SimulatedStreams, "most_bytes", 4096)),
             "a profile": caused(profile=True),
-            "several devices": caused(lambda: patch.object(stream, "devices_named", lambda _: 2 * DEVICE)),
         },
         "changes": {
             "features": changed(lambda trainer: trainer.prepared.graph.features.mul_(1.0)),

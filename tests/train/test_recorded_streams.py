@@ -21,7 +21,6 @@ REASONS = {
     "fragments": "recordings reserve 2",
     "too little memory": "device memory is too small for a CUDA graph",
     "a profile": "a profile of the last one is written",
-    "several devices": "several devices share them",
 }
 
 

@@ -7,7 +7,7 @@ files, one thread loads and one thread stores, while steps run. Blocks in the pa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from functools import partial
@@ -135,6 +135,20 @@ class Residents:
             # Whatever call comes first.
             with for_training_as_well():
                 self._stayed.update({block: self.load(block, ()).result() for block in missing})
+
+    def turn(self, number: int, operation: Step | Move) -> None:
+        """Go on with an operation, whose number in the plan is given, on its device."""
+
+    def turn_back(self) -> None:
+        """Go on with work of the caller, on the first device."""
+
+    def bring(self, parts: Iterable[tuple[str, Mapping[str, Tensor]]], owner: str) -> list[Mapping[str, Tensor]]:
+        """Small tensors of some devices, in the memory of one, which has no work yet since it turned. The others must turn before they work again."""
+        return [tensors for _, tensors in parts]
+
+    def give(self, into: Tensor, rows: Tensor, owner: str) -> None:
+        """Copy rows of a device's block into a tensor on the first device, before the block changes."""
+        into.copy_(rows)
 
     def begin(self, number: int, step: Step) -> None:
         """Wait for what a step waits for, whose number in the plan is given, and free memory that is kept for later use."""

@@ -11,25 +11,29 @@ that computes, so memory is reused in the plan's order, and no more is in use th
 What lies in pinned memory is copied from there. Other loads are prepared by a thread: it reads files, and copies pageable memory
 to a ring of pinned pieces. A block that goes to a file comes to a pinned piece, from where a thread writes it. An epoch without such threads
 can be recorded (:mod:`sagann.runtime.device.recording`): its lanes begin with a mark of computing, and computing waits for them at the end.
+Several devices turn to the segments of the plan one after the other (:mod:`sagann.plan.segments`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 from weakref import finalize
 
+import torch
 from torch import Tensor
 
 from sagann.kernels.packed import Layout, side_by_side
-from sagann.plan.steps import Beside, Block, Move, Plan, Step
+from sagann.plan.segments import is_between_devices
+from sagann.plan.steps import DEVICE, Beside, Block, Move, Plan, Step
 from sagann.plan.timeline import Lane, Span
 from sagann.runtime.blocks.host import Parts, copy_alone_into
 from sagann.runtime.blocks.residents import BytesOf, Copy, Residents, Threads, nothing, tensors_of
 from sagann.runtime.blocks.sources import Sources
+from sagann.runtime.device.recording import SegmentStreams
 from sagann.runtime.device.streams import Mark, PinnedPool, Streams
 from sagann.runtime.recorder import Recorder, recorded
 
@@ -79,7 +83,7 @@ SMALL_BYTES = 64 << 10
 class Lanes(NamedTuple):
     """The lanes of a device, and pinned memory for its copies from and to pageable memory and files."""
 
-    streams: Streams
+    streams: SegmentStreams
     staging: PinnedPool
 
 
@@ -102,6 +106,7 @@ class DeviceResidents(Residents):
         }
         # By number in the plan, the copies for which lanes of other devices may wait.
         self._copies: dict[int, Copy] = {}
+        self._levels = plan.levels
         # Memory of copies under way is kept until they are done, even if this object is dropped.
         self._arriving: dict[Block, Tensor] = {}
         # Blocks that come, until a step of their device waits for them.
@@ -110,6 +115,40 @@ class DeviceResidents(Residents):
         self._stored: dict[Block, Callable[[], None]] = {}
         self._finish = finalize(self, _finish, list(self._devices.values()), self._arriving)
         self._finish.atexit = False
+
+    def turn(self, number: int, operation: Step | Move) -> None:
+        # What queues nothing on its device needs no segment there.
+        is_output = is_between_devices(operation) and isinstance(operation, Step)
+        if self._levels and operation.kind != "drop" and not is_output:
+            self._devices[operation.owner].streams.turn(self._levels[number])
+
+    def turn_back(self) -> None:
+        if self._levels:
+            self._devices[DEVICE].streams.turn()
+
+    def bring(self, parts: Iterable[tuple[str, Mapping[str, Tensor]]], owner: str) -> list[Mapping[str, Tensor]]:
+        to, found = self._devices[owner].streams, list[Mapping[str, Tensor]]()
+        for name, tensors in parts:
+            at, copies = self._devices[name].streams, tensors
+            if at is not to and tensors:
+                with to.on("compute"):
+                    copies = {key: torch.empty_like(each, device=to.device) for key, each in tensors.items()}
+                self._send(at, to, [(copies[key], each.detach()) for key, each in tensors.items()])
+            found.append(copies)
+        return found
+
+    def give(self, into: Tensor, rows: Tensor, owner: str) -> None:
+        at, to = self._devices[owner].streams, self._devices[DEVICE].streams
+        if at is to:
+            super().give(into, rows, owner)
+        else:
+            self._send(at, to, [(into, at.lent(rows))])
+
+    def _send(self, at: SegmentStreams, to: SegmentStreams, copies: Sequence[tuple[Tensor, Tensor]]) -> None:
+        """Copy from one device to another, between what both have computed so far and what they compute next."""
+        arrived = at.send(to, copies, [at.mark("compute"), to.mark("compute")])
+        for streams in (at, to):
+            streams.wait("compute", arrived)
 
     @contextmanager
     def running(self, step: Step) -> Iterator[None]:
@@ -120,10 +159,13 @@ class DeviceResidents(Residents):
     def load(self, block: Block, after: Sequence[Copy]) -> Copy:
         at, num_bytes = self._devices[block.owner], self._bytes_of(block)
         parts = self._sources.load(block) if self._sources.lies_in_memory(block) else None
-        if parts is not None and not all(at.streams.is_pinned(region.memory) for region in parts.regions):
+        # What has no bytes lies nowhere, and needs no thread.
+        regions = [] if parts is None else [each.memory for each in parts.regions if each.memory.nbytes]
+        if not all(map(at.streams.is_pinned, regions)):
             parts = None
         most_bytes = max(num_bytes + SPARE_BYTES, 0 if parts is None else _bytes_of(parts))
-        memory = self._arriving[block] = at.streams.empty(most_bytes)
+        with at.streams.on("compute"):
+            memory = self._arriving[block] = at.streams.empty(most_bytes)
         # The lane that computes has waited for the stores of what was dropped here, and not for what other devices copy.
         marks = [at.streams.mark("compute"), *(copy.mark() for copy in after)]
         load = partial(at.reader.load, block, num_bytes, memory, marks)
@@ -146,15 +188,14 @@ class DeviceResidents(Residents):
         else:
             content, ready = self._blocks[source], at.streams.mark("compute")
         tensors = tensors_of(content)
-        memory = self._arriving[block] = to.streams.empty(move.num_bytes + SPARE_BYTES)
-        views = Layout(tensors).views(memory)
-        for mark in (ready, to.streams.mark("compute"), *(copy.mark() for copy in after)):
-            at.streams.wait("exchange", mark)
-        with to.streams.on("receive"), at.streams.on("exchange"):
-            with recorded(at.events, "exchange", block.label, move.num_bytes):
-                for name, view in views.items():
-                    at.streams.copy(view, tensors[name].detach())
-            landing = _Landing(views.get("", views), None, at.streams.mark("exchange"))
+        with to.streams.on("compute"):
+            memory = self._arriving[block] = to.streams.empty(move.num_bytes + SPARE_BYTES)
+        views, lent = Layout(tensors).views(memory), at.streams.lent
+        copies = [(lent(view), lent(tensors[name].detach())) for name, view in views.items()]
+        marks = [ready, to.streams.mark("compute"), *(copy.mark() for copy in after)]
+        with recorded(at.events, "exchange", block.label, move.num_bytes):
+            arrived = at.streams.send(to.streams, copies, marks)
+        landing = _Landing(views.get("", views), None, arrived)
         return self._comes(block, lambda: landing)
 
     def _comes(self, block: Block, landing_of: Callable[[], _Landing]) -> Copy:

@@ -52,15 +52,10 @@ class Streams:
         with torch.cuda.stream(self._stream(lane)):
             yield
 
-    @property
-    def is_recording(self) -> bool:
-        """Whether the work of this thread's stream is recorded, and not run."""
-        return torch.cuda.is_current_stream_capturing()
-
     def mark(self, lane: Queue) -> Mark:
         """The point after all work that the lane has so far."""
         # A timed event costs the device little more than an untimed one, and each copy makes only a few. What is recorded has no times.
-        event = Mark(enable_timing=not self.is_recording)
+        event = Mark(enable_timing=not torch.cuda.is_current_stream_capturing())
         event.record(self._stream(lane))
         return event
 
@@ -73,16 +68,9 @@ class Streams:
         mark.synchronize()
 
     def finish_copies(self) -> None:
-        """Make the host wait until all copies that were queued are done, or the lane that computes where they are recorded."""
-        is_recording = self.is_recording
+        """Make the host wait until all copies that were queued are done."""
         for lane in self._copies:
-            with self.on(lane):
-                # A recording ends with all lanes that it has reached, and cannot wait for others.
-                joins = self.is_recording
-            if joins:
-                self.wait("compute", self.mark(lane))
-            elif not is_recording:
-                self.finish(self.mark(lane))
+            self.finish(self.mark(lane))
 
     def is_passed(self, mark: Mark) -> bool:
         """Whether the mark is passed already."""

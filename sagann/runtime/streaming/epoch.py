@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
+from itertools import chain
 
 import torch
 from torch import Tensor
@@ -59,41 +60,19 @@ class Epoch:
         """What the first device has."""
         return next(iter(self.replicas.values()))
 
-    def give(self, rows: Tensor, vertices: slice, num_vertices: int) -> None:
-        """Copy rows of the result, which has ``num_vertices``, for the caller, who may modify the copy."""
+    def result(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+        """Room for the result, on the first device. The caller may modify it."""
         if self.out is None:
-            shape = (num_vertices, *rows.shape[1:])
             if self.allocate is None:
-                self.out = torch.empty(shape, dtype=rows.dtype, device=self.first.device)
+                self.out = torch.empty(shape, dtype=dtype, device=self.first.device)
             else:
-                self.out = self.allocate(shape, rows.dtype)
-        self.out[vertices] = rows
-
-    def take_result(self) -> Tensor:
-        """The result, or the loss. The epoch forgets it: autograd makes the result refer to the epoch."""
-        result, self.out = self.out, None
-        if self.loss_of is not None:
-            losses = [each.loss for each in self.sums if each.loss is not None]
-            result = self.added(losses).to(self.loss_dtype)
-            for each in self.sums:
-                each.loss = None
-        assert result is not None
-        return result
-
-    def added(self, parts: Sequence[Tensor]) -> Tensor:
-        """The sum of tensors of several devices, in order, on the first one. Their lanes that compute wait for each other, and the host does not."""
-        first, *others = [each.to(self.first.device) for each in parts]
-        return sum(others, first)
-
-    def gradient_of(self, name: str) -> Tensor | None:
-        """The gradient of what is shared, on the first device; None where there is none."""
-        parts = [each.of_shared[name] for each in self.sums if name in each.of_shared]
-        return self.added(parts) if parts else None
+                self.out = self.allocate(tuple(shape), dtype)
+        return self.out
 
     def parameter_gradients(self, names: Sequence[str], derived: Sequence[str]) -> list[Tensor | None]:
         """The gradients of the parameters, including those through ``derived`` values, which depend on parameters alone."""
-        shared = self.first.shared
-        of_shared = {name: total for name in (*names, *derived) if (total := self.gradient_of(name)) is not None}
+        shared, (sums,) = self.first.shared, self.sums
+        of_shared = {name: sums.of_shared[name] for name in (*names, *derived) if name in sums.of_shared}
         derived = [name for name in derived if name in of_shared and shared[name].requires_grad]
         wanted = [leaf for leaf in self.parameters if leaf.requires_grad]
         through: dict[int, Tensor] = {}
@@ -121,10 +100,20 @@ class Replica:
     "The program's stages, which make their tensors on the device."
     shared: dict[str, Tensor] = field(default_factory=dict)
     "Parameters, what depends on them alone, and means of all rows, by name."
+    seeds: Sequence[Seed] = ()
+    "The epoch's seeds, where they lie in memory in that of the device."
     moments: dict[int, Moments] = field(default_factory=dict)
     "Means and variances of all rows that BatchNorms read, by number of the link, once they are complete."
     of_moments: dict[int, Tensor] = field(default_factory=dict)
     "Gradients of these means and scales, [2, C], once they are complete."
+
+
+def summed(parts: Iterable[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    """The sums of tensors of the same names, in order."""
+    found: dict[str, Tensor] = {}
+    for name, tensor in chain.from_iterable(each.items() for each in parts):
+        found[name] = found[name] + tensor if name in found else tensor
+    return found
 
 
 def stage_on(stage: Stage, device: torch.device) -> Stage:

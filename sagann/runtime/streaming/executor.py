@@ -6,7 +6,7 @@ References:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
@@ -34,7 +34,7 @@ from sagann.runtime.blocks.sources import Sources, Stayed
 from sagann.runtime.gather import ChunkedGather, compute_rows, divisors
 from sagann.runtime.moments import Groups, Moments
 from sagann.runtime.recorder import Recorder
-from sagann.runtime.streaming.epoch import Epoch, Replica, Sums, loss_of_rows, stage_on
+from sagann.runtime.streaming.epoch import Epoch, Replica, Sums, loss_of_rows, stage_on, summed
 from sagann.runtime.streaming.tape import Tape
 from sagann.saga.batch_norms import too_few_rows
 
@@ -104,7 +104,25 @@ class Executor:
         """Run the plan up to the result, or the loss."""
         self._share()
         self._run_until("return")
-        return self.epoch.take_result()
+        if self.epoch.loss_of is None:
+            # Autograd makes the result refer to the epoch.
+            result, self.epoch.out = self.epoch.out, None
+            assert result is not None
+            return result
+        parts = [{} if each.loss is None else {"loss": each.loss} for each in self.epoch.sums]
+        for each in self.epoch.sums:
+            each.loss = None
+        return self._added(parts)["loss"].to(self.epoch.loss_dtype)
+
+    def _added(self, parts: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+        """The sums, on the first device, of what each of the epoch's sums has; of tensors of the same names, in the order of the devices."""
+        return summed(self.resident.bring(zip(self.part.devices, parts, strict=True), DEVICE))
+
+    def _spread(self, tensors: Mapping[str, Tensor]) -> Iterator[tuple[Replica, Mapping[str, Tensor]]]:
+        """What each device has, with tensors of the first device in its memory."""
+        for name, each in self.epoch.replicas.items():
+            (here,) = self.resident.bring([(DEVICE, tensors)], name)
+            yield each, here
 
     def backward(self) -> None:
         """Run the rest of the plan, once: its blocks are not kept."""
@@ -131,8 +149,14 @@ class Executor:
         named = dict(zip(names, self.epoch.parameters, strict=True))
         with torch.enable_grad(), self._drawing(-1, self.device):
             shared = named | self.program.param.run(named, self._rows)
-        for each in self.epoch.replicas.values():
-            each.shared = shared if each is self.epoch.first else _copies(shared, each.device)
+        if len(self.epoch.replicas) > 1 and any(each.kind == "output" for each in self.plan.operations):
+            form = self.program.forms[self.program.output]
+            self.epoch.result((self.part.num_vertices, *form.shape), form.dtype)
+        seeds = {f"seed {at}": seed for at, seed in enumerate(self.epoch.seeds) if isinstance(seed, Tensor)}
+        for each, here in self._spread(shared | seeds):
+            is_first = each is self.epoch.first
+            each.shared = shared if is_first else _leaves_like(shared, here)
+            each.seeds = [here.get(f"seed {at}", seed) for at, seed in enumerate(self.epoch.seeds)]
 
     def _drawing(self, number: int, device: torch.device) -> AbstractContextManager[None]:
         """Inside the ``with`` block, operators draw the same random numbers each time, if any draws some."""
@@ -143,6 +167,7 @@ class Executor:
             with POOL.limited(self.plan.budget_bytes):
                 self.resident.stay()
                 for number, operation in self._operations:
+                    self.resident.turn(number, operation)
                     if isinstance(operation, Move):
                         self.resident.move(number, operation)
                         continue
@@ -151,6 +176,7 @@ class Executor:
                     self.resident.begin(number, operation)
                     with self.resident.running(operation):
                         self._run(operation)
+                self.resident.turn_back()
         except BaseException:
             # Also after Ctrl-C: no thread may go on copying.
             self.close()
@@ -227,7 +253,7 @@ class Executor:
         others = self._drawing(number, self._here.device)
         first, own = self.exchange.first_vertex, self.plan.vertices(step.interval)
         vertices = slice(first + own.start, first + own.stop)
-        with others, rows_of(vertices, self.epoch.seeds, first_value=self.exchange.first_value):
+        with others, rows_of(vertices, self._here.seeds, first_value=self.exchange.first_value):
             return self._here.stages[step.number].run(inputs, self._rows)
 
     def _taped(self, step: Step) -> tuple[Tape, dict[str, Tensor]]:
@@ -315,7 +341,8 @@ class Executor:
 
     def _output(self, step: Step) -> None:
         rows = self._value(self.program.output, step.interval)
-        self.epoch.give(rows, self.plan.vertices(step.interval), self.part.num_vertices)
+        result = self.epoch.result((self.part.num_vertices, *rows.shape[1:]), rows.dtype)
+        self.resident.give(result[self.plan.vertices(step.interval)], rows, step.owner)
 
     def _gather(self, step: Step) -> None:
         """Add a chunk to the state of a gather, or of a pass of its backward."""
@@ -341,7 +368,7 @@ class Executor:
             dialect=self.dialect,
             num_edges=self.chunks[gather.hop].num_edges,
             device=self._here.device,
-            seed=(self.epoch.seeds[gather.seed] + self._first_seed) % NUM_SEEDS if gather.edges.random else 0,
+            seed=(self._here.seeds[gather.seed] + self._first_seed) % NUM_SEEDS if gather.edges.random else 0,
         )
 
     def _state(self, step: Step, gather: Gather, chunked: ChunkedGather) -> tuple[Block, GatherState]:
@@ -400,9 +427,7 @@ class Executor:
 
     def _share_grads(self, step: Step) -> None:
         """Add the gradients of what is shared of all devices."""
-        names = dict.fromkeys(name for each in self.epoch.sums for name in each.of_shared)
-        totals = {name: total for name in names if (total := self.epoch.gradient_of(name)) is not None}
-        self.epoch.sums = [Sums(of_shared=totals)]
+        self.epoch.sums = [Sums(of_shared=self._added([each.of_shared for each in self.epoch.sums]))]
 
     def _store_constant(self, step: Step) -> None:
         (block,) = step.reads
@@ -451,9 +476,10 @@ class Executor:
 
     def _share_means(self, step: Step) -> None:
         """Let the stages and gathers that follow read the means, once all intervals are added."""
-        link, replicas = self.program.mean(step.number), self.epoch.replicas.values()
-        first, *others = [each.moments[step.number] for each in self.epoch.sums if step.number in each.moments]
-        moments = first.on(self.device)
+        link, known = self.program.mean(step.number), [each.moments.get(step.number) for each in self.epoch.sums]
+        parts = zip(self.part.devices, [{} if each is None else each.tensors() for each in known], strict=True)
+        here = zip(known, self.resident.bring(parts, DEVICE), strict=True)
+        moments, *others = [each.of(tensors) for each, tensors in here if each is not None]
         with torch.no_grad():
             for other in others:
                 moments.add_moments(other)
@@ -463,20 +489,21 @@ class Executor:
                 raise too_few_rows(link.norm)
             means = moments.shared()
         wanted = self.epoch.trains and any(map(self.gradients.has, link.values))
-        for each in replicas:
-            each.moments[step.number] = moments.on(each.device)
-            each.shared |= _copies(
-                dict(zip((link.result, link.scales), means.detach(), strict=True)), each.device, wanted
-            )
+        for each, there in self._spread(moments.tensors() | {"means": means.detach()}):
+            each.moments[step.number] = moments.of(there)
+            named = zip((link.result, link.scales), there["means"], strict=True)
+            each.shared |= {name: mean.detach().requires_grad_(wanted) for name, mean in named}
 
     def _share_means_grad(self, step: Step) -> None:
         """Complete the gradient of the means, which is 0 where no gradient has come to them, as after detach()."""
         link, shared = self.program.mean(step.number), self.epoch.first.shared
-        totals = [(name, self.epoch.gradient_of(name)) for name in (link.result, link.scales)]
-        grad = torch.stack([torch.zeros_like(shared[name]) if total is None else total for name, total in totals])
+        names = link.result, link.scales
+        of_shared = [each.of_shared for each in self.epoch.sums]
+        totals = self._added([{name: each[name] for name in names if name in each} for each in of_shared])
+        grad = torch.stack([totals[name] if name in totals else torch.zeros_like(shared[name]) for name in names])
         grad = self.exchange.add_up(grad.flatten(), "adding gradients of a BatchNorm's means").view_as(grad)
-        for each in self.epoch.replicas.values():
-            each.of_moments[step.number] = grad.to(each.device)
+        for each, here in self._spread({"": grad}):
+            each.of_moments[step.number] = here[""]
 
     def _means_grad(self, step: Step) -> None:
         link = self.program.mean(step.number)
@@ -497,12 +524,9 @@ class Executor:
         self.epoch.of_x[self.plan.vertices(step.interval)] = rows
 
 
-def _copies(shared: Mapping[str, Tensor], device: torch.device, wanted: bool | None = None) -> dict[str, Tensor]:
-    """Leaves of their own on a device, which want a gradient, or as the tensors do."""
-    return {
-        name: each.detach().to(device).requires_grad_(each.requires_grad if wanted is None else wanted)
-        for name, each in shared.items()
-    }
+def _leaves_like(shared: Mapping[str, Tensor], copies: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Leaves of the copies, which want a gradient as the tensors do."""
+    return {name: copies[name].detach().requires_grad_(each.requires_grad) for name, each in shared.items()}
 
 
 def _mapped(content: Any, change: Callable[[Tensor], Tensor]) -> Any:

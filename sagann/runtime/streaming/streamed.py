@@ -70,8 +70,6 @@ MOST_PLANS = 16
 
 def why_queued(planned: Planned, x: Features, *, on_disk: bool) -> str | None:
     """Why a device's epochs are not recorded, as far as their plan and features say; None where that is tried."""
-    if len(planned.schedule.part.devices) > 1:
-        return "several devices share them"
     if on_disk:
         return "blocks lie in files of the spill folder"
     if not isinstance(positioned(x), TensorRows):

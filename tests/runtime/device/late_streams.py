@@ -10,13 +10,14 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from sagann.runtime.device.streams import Queue
 
@@ -35,7 +36,7 @@ class LateStreams:
     """See the module. ``beside`` is another device of the same model."""
 
     device = torch.device("cpu")
-    is_recording = False
+    recording = None
 
     def __init__(self, beside: LateStreams | None = None) -> None:
         self.pinned_bytes = 0
@@ -58,8 +59,10 @@ class LateStreams:
         self._thread = threading.local()
         self._lock: threading.RLock = threading.RLock() if beside is None else beside._lock
         self._pinned: list[Tensor] = [] if beside is None else beside._pinned
-        # By address, the device whose memory it is, and its tick when it was allocated.
-        self._allocated: dict[int, tuple[LateStreams, int]] = {} if beside is None else beside._allocated
+        # By address, the device whose memory it is, its tick when it was allocated, and whether it still is.
+        self._allocated: dict[int, tuple[LateStreams, int, StorageWeakRef]] = (
+            {} if beside is None else beside._allocated
+        )
         self._all: list[LateStreams] = [] if beside is None else beside._all
         self._all.append(self)
 
@@ -119,16 +122,35 @@ class LateStreams:
             return
         with self._lock:
             waited = self._waited[lane]
+            whose, allocated, storage = self._allocated.get(into.untyped_storage().data_ptr(), (self, -1, None))
+            is_known = storage is not None and not storage.expired()
+            if not is_known:
+                # Other memory, which may lie where a block has lain: small tensors, and the result.
+                whose, allocated = self, -1
             if lane == "store":
                 assert waited.get(self, -1) >= self.last_step, "the last writer may not be done"
             else:
                 # What computed before may use the memory still.
-                whose, allocated = self._allocated.get(into.untyped_storage().data_ptr(), (self, -1))
                 assert waited.get(whose, -1) >= allocated
-                assert lane == "load" or (whose is not self and whose._lane == "receive")
-            self.copied[lane] = self.copied.get(lane, 0) + into.nbytes
+                assert lane == "load" or whose._lane == ("receive" if whose is not self else "exchange")
+            if lane != "exchange" or is_known:
+                self.copied[lane] = self.copied.get(lane, 0) + into.nbytes
             touched = {each.untyped_storage().data_ptr() for each in (into, source)}
             self._queue(lane, touched, partial(into.copy_, source))
+
+    def send(self, to: LateStreams, copies: Sequence[tuple[Tensor, Tensor]], after: Sequence[LateMark]) -> LateMark:
+        for mark in after:
+            self.wait("exchange", mark)
+        with to.on("receive"), self.on("exchange"):
+            for into, source in copies:
+                self.copy(into, source)
+        return self.mark("exchange")
+
+    def turn(self, level: int | None = None) -> None:
+        """Nothing is recorded."""
+
+    def lent(self, tensor: Tensor) -> Tensor:
+        return tensor
 
     def launch(self, work: Callable[[], None]) -> None:
         lane = self._lane
@@ -143,7 +165,7 @@ class LateStreams:
         with self._lock:
             if self._lane == "compute":
                 self.tick += 1
-                self._allocated[memory.data_ptr()] = self, self.tick
+                self._allocated[memory.data_ptr()] = self, self.tick, StorageWeakRef(memory.untyped_storage())
             else:
                 self.unforeseen += 1
         return memory
