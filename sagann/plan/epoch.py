@@ -210,7 +210,8 @@ class _Planner:
         self.budget_bytes, self.beside, self.route = budget_bytes, beside, route
         in_place = beside.reads_in_place(budget_bytes)
         # Beside files, features that a caller has in memory are read there.
-        values = values_in_place if in_place else values_in_place & (_X if beside.counts_process else frozenset())
+        others = _X if beside.counts_process and budget_bytes < UNLIMITED else frozenset()
+        values = values_in_place if in_place else values_in_place & others
         self.sizes = BlockSizes(program, hops, part, gradients, edges_in_place=in_place, values_in_place=values)
         self.own_bytes = plan_bytes(program, hops, part, gradients, budget_bytes, beside)
 

@@ -272,9 +272,12 @@ def test_what_is_read_in_place_is_told_apart_from_what_is_copied() -> None:
     model = build_model(ModelConfig(model="gcn", hidden=16), graph)
     foretold = partial(foretell, model, model.prepare(graph), budget_bytes=8000, select="never")
     texts = {on_disk: plan_text(foretold(on_disk=on_disk), on_disk=on_disk) for on_disk in (False, True)}
-    assert "Read in place" not in texts[True]
-    (line,) = [line for line in texts[False].splitlines() if line.startswith("Read in place: ")]
+    lines = {where: re.findall("^Read in place: .*", text, re.MULTILINE) for where, text in texts.items()}
+    (line,), (on_disk,) = lines[False], lines[True]
     assert "vertex data" in line
+    assert "edges" in line
+    # Beside files, features that the caller has in memory.
+    assert re.fullmatch(r"Read in place: vertex data [^,]*", on_disk)
     (loaded,) = [line for line in texts[False].splitlines() if line.startswith("Loaded: ")]
     assert re.search(r"\bedges \d", line)
     assert not re.search(r"\bedges \d", loaded)

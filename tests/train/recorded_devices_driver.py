@@ -29,7 +29,7 @@ from sagann.plan.epoch import Planned
 from sagann.plan.intervals import PartIntervals
 from sagann.plan.segments import is_between_devices
 from sagann.plan.selection import NEVER
-from sagann.plan.steps import Move, Plan
+from sagann.plan.steps import DEVICE, Move, Plan
 from sagann.runtime.backend import DeviceBackend
 from sagann.runtime.device import streams as device_streams
 from sagann.runtime.device.recording import GraphStreams, SegmentStreams
@@ -39,21 +39,12 @@ from sagann.train import device_epochs
 from tests import simulated_device
 from tests.plain import auto_dialect
 from tests.runtime.device.drivers import SimulatedDevices
-from tests.runtime.device.several import ROUTES
+from tests.runtime.device.several import RECORDED, ROUTES
 from tests.simulated_device import _PINNED, DRIVERS, SIMULATED, Kernels, SimulatedTensor
 from tests.train.recorded_driver import SCHEDULED, both, prepare, run
 from tests.train.recorded_streams_driver import made
 
 EPOCHS = 5
-CASES = [
-    *(
-        (name, route)
-        for name, routes in {"gcn": ROUTES, "gat": ["each of 2", "ring of 3"]}.items()
-        for route in routes
-    ),
-    ("own", "chain of 2"),
-    ("ggnn", "ring of 3"),
-]
 BOUNDS = (0, 0, 30, 50, 50, 90)
 "Bounds of intervals, of which some are empty."
 USED: list[tuple[int, Route]] = []
@@ -98,10 +89,15 @@ def trains(plan: Plan) -> bool:
 
 
 def num_segments(plan: Plan) -> int:
-    """Segments that have work."""
+    """Segments that are begun: also for the memory of a block that comes from another device."""
     at = zip(plan.levels, plan.operations, strict=True)
-    work = [(level, each) for level, each in at if each.kind != "drop" and not is_between_devices(each)]
-    return len({(level, each.owner) for level, each in work})
+    return len(
+        {
+            (level, each.owner)
+            for level, each in at
+            if each.kind != "drop" and (each.kind != "output" or each.owner == DEVICE)
+        }
+    )
 
 
 def planned_bytes(plan: Plan, owner: str) -> int:
@@ -228,7 +224,7 @@ def cases() -> dict[str, Any]:
         "refused": refused(),
         "autograd": recorded_in_autograd(),
         "races": races(),
-        "routes": {f"{name}, {route}": of_route(name, route) for name, route in CASES}
+        "routes": {f"{name}, {route}": of_route(name, route) for name, route in RECORDED}
         | {"gcn, empty intervals": of_empty_intervals()},
         "causes": {
             "a file of blocks": both(

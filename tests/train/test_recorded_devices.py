@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
+from tests.runtime.device.several import RECORDED
 from tests.shared import SharedFolder
-from tests.train.recorded_devices_driver import CASES
 from tests.train.test_recorded import assert_queued, seen_by
 
 pytestmark = pytest.mark.slow
-ROUTED = [*(f"{name}, {route}" for name, route in CASES), "gcn, empty intervals"]
+ROUTED = [*(f"{name}, {route}" for name, route in RECORDED), "gcn, empty intervals"]
 ON_TOP = 8192
 "Bytes of parameters, of what is made of them, and of results."
 
@@ -51,7 +51,8 @@ def test_without_a_wait_between_graphs_a_race_is_found(seen: dict[str, Any]) -> 
     assert seen["races"]["whole"]
     for kind in ("graph", "copy"):
         found, said = seen["races"][kind]
-        assert found >= said / 2 > 0
+        # Others order the same work by the way of another device.
+        assert found >= said / 3 > 0
 
 
 def test_another_model_in_autograd_is_not_recorded(seen: dict[str, Any]) -> None:

@@ -44,6 +44,16 @@ ROUTES = {
     "ring of 8": (8, ring(8, 4)),
 }
 "Numbers of devices, and how blocks reach them."
+RECORDED = [
+    *(
+        (name, route)
+        for name, routes in {"gcn": ROUTES, "gat": ["each of 2", "ring of 3"]}.items()
+        for route in routes
+    ),
+    ("own", "chain of 2"),
+    ("ggnn", "ring of 3"),
+]
+"Models and routes whose epochs are recorded."
 
 
 def note_steps(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -56,9 +56,7 @@ def test_blocks_are_as_large_as_planned(
                     # Small pieces of memory are rounded up to a word of the processor's caches, large ones by an eighth. The
                     # caller's features are read where they lie.
                     assert at.name == "x" or held_bytes <= 1.125 * tensor.nbytes + 64, at
-                is_in_place = on_disk and at.name == "x" and at.kind == "value"
-                num_bytes = 0 if is_in_place else sum(allocated_bytes(tensor.nbytes) for tensor in tensors)
-                assert num_bytes == schedule.sizes.of(at), at
+                assert sum(allocated_bytes(tensor.nbytes) for tensor in tensors) == schedule.sizes.of(at), at
         most = max(most, sum(storages.values()))
 
     monkeypatch.setattr(Residents, "begin", begun)
