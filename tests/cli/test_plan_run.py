@@ -67,7 +67,7 @@ def test_foretells_seconds_and_draws_them(tmp_path: Path, invoke: Invoke, monkey
         r"^Estimated: (\S+) s per epoch on \d+ cores of .*steps timed on part", shown, re.MULTILINE
     )
     assert float(expected) > 0
-    assert re.search(r"^load value x: 0, .* MiB$", shown, re.MULTILINE)
+    assert re.search(r"^load value x: 0, 0 B$", shown, re.MULTILINE)
     assert re.search(r"^  gather 0: all to 0$", shown, re.MULTILINE)
     assert (tmp_path / "timeline.png").read_bytes().startswith(b"\x89PNG")
 
@@ -80,7 +80,7 @@ def test_another_machine_is_read_from_a_file(tmp_path: Path, invoke: Invoke) -> 
     assert ended.code == 0
     assert f"The disk of --spill is not measured: its rates are taken from {file}" in ended.err
     assert "on 2 cores of round numbers, from the machine's rates alone" in ended.out
-    assert "The bottleneck is loading." in ended.out
+    assert "The bottleneck is computing." in ended.out
     file.write_bytes(b"\xff\xfe")
     assert "machine file cannot be read" in invoke("plan", "--data", "demo", *given).err
 

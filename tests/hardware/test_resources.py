@@ -29,7 +29,8 @@ def test_drawn_blocks_have_their_counts(own: bool) -> None:
 
 def test_more_scatter_pes_than_eight_gain_nothing() -> None:
     """The paper builds n = 8 and m = 2048."""
-    training, hops = hyscale_hardware.mini_batch(hyscale_hardware.two_layers()[0])
+    case = next(each for each in hyscale_hardware.CASES if each.hidden == 256 and len(each.fanouts) == 2)
+    training, hops = hyscale_hardware.mini_batch(case)
     times = dict(hyscale_hardware.sweep(training, hops))
     assert times[1, 2048, 128] > 3 * times[8, 2048, 128]
     assert times[16, 2048, 128] > 0.95 * times[8, 2048, 128]
