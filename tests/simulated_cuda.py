@@ -3,7 +3,8 @@
 Graphs are tapes of :mod:`tests.simulated_device`. What is launched, and copies between devices and from and to pinned memory, are queued: they run
 when the host waits for them, in a random order that streams and events allow. Each carries a vector clock, by which two of them that touch the same
 memory, one of them writing, must be ordered. Refused is what CUDA and PyTorch refuse: two captures at a time, work of another device in a capture, copies
-between devices in it, and to wait for an event of another graph, or, in a graph, for one that is not recorded there.
+between devices in it, memory of another device unless it is relaxed, and to wait for an event of another graph, or, in a graph, for one that is not
+recorded there.
 """
 
 from __future__ import annotations
@@ -194,6 +195,7 @@ class CUDAGraph:
         index = current_stream().device.index
         self.tape: Any = Tape(MOST_BYTES[-1], index, WORLD.pools[index])
         self.tape.main = current_stream()
+        self.tape.is_relaxed = capture_error_mode == "relaxed"
         _TAPES.append(self.tape)
 
     def capture_end(self) -> None:
@@ -295,6 +297,16 @@ def _copied(into: Tensor, source: Tensor, non_blocking: bool = False) -> bool:
     return True
 
 
+def _allocated(made: Tensor, device: torch.device | None = None) -> Tensor:
+    tape: Any = _TAPES[-1] if _TAPES else None
+    if tape is not None and not tape.is_relaxed and simulated_device._index_of(device) != tape.index:
+        raise NotRecordableError("cudaMalloc on another device")
+    return _ALLOCATED(made, device)
+
+
+_ALLOCATED = simulated_device._allocated
+
+
 def lent(tensor: Tensor) -> Tensor:
     """A tensor in the same memory, which it does not keep. The recording that has made the memory does."""
     values: Tensor = _values(tensor)
@@ -324,6 +336,7 @@ def _install() -> None:
     for name, value in here.items():
         setattr(torch.cuda, name, value)
     simulated_device._lane = _lane
+    simulated_device._allocated = _allocated
     simulated_device.current_index = lambda: current_stream().device.index
     simulated_device._run_late = lambda count: WORLD.run()
     COPIES.append(_copied)

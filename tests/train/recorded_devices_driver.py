@@ -179,6 +179,7 @@ def refused() -> dict[str, str]:
     event.record()
     wrong = {
         "another device": lambda: there.add_(1),
+        "memory of another device": lambda: torch.empty_like(here, device=devices[1]),
         "a copy between devices": lambda: here.copy_(there),
         "another graph": of_another_graph,
         "no graph": lambda: current_stream().wait_event(event),

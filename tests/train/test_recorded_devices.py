@@ -67,6 +67,7 @@ def test_blocks_in_files_are_queued(seen: dict[str, Any]) -> None:
     ("name", "refused"),
     [
         ("another device", "of another device"),
+        ("memory of another device", "cudaMalloc on another device"),
         ("a copy between devices", "a copy between devices"),
         ("another graph", "a wait for an event of another graph"),
         ("no graph", "a wait for what is not recorded"),

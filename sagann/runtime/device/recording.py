@@ -96,7 +96,7 @@ class Segments:
         pool = next((each.pool() for each in self._main.graphs[lanes.device]), None)
         self._before_bytes = torch.cuda.memory_reserved(lanes.device)
         with lanes.on("compute"):
-            # The first segment ends where it begins: before the second device is used. A thread of autograd ends what another thread has begun.
+            # The first segment ends in its own thread, before another device is used. Others may end in a thread of autograd.
             segment.graph.capture_begin(pool, "relaxed" if self.queue else "thread_local")
         self.open = segment
 
@@ -175,6 +175,11 @@ class SegmentStreams(Streams):
         if (recording := self.recording) is not None:
             recording.turn(self, level)
 
+    def end(self) -> None:
+        """If work is recorded: end the segment that is open, if it is this device's."""
+        if (recording := self.recording) is not None and self._open is not None:
+            recording.end()
+
     def mark(self, lane: Queue) -> Mark:
         if (recording := self.recording) is None:
             return super().mark(lane)
@@ -209,9 +214,8 @@ class SegmentStreams(Streams):
         They lie between graphs. A segment of this device ends with it.
         """
         recording, arrived = self.recording, SegmentMark()
+        self.end()
         if recording is not None:
-            if self._open is not None:
-                recording.end()
             after = [recording.between(mark) for mark in after]
 
         def queue() -> None:
@@ -273,10 +277,10 @@ class GraphStreams(SegmentStreams):
         torch.cuda.empty_cache()
         with torch.cuda.stream(self._main):
             segments = Segments(self)
-            _UNDER_WAY.append(segments)
             # PyTorch refuses to wait before it spoils the capture. It warns that it does not know every wait.
             with warnings.catch_warnings(action="ignore"):
                 torch.cuda.set_sync_debug_mode("error")
+            _UNDER_WAY.append(segments)
             try:
                 try:
                     segments.turn(self, 0)

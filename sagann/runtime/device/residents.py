@@ -131,6 +131,8 @@ class DeviceResidents(Residents):
         for name, tensors in parts:
             at, copies = self._devices[name].streams, tensors
             if at is not to and tensors:
+                # In a capture that is not relaxed, CUDA refuses to allocate memory of another device.
+                at.end()
                 with to.on("compute"):
                     copies = {key: torch.empty_like(each, device=to.device) for key, each in tensors.items()}
                 self._send(at, to, [(copies[key], each.detach()) for key, each in tensors.items()])

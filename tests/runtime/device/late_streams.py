@@ -149,6 +149,9 @@ class LateStreams:
     def turn(self, level: int | None = None) -> None:
         """Nothing is recorded."""
 
+    def end(self) -> None:
+        """Nothing is recorded."""
+
     def lent(self, tensor: Tensor) -> Tensor:
         return tensor
 
