@@ -42,8 +42,9 @@ interval, so an epoch takes longer with more intervals."""
 _BYTES_A_STEP, _BYTES_A_STEP_OF_DEVICE = 1 << 20, 16 << 20
 # Finer square grids take long to plan, and have far more steps than uncut ends.
 _MOST_COMPARED = 32
-# Times as many intervals that are tried, up to the most of a square grid and of one with uncut ends, and what they must save to be preferred.
-_FINER, _MOST_FINER, _WORTH_FINER = (2, 4), {True: 8, False: 32}, 0.9
+# Times as many intervals that are tried, up to the most of a square grid and of one with uncut ends, and the share of the cost that they may have:
+# copies of cached files cost less than smaller steps.
+_FINER, _MOST_FINER, _WORTH_FINER = (2, 4), {True: 8, False: 32}, 0.5
 # The search ends when the number of intervals has doubled this many times without saving at least two percent.
 _MOST_IN_VAIN = 2
 _WORTH_IT = 0.98
