@@ -20,8 +20,8 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 # The C library asks the system for each larger block by itself.
 _LARGE_BYTES = 1 << 20
 _STATM = Path("/proc/self/statm")
-# Least growth since the last attempt that makes another attempt worth its time, as a part of the budget.
-_WORTH_IT = 1 / 64
+# Least growth since the last attempt that makes another attempt worth its time.
+_WORTH_IT_BYTES = 8 << 20
 
 
 @cache
@@ -48,18 +48,17 @@ class HeapGuard:
 
     def __init__(self, budget_bytes: int) -> None:
         self._is_able = return_large_blocks() and _STATM.exists()
-        self._worth_it_bytes = int(budget_bytes * _WORTH_IT)
         self._limit_bytes = budget_bytes
         if self._is_able:
             ctypes.CDLL(None).malloc_trim(0)
             self._limit_bytes += _anonymous_bytes() - POOL.free_bytes
 
-    def check(self, coming_bytes: int = 0) -> None:
-        """Trim the heap if the process would exceed its budget with so many bytes more."""
-        if self._is_able and _anonymous_bytes() + coming_bytes > self._limit_bytes:
+    def check(self) -> None:
+        """Trim the heap if the process exceeds its budget."""
+        if self._is_able and _anonymous_bytes() > self._limit_bytes:
             ctypes.CDLL(None).malloc_trim(0)
             # The rest is in use, so another attempt at once would gain nothing.
-            self._limit_bytes = max(self._limit_bytes, _anonymous_bytes() + coming_bytes + self._worth_it_bytes)
+            self._limit_bytes = max(self._limit_bytes, _anonymous_bytes() + _WORTH_IT_BYTES)
 
 
 def _anonymous_bytes() -> int:

@@ -153,16 +153,14 @@ class Residents:
     def begin(self, number: int, step: Step) -> None:
         """Wait for what a step waits for, whose number in the plan is given, and free memory that is kept for later use."""
         self._await(number, step.owner)
-        coming_bytes = step.temporary_bytes
         for block in step.writes:
             if block not in self._blocks:
                 self._blocks[block] = None
-                coming_bytes += self._bytes_of(block)
-        self._held_bytes += coming_bytes - step.temporary_bytes
+                self._held_bytes += self._bytes_of(block)
         # Free blocks of the pool are memory too.
         POOL.shrink(max(0, self._budget_bytes - self._held_bytes - step.temporary_bytes))
         if self._heap is not None:
-            self._heap.check(max(0, coming_bytes - POOL.free_bytes))
+            self._heap.check()
 
     def running(self, step: Step) -> AbstractContextManager[None]:
         """Inside the ``with`` block, a step runs where its blocks lie, and is recorded."""
