@@ -338,7 +338,7 @@ def _install() -> None:
     simulated_device._lane = _lane
     simulated_device._allocated = _allocated
     simulated_device.current_index = lambda: current_stream().device.index
-    simulated_device._run_late = lambda count: WORLD.run()
+    simulated_device._run_late = lambda count=None: WORLD.run()
     COPIES.append(_copied)
 
 

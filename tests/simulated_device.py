@@ -341,9 +341,10 @@ def reset() -> None:
         each.clear()
 
 
-def _run_late(count: int) -> None:
+def _run_late(count: int | None = None) -> None:
+    """Begin the first ``count`` of them, or all."""
     with _LOCK:
-        for _ in range(count):
+        for _ in range(len(_LATE) if count is None else count):
             _LATE.pop(0)()
 
 
@@ -365,7 +366,7 @@ def _read(what: object) -> None:
     if _TAPES:
         raise NotRecordableError(str(what))
     COUNTED["reads"] += 1
-    _run_late(len(_LATE))
+    _run_late()
 
 
 class SimulatedTensor(Tensor):
@@ -455,7 +456,7 @@ class SimulatedTensor(Tensor):
             args, kwargs = pytree.tree_map_only(Tensor, lambda each: numbers.get(id(each), each), (args, kwargs))
             result = tape.queue(func, pytree.tree_map(_values, args), pytree.tree_map(_values, kwargs))
         else:
-            _run_late(len(_LATE))
+            _run_late()
             random = torch.Tag.nondeterministic_seeded in func.tags
             with _numbers_of_device() if random else nullcontext():
                 result = func(*pytree.tree_map(_values, args), **pytree.tree_map(_values, kwargs))
@@ -584,7 +585,7 @@ class SimulatedStreams:
         if "no graphs" in FAULTS:
             raise RuntimeError("CUDA error: operation not supported")
         tape = Tape(self.most_bytes)
-        _run_late(len(_LATE))
+        _run_late()
         _TAPES.append(tape)
         try:
             try:
@@ -606,8 +607,8 @@ class SimulatedStreams:
 
     def _late(self, work: Callable[[], object]) -> None:
         def done() -> None:
-            self.counts["done"] += 1
             work()
+            self.counts["done"] += 1
 
         with _LOCK:
             self.counts["given"] += 1
@@ -653,7 +654,7 @@ class Kernels:
             ]
             made = _TAPES[-1].made_by(kernel, (given,), {}, like, written=given["into"])
         else:
-            _run_late(len(_LATE))
+            _run_late()
             made = kernel(given)
         results, rows = iter(into), iter([SimulatedTensor(each, index) for each in made])
         return tuple(next(rows if form.rows == "edge" else results) for form in function.results)
@@ -671,7 +672,7 @@ def queue_kernels() -> None:
         if _TAPES:
             _TAPES[-1].kernel(partial(run, executor), args, kwargs)
         else:
-            _run_late(len(_LATE))
+            _run_late()
             run(executor, *args, **kwargs)
 
     GridExecutor.__call__ = queued
@@ -732,7 +733,7 @@ def register() -> torch.device:
             source = source if isinstance(source, SimulatedTensor) or source.ndim else _TAPES[-1].constant(source)
             _TAPES[-1].copy(_values(source), _values(target))
         else:
-            _run_late(len(_LATE))
+            _run_late()
             _values(target).copy_(_values(source))
         return target
 

@@ -415,7 +415,7 @@ def _inline(module: fx.GraphModule, node: fx.Node, call: Call) -> None:
 
 
 def _factor(module: fx.GraphModule, call: Call, data: str) -> fx.Node:
-    """The rows of vertices that edge data are a product of; all calls over the same edges read the same ones."""
+    """The vertex rows whose product edge data are; all calls over the same edges read the same rows."""
     given = [node for node in module.graph.nodes if node.op == "placeholder"]
     found = next((node for node in given if node.meta.get("factor") == call.factors[data]), None)
     if found is None:

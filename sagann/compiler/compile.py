@@ -69,7 +69,7 @@ class CallForm:
     is_sparse: bool = False
     "Whether linear maps read the rows where they lie, so that maps come first wherever they can."
     factored: frozenset[str] = frozenset()
-    "Names of edge data that are a product of a number of the source and the same number of the destination: these are read instead."
+    "Names of edge data that are the product of one number per vertex, at source and destination: those numbers are read instead."
     many_sources: bool = False
     "Whether there are many more sources than destinations, as in a sampled block."
 
@@ -128,12 +128,12 @@ def rewritten(
 
 
 def factor_name(data: str) -> str:
-    """Name of the rows of vertices that edge data of this name are a product of. No rows of a user's have such a name."""
+    """Name of the vertex rows whose product edge data of this name are. No rows of a user have such a name."""
     return f"factor of {data}"
 
 
 def _read_factors(module: fx.GraphModule, factored: Collection[str]) -> None:
-    """Compute edge data of a traced graph from the numbers of both ends that they are a product of, in place."""
+    """Replace edge data of a traced graph by the product of the numbers of both ends, in place."""
     given = [node for node in module.graph.nodes if node.op == "placeholder"]
     for data in [node for node in given if "input" in node.meta and node.meta["input"].end == "edge"]:
         known: LayerInput = data.meta["input"]

@@ -40,7 +40,7 @@ _SAME_LANES = frozenset(["reshape", "permute", "slice", "cat"]) | REDUCTIONS
 
 
 def widest_rows(program: ModelProgram, passes: Passes) -> int:
-    """Lanes of the widest rows that gathers read and that may be cut; 0 where none may."""
+    """The most lanes of any rows that a gather reads and that may be cut; 0 if none may be."""
     return max((_lanes_of(gather, passes) for gather in program.gathers), default=0)
 
 
@@ -61,7 +61,7 @@ def sliced(program: ModelProgram, passes: Passes, most_lanes: int) -> ModelProgr
 
 
 def _lanes_of(gather: Gather, passes: Passes) -> int:
-    """Lanes of the rows of a gather, which may be cut; 0 where they may not."""
+    """The lanes of a gather's rows; 0 if they may not be cut."""
     function, edges = gather.edges.function, gather.edges
     if function is None or gather.constant or edges.random or not edges.gathering.is_one:
         return 0
@@ -131,7 +131,7 @@ class _CutLanes:
         return replace(program, stages=tuple(stages), links=tuple(links), forms=self._forms())
 
     def _parts(self, gather: Gather, widths: Sequence[int]) -> list[Gather | BatchMeans]:
-        """The gathers of the slices of a gather; those of the same width have the same kernels."""
+        """One gather for each slice; slices of equal width share their kernels."""
         edges = {width: _narrowed(gather.edges, width) for width in set(widths)}
         return [
             replace(
@@ -242,7 +242,7 @@ def _rows(shape: Sequence[int], form: Form) -> Tensor:
 
 
 def _narrowed(edges: EdgeWork, width: int) -> EdgeWork:
-    """The work on the edges for some lanes."""
+    """The work on the edges for rows of this width."""
     assert edges.function is not None
     return replace(edges, function=_narrowed_function(edges.function, width), derived={})
 

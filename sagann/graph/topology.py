@@ -302,12 +302,12 @@ class Topology:
         return topology
 
     def marked_by_degree(self, name: str) -> Topology:
-        """This topology, with the mark that edge data are :meth:`degree_factors` of the source times those of the destination."""
+        """This topology, with edge data marked as the product of the :meth:`degree_factors` of source and destination."""
         self._derived["by degree", name] = version_of(self._edge_data[name])
         return self
 
     def is_by_degree(self, name: str) -> bool:
-        """Whether edge data have that mark, and were not changed since. Copies and parts of a topology have no marks."""
+        """Whether edge data are marked so and have not changed since. Copies and parts of a topology carry no marks."""
         return 0 <= self._derived.get(("by degree", name), -1) == version_of(self._edge_data[name])
 
     def degree_factors(self, vertices: slice) -> Tensor:

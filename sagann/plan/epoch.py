@@ -109,10 +109,10 @@ def plan_epoch(
         folded: whether the loss is computed inside the last stage.
         traversal: order of sweeps and strips; by default zigzag, in strips as wide as moves the fewest bytes.
         beside: memory where blocks lie that the device does not hold.
-        has_mapped_x: whether features lie in a mapped file, or are computed, and are read by position; else a processor reads them in place.
+        has_mapped_x: whether features come from a mapped file or are computed, and are read by position; otherwise a processor reads them in place.
         route: way by which blocks reach the part's devices, where it has several. Blocks are placed by Belady's rule there.
-        staying: blocks that stay in memory (:mod:`sagann.plan.staying`) because another plan has chosen them, if the steps fit beside them; None
-            to choose.
+        staying: blocks that stay in memory (:mod:`sagann.plan.staying`) as another plan has chosen, if the steps fit beside them; None to
+            choose here.
     Raises:
         BudgetError: a step needs more than the budget.
     """
@@ -242,7 +242,7 @@ class _Planner:
             raise error.beside(self.own_bytes, self.budget_bytes) from None
 
     def finished(self, found: Planned, memory_policy: MemoryPolicy, staying: tuple[Move, ...] | None) -> Planned:
-        """The steps of Belady's plan as a policy places them. Beside files, with blocks that stay; where copies run beside steps, with what operations wait for."""
+        """Belady's plan as a policy places it: beside files with blocks that stay, and with waits where copies run beside steps."""
         plan, schedule, ahead = found.plan, found.schedule, self.beside.copies_beside
         steps = [each for each in plan.operations if isinstance(each, Step)]
         placed = partial(_placed, schedule, steps, plan.initial, ahead=ahead)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
-from itertools import pairwise, product
+from itertools import pairwise
 
 from sagann.compiler.model_program import ModelProgram
 from sagann.compiler.slices import slice_lanes, widest_rows
@@ -21,14 +21,14 @@ from sagann.plan.schedule import Schedule
 from sagann.plan.selection import NEVER, Selection, needed_rows
 from sagann.plan.sizes import BlockSizes, constants_of_stages, needed_bytes, plan_bytes
 from sagann.plan.slices import in_slices
-from sagann.plan.steps import ALL, UNLIMITED, Beside, Step, uncut_ends
+from sagann.plan.steps import ALL, Beside, Step, uncut_ends
 from sagann.plan.sweeps import COLUMN, Walks
 
 Shape = int | None
-"How chunks are cut: None at both ends, 0 at one, and another number likewise, for slices of at most so many lanes."
+"How chunks are cut: None at both ends; 0 at one end; another number at one end, for slices of at most that many lanes."
 SQUARE: Shape = None
 WHOLE: Shape = 0
-# About so many slices of the widest rows are tried.
+# Numbers of slices of the widest rows that are tried.
 _NUM_SLICES = (2, 4, 8, 16, 32)
 
 MOST_INTERVALS = 256
@@ -42,9 +42,6 @@ interval, so an epoch takes longer with more intervals."""
 _BYTES_A_STEP, _BYTES_A_STEP_OF_DEVICE = 1 << 20, 16 << 20
 # Finer square grids take long to plan, and have far more steps than uncut ends.
 _MOST_COMPARED = 32
-# Times as many intervals that are tried, up to the most of a square grid and of one with uncut ends, and the share of the cost that they may have:
-# copies of cached files cost less than smaller steps.
-_FINER, _MOST_FINER, _WORTH_FINER = (2, 4), {True: 8, False: 32}, 0.5
 # The search ends when the number of intervals has doubled this many times without saving at least two percent.
 _MOST_IN_VAIN = 2
 _WORTH_IT = 0.98
@@ -64,9 +61,8 @@ def fitted_intervals(
 ) -> PartIntervals:
     """The fewest intervals that leave room to load ahead, or else of the fewest that fit the budget.
 
-    Where more than one is needed, what passes read at random is kept undivided (:mod:`sagann.plan.gradients`) if that fits, and copies and
-    begins less. Where blocks lie in files, several times as many are preferred if an epoch then copies far less: smaller blocks leave room
-    for others, such as constants that stay (:mod:`sagann.plan.staying`).
+    Where more than one is needed, the way to cut chunks is taken that costs least: rows that passes read at random may stay undivided
+    (:mod:`sagann.plan.gradients`).
 
     The plan's own objects count where they lie in the memory of the budget. No room is left to load ahead where nothing is copied beside
     steps. The bounds of a model that is trained fit whether or not the loss is folded. No step needs more bytes than one on a chunk of the
@@ -149,7 +145,7 @@ def fitted_intervals(
         return count, wants(count) <= budget_bytes
 
     def in_few_slices(*, ahead: bool) -> list[tuple[int, Shape]]:
-        """The cheapest number of intervals and width of slices that fit, if any fit; slices are cut in halves as long as that saves."""
+        """The cheapest number of intervals and width of slices that fit, if any do; slices are halved as long as that saves."""
         found: list[tuple[int, Shape]] = []
         # Several devices assemble undivided rows once.
         widest = 0 if part_of(1, WHOLE).is_dealt else widest_rows(program, gradients.recomputing().passes)
@@ -169,17 +165,7 @@ def fitted_intervals(
             others = [(uncut, WHOLE)] if uncut_fits else in_few_slices(ahead=ahead)
             found = [*others, *(found if count <= _MOST_COMPARED or not others else [])]
         if found:
-            is_tried = ahead and beside.counts_process and budget_bytes < UNLIMITED
-            more = _FINER if is_tried and not part_of(1, SQUARE).exchanges else ()
-            finer = [
-                (times * count, shape)
-                for times, (count, shape) in product(more, found)
-                if times * count <= min(_MOST_FINER[shape is SQUARE], most)
-                and needed(times * count, shape=shape, ahead=True) <= budget_bytes
-            ]
-            best = min(found, key=lambda each: cost(*each)) if finer or len(found) > 1 else found[0]
-            other = min(finer, key=lambda each: cost(*each), default=best)
-            return part_of(*(other if other != best and cost(*other) < _WORTH_FINER * cost(*best) else best))
+            return part_of(*(min(found, key=lambda each: cost(*each)) if len(found) > 1 else found[0]))
     roomy = partial(needed, shape=SQUARE, ahead=beside.copies_beside)
     offered_bytes = roomy(least_count(roomy, 0, min(most, USEFUL_INTERVALS)))
     alone = [(step, read) for steps, read in work(count, SQUARE) for step in steps]

@@ -105,8 +105,8 @@ class PartIntervals:
     undivided: frozenset[tuple[str, str]] = frozenset()
     "Kinds and names of the blocks that have the rows of all own vertices; only where there are no other workers."
     slice_lanes: int = 0
-    """Most lanes of the rows that a gather keeps undivided; gathers of wider ones are cut (:mod:`sagann.compiler.slices`). The undivided rows are
-    then put together before each pass, from those of the intervals. 0 where nothing is cut, and undivided rows are made in place."""
+    """Largest number of lanes that a gather keeps undivided; gathers of wider rows are cut into slices (:mod:`sagann.compiler.slices`), whose
+    undivided rows are assembled from the intervals before each pass. 0: nothing is cut, and undivided rows are written in place."""
     num_in_all: int | None = None
     "Number of rows of an undivided block; by default as many as all intervals have."
     devices: tuple[str, ...] = (DEVICE,)

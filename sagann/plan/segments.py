@@ -1,13 +1,15 @@
 """Segments: the runs of a device's operations that are recorded as one CUDA graph each.
 
-A graph has the work of one device: no copies from another one's memory, and no waits for other graphs. So a device's operations are cut where
-they wait for those of others, and where a copy between devices begins and ends. A segment has the operations of one device and level:
+A graph holds the work of one device: no copies from another device's memory, and no waits for other graphs. So the operations of a device are
+cut where they wait for another device, and where a copy between devices begins and ends. Each operation has a level, and a segment is the
+operations of one device and level:
 
-- An operation has at least the level of those before it on its device, and a higher one than those of other devices for which it waits.
-- A copy between devices has a higher level than the work before it on its device, where its memory was used, and what waits for it has a
-  higher level still. Work of its own level runs beside it. A step that adds what every device has begins with copies.
+- The level of an operation is at least that of the one before it on its device, and higher than those of the operations of other devices for
+  which it waits.
+- The level of a copy between devices is higher than that of the earlier work of its device, which used the memory; what waits for the copy
+  has a higher level still. Other work of its level runs beside it. A step that adds up what all devices have begins with copies.
 
-In the order of levels, each segment is in one piece, and no operation waits for a later one. Each device keeps its order.
+In the order of levels each segment is contiguous, and no operation waits for a later one. Each device keeps its order.
 """
 
 from __future__ import annotations

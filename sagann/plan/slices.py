@@ -1,6 +1,6 @@
-"""Slices in a plan: the undivided rows of one slice at a time, put together before the passes that read them.
+"""Slices in a plan: undivided rows of one slice at a time, assembled just before the passes that read them.
 
-A stage makes the rows of an interval of all slices, and these are stored. A pass keeps the rows of all intervals of its own slice alone.
+A stage makes an interval's rows of all slices, and these are stored. A pass needs all intervals' rows of its own slice alone.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from sagann.plan.steps import Block, Step
 def in_slices(
     program: ModelProgram, gradients: Gradients, part: PartIntervals
 ) -> tuple[ModelProgram, Gradients, PartIntervals]:
-    """The program with gathers of slices, its gradients, and the part with what lies undivided of it."""
+    """The program with its gathers cut into slices, its gradients, and the part with what of it lies undivided."""
     program = sliced(program, gradients.recomputing().passes, part.slice_lanes)
     gradients = gradients.of(program)
     return program, gradients, replace(part, undivided=undivided_of(program, gradients))
 
 
 def assembling(steps: Iterable[Step], intervals: Sequence[int]) -> Iterator[Step]:
-    """The steps, and before those of a gather, or of its backward, the steps that put together the undivided rows that these read."""
+    """The steps, with those of a gather or its backward preceded by steps that assemble the undivided rows which they read."""
     under_way: tuple[str, int] | None = None
     known = set[Block]()
     for step in steps:

@@ -1,11 +1,11 @@
 """Staying: constant blocks that lie in memory from epoch to epoch.
 
-Features, edges and what is gathered once are the same in every epoch. Where the budget has room beside the steps, some of these blocks stay:
-they take their bytes from every step, and epochs do not load them. An epoch reads its constants in turns, and the next one does so again. In
+Features, edges and what is gathered once are the same in every epoch. Where the budget leaves room beside the steps, some of these blocks
+stay: every step has that much less memory, and epochs do not load them. Epochs read their constants in the same order again and again, and on
 such a cycle no policy loads less often than one that always keeps the same blocks.
 
-Blocks that are loaded most often come first. How many stay is decided by the bytes that an epoch moves, because blocks that it makes need
-memory too. The steps and their order are those of a plan without blocks that stay, so results have the same bits.
+Blocks that are loaded most often come first. The bytes that an epoch moves decide how many stay, because the blocks that it makes need memory
+too. Steps and their order are those of the plan in which none stays, so results have the same bits.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _PARTS, _TRIED = 32, (1, 2, 4)
 
 
 def with_staying(plan: Plan, bytes_of: BytesOf, place_within: PlaceWithin) -> Plan:
-    """The plan with the blocks that stay which moves the fewest bytes; that without any, if none saves some."""
+    """The plan that moves the fewest bytes, with blocks that stay or without."""
     steps = [each for each in plan.operations if isinstance(each, Step)]
     most = _most(_candidates(plan), steps, plan.budget_bytes, bytes_of)
     found = plan

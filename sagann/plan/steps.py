@@ -155,7 +155,7 @@ class Step:
     - begin_exchange: let rows of a value, or of its gradient, travel from worker to worker from now on, while the steps that follow run.
       send_rows: let those go that are complete, once they lie outside of the device. exchange: wait for the rows of the halo, of a value.
     - gather: accumulate a chunk into a state. finish: turn a state into the gathered rows.
-    - assemble: copy the rows of an interval into an undivided block, which several devices make, or which is one of many that lie in memory in turn.
+    - assemble: copy the rows of an interval into an undivided block: where several devices make its rows, or slices take turns in memory.
     - means: add the rows of an interval, or the moments of edges that it has gathered, to the means over all rows that a BatchNorm reads.
       share_means: make them known to all stages and gathers, and add those of other workers. share_means_grad: add the gradients of other
       workers. means_grad: add the gradient through the means to that of what the interval has added to them.
@@ -298,7 +298,7 @@ class Plan:
     initial: frozenset[Block] = frozenset()
     "Blocks that lie outside of the devices when the plan starts, or that the caller brings, by their names there."
     staying: tuple[Move, ...] = ()
-    """Loads of the blocks that stay in the memory of one device from epoch to epoch (:mod:`sagann.plan.staying`). They are made before the first epoch. In the
+    """Loads of the blocks that stay in memory from epoch to epoch (:mod:`sagann.plan.staying`), made before the first one. Among the
     operations, a load of such a block copies nothing, and a drop frees nothing."""
     waits: tuple[tuple[int, ...], ...] = ()
     """For each operation, the numbers of operations on other resources that end before it starts (:mod:`sagann.plan.waits`). Empty for a plan

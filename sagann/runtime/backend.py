@@ -25,8 +25,8 @@ from sagann.runtime.blocks.residents import BytesOf, Residents
 from sagann.runtime.blocks.sources import Sources
 from sagann.runtime.device.cuda_devices import CudaDevices
 from sagann.runtime.device.pinning import Pinned, PinningError, pin_in_pieces
-from sagann.runtime.device.recording import SegmentStreams
 from sagann.runtime.device.residents import DeviceResidents, Lanes
+from sagann.runtime.device.segments import SegmentStreams
 from sagann.runtime.device.streams import PinnedPool
 from sagann.runtime.recorder import Recorder
 

@@ -18,7 +18,8 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from sagann.graph.rows import is_sparse
-from sagann.runtime.device.recording import GraphStreams, Recording
+from sagann.runtime.device.recording import Recording
+from sagann.runtime.device.segments import GraphStreams
 from sagann.runtime.device.streams import Mark
 from sagann.train.epoch_source import EpochSource, WholeGraph
 from sagann.train.metrics import Metrics

@@ -25,31 +25,28 @@ import torch
 from torch import Tensor
 
 from sagann.plan.dealing import Route
-from sagann.plan.epoch import Planned
 from sagann.plan.intervals import PartIntervals
 from sagann.plan.segments import is_between_devices
-from sagann.plan.selection import NEVER
 from sagann.plan.steps import DEVICE, Move, Plan
 from sagann.runtime.backend import DeviceBackend
 from sagann.runtime.device import streams as device_streams
-from sagann.runtime.device.recording import GraphStreams, SegmentStreams
 from sagann.runtime.device.residents import SPARE_BYTES
-from sagann.runtime.streaming import executor, stream
+from sagann.runtime.device.segments import GraphStreams, SegmentStreams
+from sagann.runtime.streaming import stream
 from sagann.train import device_epochs
 from tests import simulated_device
 from tests.plain import auto_dialect
 from tests.runtime.device.drivers import SimulatedDevices
 from tests.runtime.device.several import RECORDED, ROUTES
 from tests.simulated_device import _PINNED, DRIVERS, SIMULATED, Kernels, SimulatedTensor
-from tests.train.recorded_driver import SCHEDULED, both, prepare, run
-from tests.train.recorded_streams_driver import made
+from tests.train.recorded_driver import SCHEDULED, both, run
+from tests.train.recorded_streams_driver import SEEN, made, simulate
 
 EPOCHS = 5
 BOUNDS = (0, 0, 30, 50, 50, 90)
 "Bounds of intervals, of which some are empty."
 USED: list[tuple[int, Route]] = []
 "How many devices the run has, and their route."
-SEEN: list[Planned] = []
 LAUNCHES: list[Callable[[], None]] = []
 "What launches the recordings of the run."
 
@@ -237,17 +234,11 @@ def cases() -> dict[str, Any]:
 
 @auto_dialect("naive")
 def main(path: Path) -> None:
-    prepare()
-    device_epochs.GraphStreams = GraphStreams
-    init, capture = executor.Executor.__init__, GraphStreams.capture
+    capture = GraphStreams.capture
 
     def captured(self: GraphStreams, work: Callable[[], None]) -> Callable[[], None]:
         LAUNCHES.append(capture(self, work))
         return LAUNCHES[-1]
-
-    def seen(self: executor.Executor, planned: Planned, **given: Any) -> None:
-        SEEN.append(planned)
-        init(self, planned, **given)
 
     def backend(*devices: torch.device) -> DeviceBackend:
         driver = SimulatedDevices()
@@ -264,12 +255,9 @@ def main(path: Path) -> None:
     device_streams.Streams.pinned = pinned
     device_streams.Streams.is_pinned = lambda self, tensor: simulated_device._is_pinned(tensor)
     SegmentStreams.lent = lambda self, tensor: lent(tensor) if self.recording else tensor
-    executor.Executor.__init__ = seen
     GraphStreams.capture = captured
-    executor.dialect_for = lambda kind, name: Kernels
-    stream.backend_of = backend
-    stream.devices_named = lambda name: [torch.device(SIMULATED, at) for at in range(USED[0][0])]
-    stream.measured_selection = lambda device: NEVER
+    simulate(backend, lambda name: [torch.device(SIMULATED, at) for at in range(USED[0][0])])
+    device_epochs.GraphStreams = GraphStreams
     path.write_text(json.dumps(cases()))
 
 

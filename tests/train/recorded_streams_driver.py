@@ -224,8 +224,8 @@ def cases(folder: Path) -> dict[str, Any]:
     }
 
 
-@auto_dialect("naive")
-def main(path: Path) -> None:
+def simulate(backend: Callable[..., DeviceBackend], devices: Callable[[str], Sequence[torch.device]]) -> None:
+    """Have models stream to simulated devices, and note their plans in :data:`SEEN`."""
     prepare()
     init = executor.Executor.__init__
 
@@ -233,16 +233,21 @@ def main(path: Path) -> None:
         SEEN.append(planned)
         init(self, planned, **given)
 
+    executor.Executor.__init__ = seen
+    executor.dialect_for = lambda kind, name: Kernels
+    stream.backend_of = backend
+    stream.devices_named = devices
+    stream.measured_selection = lambda device: NEVER
+
+
+@auto_dialect("naive")
+def main(path: Path) -> None:
     def backend(*devices: torch.device) -> DeviceBackend:
         driver = SimulatedDevices()
         DRIVERS[:] = [driver]
         return DeviceBackend([SimulatedStreams(each) for each in devices], Kernels(), driver=driver)
 
-    executor.Executor.__init__ = seen
-    executor.dialect_for = lambda kind, name: Kernels
-    stream.backend_of = backend
-    stream.devices_named = lambda name: DEVICE
-    stream.measured_selection = lambda device: NEVER
+    simulate(backend, lambda name: DEVICE)
     with tempfile.TemporaryDirectory() as folder:
         path.write_text(json.dumps(cases(Path(folder))))
 

@@ -33,7 +33,7 @@ from sagann.plan.timeline import Lane, Span
 from sagann.runtime.blocks.host import Parts, copy_alone_into
 from sagann.runtime.blocks.residents import BytesOf, Copy, Residents, Threads, nothing, tensors_of
 from sagann.runtime.blocks.sources import Sources
-from sagann.runtime.device.recording import SegmentStreams
+from sagann.runtime.device.segments import SegmentStreams
 from sagann.runtime.device.streams import Mark, PinnedPool, Streams
 from sagann.runtime.recorder import Recorder, recorded
 

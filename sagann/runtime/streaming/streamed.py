@@ -88,7 +88,7 @@ class _Kept(NamedTuple):
 
 
 def _known_by(x: Features) -> Callable[[], object]:
-    """Gives features again, as long as they live. A store whose class allows no weak references (``__slots__``) lives on."""
+    """Refers to features without keeping them alive, unless the class of a store allows no weak references (``__slots__``)."""
     return weakref.ref(x) if type(x).__weakrefoffset__ else lambda: x
 
 
@@ -279,7 +279,7 @@ class StreamedModel(nn.Module):
         return self._planned_with(program, square, **given)
 
     def _planned_with(self, program: ModelProgram, part: PartIntervals, *, trains: bool, **given: Any) -> Planned:
-        """A plan over a part. Plans that read the same constants keep the same blocks: an evaluation must not make those of epochs leave."""
+        """A plan over a part. Plans that read the same constants keep the same blocks, so that an evaluation evicts none of those of epochs."""
         read, sizes = self._read_by(program, part), self._chunks.sizes(program, part)
         decides = read not in self._chosen and (trains or not self.trains)
         staying = None if decides else self._chosen.get(read, ())
@@ -484,7 +484,7 @@ class StreamedModel(nn.Module):
             self._executor(plan, chunks, epoch, self._new_host(), host, {}).keep_constants()
 
     def _put_factors(self, program: ModelProgram, host: Host) -> None:
-        """Put rows of vertices, of which edge data are a product, where plans of divided and of undivided rows find them."""
+        """Put the vertex rows whose product edge data are where plans of divided and of undivided rows find them."""
         own = self._part.own
         for name, (hop, _) in program.factors.items():
             for interval in (*own, ALL) if self._part.undivided else own:
