@@ -14,6 +14,7 @@ from torch import Tensor
 from sagann.config import LINK_TASK, OF_GRAPHS
 from sagann.errors import InputError, require_choice, require_type
 from sagann.graph.checks import (
+    AS_TENSOR,
     UNITS,
     Unit,
     check_finite,
@@ -21,7 +22,7 @@ from sagann.graph.checks import (
     first_true,
     mask_of_ids,
     numbered,
-    slices,
+    require_array,
     unknown_target,
     wrong_form,
 )
@@ -82,14 +83,13 @@ class Answers:
     "Disjoint masks, bool [count], by name: 'train', 'val', 'test'."
 
     def __post_init__(self) -> None:
-        of, as_tensor = f"Graph.{self.prefix}", "Convert it with torch.as_tensor."
+        of = f"Graph.{self.prefix}"
         for name in ("labels", "targets"):
-            require_type(getattr(self, name), Tensor, where=of + name, hint=as_tensor, optional=True)
-        count = f"num_{self.prefix}classes"
-        require_integer(self.num_classes, "num_classes", where=f"Graph.{count}")
+            require_type(getattr(self, name), Tensor, where=of + name, hint=AS_TENSOR, optional=True)
+        require_integer(self.num_classes, "num_classes", where=f"Graph.num_{self.prefix}classes")
         require_type(self.splits, Mapping, where=f"{of}splits", hint="Pass a mapping of split to bool mask.")
         for name, mask in self.splits.items():
-            require_type(mask, Tensor, where=f"{of}splits[{name!r}]", hint=as_tensor)
+            require_type(mask, Tensor, where=f"{of}splits[{name!r}]", hint=AS_TENSOR)
         for name, rows in self.arrays().items():
             hint = f"Pass one row per {self.unit}" + (", and graph_ptr." if self.unit == "graph" else ".")
             if "split_" in name and self.unit == "vertex" and rows.dtype in (torch.int32, torch.int64):
@@ -190,86 +190,68 @@ class Answers:
 
     def validate(self) -> None:
         """Check every label, target and mask; an InputError names the first offender."""
-        self._check_labels()
-        self._check_targets()
-        self._check_splits()
+        if self.labels is not None:
+            self._check_labels(self.labels)
+        if self.targets is not None:
+            where, rows = self._where("targets"), f"[num_{self.units}"
+            is_rows = self.targets.ndim == 1 or (self.targets.ndim == 2 and self.targets.shape[1] > 0)
+            if self.targets.dtype != torch.float32 or self.targets.layout != torch.strided or not is_rows:
+                expected = f"torch.float32 {rows}], or {rows}, num_{self.prefix}targets]"
+                hint = f"Convert the targets with .float(), one row per {self.unit}."
+                raise wrong_form(self.targets, expected, where=where, hint=hint)
+            check_finite(self.targets, "target", where=numbered(where, self.unit), hint=unknown_target(self.unit))
+        for name, mask in self.splits.items():
+            self._check_split(name, mask)
+        for (name, mask), (other_name, other) in combinations(self.splits.items(), 2):
+            if (found := _first_in_both(mask, other)) is not None:
+                raise InputError(
+                    f"splits overlap: {self.unit} {found[0]} is in '{name}' and in '{other_name}', "
+                    f"{found[1]} in all (in {self._where('splits')})",
+                    hint=f"Put every {self.unit} into one split at most.",
+                )
 
     def _where(self, array: str) -> str:
         return f"{self.prefix}{array} of graph '{self.owner}'"
 
-    def _check_labels(self) -> None:
-        labels, where = self.labels, self._where("labels")
-        if labels is None:
-            return
-        if self.multi_label:
-            fits = labels.dtype == torch.uint8 and labels.shape[1] == self.num_classes
+    def _check_labels(self, labels: Tensor) -> None:
+        where, state = self._where("labels"), f"and state num_{self.prefix}classes."
+        if not self.multi_label:
+            hint = f"Convert the labels with .long() (numbers to predict are targets), {state}"
+            require_array(labels, (torch.int64,), f"[num_{self.units}]", where=where, hint=hint)
+        elif labels.dtype != torch.uint8 or labels.shape[1] != self.num_classes:
             expected = f"torch.uint8 [num_{self.units}, {self.num_classes}] for several labels per {self.unit}"
-        else:
-            fits = labels.dtype == torch.int64 and labels.ndim == 1
-            expected = f"torch.int64 [num_{self.units}]"
-        if not fits:
-            if not self.multi_label:
-                hint = "Convert the labels with .long() (numbers to predict are targets)"
-            elif labels.shape[1] == 1:
+            hint = "Convert the labels with .to(torch.uint8) (of one-hot rows take labels.argmax(1))"
+            if labels.shape[1] == 1:
                 hint = "Take the only column, labels[:, 0].long()"
-            else:
-                hint = "Convert the labels with .to(torch.uint8) (of one-hot rows take labels.argmax(1))"
-            hint = f"{hint}, and state num_{self.prefix}classes."
-            raise wrong_form(labels, expected, where=where, hint=hint)
+            raise wrong_form(labels, expected, where=where, hint=f"{hint}, {state}")
         check_labels(labels, self.num_classes, where=numbered(where, self.unit))
 
-    def _check_targets(self) -> None:
-        targets, where, unit = self.targets, self._where("targets"), self.unit
-        if targets is None:
+    def _check_split(self, name: str, mask: Tensor) -> None:
+        units, where = self.units, self._where(f"split '{name}'")
+        require_choice(name, SPLIT_NAMES, what="unknown split", where=self._where("splits"))
+        hint = f"Pass a mask, not {self.unit} ids."
+        require_array(mask, (torch.bool,), f"[num_{units}]", where=where, hint=hint)
+        if name == "train" and not mask.any():
+            raise InputError(
+                f"the training split is empty: 0 {units}, at least 1 is needed (in {where})",
+                hint=f"Split again, with {SPLITTERS[self.unit]} for example.",
+            )
+        # A unit without a label may be in a split for its target.
+        if self.labels is None or self.multi_label or self.targets is not None:
             return
-        is_matrix = targets.ndim == 2 and targets.shape[1] > 0
-        if (
-            targets.dtype != torch.float32
-            or targets.layout != torch.strided
-            or not (targets.ndim == 1 or is_matrix)
-        ):
-            rows = f"num_{self.units}"
-            expected = f"torch.float32 [{rows}], or [{rows}, num_{self.prefix}targets]"
-            hint = f"Convert the targets with .float(), one row per {unit}."
-            raise wrong_form(targets, expected, where=where, hint=hint)
-        check_finite(targets, "target", where=numbered(where, unit), hint=unknown_target(unit))
+        if (found := _first_in_both(mask, self.labels < 0)) is not None:
+            raise InputError(
+                f"a split holds {units} without a label: {self.unit} {found[0]} has label -1, "
+                f"{found[1]} in all (in {where})",
+                hint=f"Leave {units} of unknown label out of every split.",
+            )
 
-    def _check_splits(self) -> None:
-        unit, units = self.unit, self.units
-        for name, mask in self.splits.items():
-            where = self._where(f"split '{name}'")
-            require_choice(name, SPLIT_NAMES, what="unknown split", where=self._where("splits"))
-            if mask.dtype != torch.bool or mask.ndim != 1:
-                raise wrong_form(
-                    mask, f"torch.bool [num_{units}]", where=where, hint=f"Pass a mask, not {unit} ids."
-                )
-            if name == "train" and not mask.any():
-                raise InputError(
-                    f"the training split is empty: 0 {units}, at least 1 is needed (in {where})",
-                    hint=f"Split again, with {SPLITTERS[unit]} for example.",
-                )
-            # A unit without a label may be in a split for its target.
-            if self.labels is not None and not self.multi_label and self.targets is None:
-                self._check_split_is_labelled(mask, self.labels, where)
-        for (name, mask), (other_name, other) in combinations(self.splits.items(), 2):
-            for part in slices(len(mask)):
-                at = first_true(mask[part] & other[part])
-                if at is not None:
-                    raise InputError(
-                        f"splits overlap: {unit} {part.start + at} is in '{name}' and in '{other_name}', "
-                        f"{int((mask & other).sum())} in all (in {self._where('splits')})",
-                        hint=f"Put every {unit} into one split at most.",
-                    )
 
-    def _check_split_is_labelled(self, mask: Tensor, labels: Tensor, where: str) -> None:
-        for part in slices(len(mask)):
-            at = first_true(mask[part] & (labels[part] < 0))
-            if at is not None:
-                raise InputError(
-                    f"a split holds {self.units} without a label: {self.unit} {part.start + at} has label -1, "
-                    f"{int((mask & (labels < 0)).sum())} in all (in {where})",
-                    hint=f"Leave {self.units} of unknown label out of every split.",
-                )
+def _first_in_both(mask: Tensor, other: Tensor) -> tuple[int, int] | None:
+    """The first row that two masks share, and the number of such rows."""
+    both = mask & other
+    at = first_true(both)
+    return None if at is None else (at, int(both.sum()))
 
 
 def answers_in(labels: Tensor | None, targets: Tensor | None) -> Tensor:

@@ -6,7 +6,7 @@ the row's index, and raise an error of class ``error``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Literal, TypeAlias
 
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from sagann.errors import InputError, require_type
-from sagann.ranges import RANGES, require_integer
+from sagann.ranges import RANGES
 
 Rows: TypeAlias = Any
 "A tensor or a NumPy array."
@@ -79,6 +79,20 @@ def wrong_form(
     return error(f"array has the wrong form: {found}, expected {expected} (in {where})", hint=hint)
 
 
+def require_array(
+    array: object, dtypes: Collection[torch.dtype], form: str, *, where: str, hint: str, kind: str = ""
+) -> None:
+    """Refuse what is not a dense tensor of one of the types, with as many dimensions as ``form`` names, such as "[num_edges]".
+
+    Offsets, whose form ends with "+ 1]", have one entry at least. ``kind`` names the types, for the error.
+    """
+    require_type(array, Tensor, where=where, hint=hint)
+    assert isinstance(array, Tensor)
+    has_form = array.ndim == 1 + form.count(",") and array.layout == torch.strided
+    if array.dtype not in dtypes or not has_form or (form.endswith("+ 1]") and not len(array)):
+        raise wrong_form(array, f"{kind or ' or '.join(map(str, dtypes))} {form}", where=where, hint=hint)
+
+
 def mask_of_ids(num_rows: int) -> str:
     """How to make a mask of ids, for errors where ids are given in the place of a mask."""
     return f"Pass a mask of all vertices, not vertex ids: mask = torch.zeros({num_rows}, dtype=torch.bool); mask[ids] = True."
@@ -99,14 +113,13 @@ def _check_range(
         some = values[part]
         least, most = (some.min(), some.max()) if isinstance(some, np.ndarray) else some.aminmax()
         # As numbers of Python: a limit that a narrow type of integers does not hold would wrap around.
-        is_low, is_high = int(least) < low, stop is not None and int(most) >= stop
-        if not is_low and not is_high:
-            continue
-        wrong = [some < low] if is_low else []
-        if is_high:
-            wrong.append(some >= stop)
-        at = min(mask.nonzero()[0][0].item() for mask in wrong)
-        raise error(f"{what} out of range: {int(some[at])}, but {limit} (in {where(part.start + at)})", hint=hint)
+        wrong = [some < low] if int(least) < low else []
+        wrong += [some >= stop] if stop is not None and int(most) >= stop else []
+        if wrong:
+            at = min(int(mask.nonzero()[0][0]) for mask in wrong)
+            raise error(
+                f"{what} out of range: {int(some[at])}, but {limit} (in {where(part.start + at)})", hint=hint
+            )
 
 
 def check_ids(
@@ -129,10 +142,8 @@ def check_ids(
 
 def require_ids(ids: Tensor, count: int | None = None, *, where: str, unit: Unit = "vertex") -> None:
     """Refuse what is not a tensor of ids, int64 [n], at least 0 and below ``count`` (None: no limit)."""
-    require_type(ids, Tensor, where=where, hint="Convert the ids with torch.as_tensor.")
-    if ids.dtype != torch.int64 or ids.ndim != 1:
-        hint = "Pass ids with .to(torch.int64), or mask.nonzero().squeeze(1) for a mask."
-        raise wrong_form(ids, "torch.int64 [n]", where=where, hint=hint)
+    hint = "Pass ids with .to(torch.int64), or mask.nonzero().squeeze(1) for a mask."
+    require_array(ids, (torch.int64,), "[n]", where=where, hint=hint)
     check_ids(ids, count, unit, where=numbered(where, "position"), units=UNITS[unit])
 
 
@@ -244,69 +255,18 @@ def check_labels(
             )
 
 
-_AS_TENSOR = "Convert it with torch.as_tensor."
+AS_TENSOR = "Convert it with torch.as_tensor."
+"What to do about an array that is no tensor."
+IDS = (torch.int32, torch.int64)
+"Types of ids."
 
 
-def check_forms(
-    indptr: Tensor, indices: Tensor, num_src: int, edge_data: Mapping[str, Tensor] | None, edge_ids: Tensor | None
-) -> None:
-    """Check types, dtypes and shapes of what a topology is made of; the values are not read."""
-    for name, array in (("indptr", indptr), ("indices", indices)):
-        require_type(array, Tensor, where=f"Topology.{name}", hint=_AS_TENSOR)
-    require_type(edge_ids, Tensor, where="Topology.edge_ids", hint=_AS_TENSOR, optional=True)
-    require_integer(num_src, "num_vertices", where="Topology.num_src")
-    if indptr.dtype != torch.int64 or indptr.ndim != 1 or len(indptr) == 0:
-        hint = "Convert the offsets with .to(torch.int64)."
-        raise wrong_form(indptr, "torch.int64 [num_dst + 1]", where="Topology.indptr", hint=hint)
-    if indices.dtype not in (torch.int32, torch.int64) or indices.ndim != 1:
-        expected, hint = "torch.int32 or torch.int64 [num_edges]", "Convert the ids with .to(torch.int32)."
-        raise wrong_form(indices, expected, where="Topology.indices", hint=hint)
-    num_dst, num_edges = indptr.size(0) - 1, indices.size(0)
-    if num_dst > num_src:
-        raise InputError(
-            f"more destination than source vertices: num_dst {num_dst}, num_src {num_src} (in Topology)",
-            hint="Number the vertices so that the destinations are the first of the sources.",
-        )
-    _check_rows(edge_data, num_edges)
-    if edge_ids is not None:
-        _check_rows({"edge_ids": edge_ids}, num_edges)
-
-
-def check_coo(src: Tensor, dst: Tensor, num_src: int, num_dst: int, edge_data: Mapping[str, Tensor] | None) -> None:
-    """Check a list of edges, with its ids."""
-    for side, ids in (("src", src), ("dst", dst)):
-        require_type(ids, Tensor, where=f"Topology.from_coo, {side}", hint=_AS_TENSOR)
-    for name, count in (("num_src", num_src), ("num_dst", num_dst)):
-        require_integer(count, "num_vertices", where=f"Topology.from_coo, {name}")
-    if src.ndim != 1 or src.shape != dst.shape:
-        raise InputError(
-            f"source and destination ids differ in shape: {list(src.shape)} and {list(dst.shape)}, expected "
-            "two arrays [num_edges] (in Topology.from_coo)",
-            hint="Pass one source and one destination id per edge.",
-        )
-    for name, side, ids, count in (("src", "source", src, num_src), ("dst", "destination", dst, num_dst)):
-        if ids.dtype not in (torch.int32, torch.int64) or ids.layout != torch.strided:
-            hint = "Convert the ids with .to(torch.int64)."
-            raise wrong_form(ids, "torch.int32 or torch.int64 [num_edges]", where=name, hint=hint)
-        check_ids(ids, count, side, where=numbered(name, "edge"))
-    _check_rows(edge_data, len(src))
-
-
-def check_edge_index(edge_index: Tensor) -> None:
-    """Check the form of PyG's ``edge_index``."""
-    require_type(edge_index, Tensor, where="Topology.from_edge_index, edge_index", hint=_AS_TENSOR)
-    if edge_index.ndim != 2 or edge_index.shape[0] != 2 or edge_index.layout != torch.strided:
-        hint = (
-            "Pass the sources in the first row and the destinations in the second; transpose edges [num_edges, 2]."
-        )
-        raise wrong_form(edge_index, "[2, num_edges]", where="Topology.from_edge_index, edge_index", hint=hint)
-
-
-def _check_rows(edge_data: Mapping[str, Tensor] | None, num_edges: int) -> None:
+def check_edge_data(edge_data: Mapping[str, Tensor] | None, num_edges: int) -> None:
+    """Check that edge data are dense tensors with a row for each edge."""
     require_type(edge_data, Mapping, where="edge data", hint="Pass a mapping of name to tensor.", optional=True)
     for name, rows in ({} if edge_data is None else edge_data).items():
         where = f"edge data '{name}'"
-        require_type(rows, Tensor, where=where, hint=_AS_TENSOR)
+        require_type(rows, Tensor, where=where, hint=AS_TENSOR)
         if rows.layout != torch.strided:
             raise wrong_form(rows, "a dense tensor", where=where, hint="Convert it with .to_dense().")
         if rows.ndim == 0 or len(rows) != num_edges:

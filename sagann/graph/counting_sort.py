@@ -34,7 +34,7 @@ ITEMS_PER_THREAD = 1 << 15
 MaybeArray: TypeAlias = Any
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Grouped:
     """Items grouped by key, in their order within a key."""
 
@@ -44,6 +44,13 @@ class Grouped:
     "Values [N], grouped by key; empty if the caller gave no values."
     positions: Tensor
     "Former position of each item, int32 (int64 from 2^31 items on) [N]; empty if the caller wanted no positions."
+
+    @classmethod
+    def of(cls, indptr: Tensor, values: Tensor | None, positions: Tensor | None) -> Grouped:
+        """The items, with empty arrays for None."""
+        none = indptr.new_empty(0, dtype=torch.int32)
+        given = (none if each is None else each for each in (values, positions))
+        return cls(indptr, *given)
 
 
 def group_by_key(
@@ -93,7 +100,7 @@ def group_by_key(
                 _array(out_values),
                 _array(out_positions),
             )
-    return _grouped(indptr, out_values, out_positions)
+    return Grouped.of(indptr, out_values, out_positions)
 
 
 def counts_below(items: Tensor, bounds: Tensor) -> Tensor:
@@ -111,22 +118,13 @@ def _new(num_items: int, dtype: torch.dtype) -> Tensor:
     return torch.from_numpy(np.empty(num_items, dtype=np.int32 if dtype == torch.int32 else np.int64))
 
 
-def _grouped(indptr: Tensor, values: Tensor | None, positions: Tensor | None) -> Grouped:
-    nothing = indptr.new_empty(0, dtype=torch.int32)
-    return Grouped(
-        indptr=indptr,
-        values=nothing if values is None else values,
-        positions=nothing if positions is None else positions,
-    )
-
-
 def _array(tensor: Tensor | None) -> Array | None:
     # Contiguous, because Numba would compile again for every other layout.
     return None if tensor is None else tensor.contiguous().numpy()
 
 
 def _scratch(like: Tensor | None) -> Array | None:
-    return None if like is None else np.empty(len(like), dtype=like.numpy().dtype)
+    return None if like is None else np.empty_like(like.numpy())
 
 
 def _group_on_device(
@@ -135,7 +133,7 @@ def _group_on_device(
     # Numba's kernels run on the host; a GPU has a fast radix sort of its own.
     in_order, order = torch.sort(keys, stable=True)
     # A count of each key would make the host wait.
-    return _grouped(
+    return Grouped.of(
         torch.searchsorted(in_order, torch.arange(num_keys + 1, dtype=keys.dtype, device=keys.device)),
         None if values is None else values[order].to(value_dtype or values.dtype),
         order.to(id_dtype(len(keys))) if positions else None,

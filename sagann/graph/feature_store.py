@@ -1,10 +1,8 @@
 """Feature stores: the rows of vertices, wherever they lie: in a tensor, in a file, or computed when they are asked for.
 
-A graph's features are a tensor or a feature store; :func:`feature_store` makes a store of a tensor. Code that needs all
-rows at once calls :func:`tensor_of`. Code that walks over the rows reads one range after the other from the store.
-
-The aggregate of constant features is constant too, so a layer may keep it. A store is constant. A tensor must be declared so, because it
-cannot be recognised: the result of dropout needs no gradient either, but changes in every epoch.
+A graph's features are a tensor or a feature store. The aggregate of constant features is constant too, so a layer may keep it. A store is
+constant. A tensor must be declared so, because it cannot be recognised: the result of dropout needs no gradient either, but changes in
+every epoch.
 """
 
 from __future__ import annotations
@@ -58,14 +56,7 @@ class AnnouncedFeatures(FeatureStore, Protocol):
     """A feature store that can be told which rows the next batches read, so that it keeps the rows that are used again soon.
 
     A loader announces every batch as soon as its vertices are known, in the order in which the batches will be read, and takes each
-    batch's rows later, once, from any thread. Announcing changes no row, only where the rows come from::
-
-        announcement = store.announce(batch.src_ids)
-        ...
-        x = store.rows_of(announcement)
-
-    Several loaders may announce at the same time. A loader gives a batch up by dropping its announcement. :meth:`rows` goes on to work
-    beside it.
+    batch's rows later, once, from any thread. It gives a batch up by dropping its announcement. Announcing changes no row.
     """
 
     @property
@@ -73,13 +64,7 @@ class AnnouncedFeatures(FeatureStore, Protocol):
         """Whether announcing batches saves anything. Where not, loaders may ask for :meth:`rows` alone."""
 
     def announce(self, ids: Tensor) -> Any:
-        """Add a batch behind those that were announced before.
-
-        Args:
-            ids: int64 [n], as for :meth:`rows`. Callers must not modify them until the rows are given.
-        Returns:
-            What :meth:`rows_of` is asked with.
-        """
+        """Add a batch, int64 [n], which callers must not modify until its rows are given; :meth:`rows_of` is asked with the result."""
 
     def rows_of(self, announcement: Any) -> Tensor:
         """The rows of an announced batch: what ``rows(ids)`` gives."""
@@ -119,12 +104,7 @@ class SparseRows(TensorRows):
 
 
 def feature_store(features: Features) -> FeatureStore:
-    """The store of a tensor's rows; a feature store is returned as it is.
-
-    Example:
-        >>> feature_store(torch.tensor([[1.0], [2.0], [3.0]])).rows(torch.tensor([2, 0])).tolist()
-        [[3.0], [1.0]]
-    """
+    """The store of a tensor's rows; a feature store is returned as it is."""
     if not isinstance(features, Tensor):
         return features
     return SparseRows(features) if is_sparse(features) else TensorRows(features)

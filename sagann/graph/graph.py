@@ -1,5 +1,4 @@
-"""Graph: a topology with the data of its vertices: features, labels, targets, splits; of several graphs in one, boundaries and answers; and
-links that were held out.
+"""Graph: a topology with the data of its vertices; of several graphs in one, boundaries and answers; and links that were held out.
 
 A Graph is immutable; every transformation returns a new Graph that shares all unchanged tensors. Tensors may be
 memory-mapped, so making a Graph checks shapes, not values; :func:`sagann.graph.validate_graph` checks the values.
@@ -12,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,7 +19,7 @@ from torch import Tensor
 from sagann.config import LINK_TASK
 from sagann.errors import InputError, require_choice, require_type
 from sagann.graph.answers import ALL_TASKS, PREFIXES, Answers, require_rows
-from sagann.graph.checks import Unit, wrong_form
+from sagann.graph.checks import AS_TENSOR, Unit, wrong_form
 from sagann.graph.feature_store import (
     Features,
     FeatureStore,
@@ -159,9 +159,7 @@ class Graph:
     def edge_dim(self) -> int:
         """Number of features per edge (edge data ``"attr"``); 0 without."""
         attributes = self.topology.edge_data.get("attr")
-        if attributes is None:
-            return 0
-        return math.prod(attributes.shape[1:])
+        return 0 if attributes is None else math.prod(attributes.shape[1:])
 
     @property
     def vertices(self) -> Answers:
@@ -293,14 +291,16 @@ def named_arrays(graph: Graph) -> Iterator[tuple[str, Features]]:
 
 
 def _check_types(graph: Graph) -> None:
-    require_type(
-        graph.topology, Topology, where="Graph.topology", hint="Make one with Topology.from_coo(src=..., dst=...)."
-    )
-    as_tensor = "Convert it with torch.as_tensor."
-    features = graph.features
-    require_type(features, (Tensor, FeatureStore), where="Graph.features", hint=as_tensor, optional=True)
-    for name in ("graph_ptr", "original_ids"):
-        require_type(getattr(graph, name), Tensor, where=f"Graph.{name}", hint=as_tensor, optional=True)
+    kinds: dict[str, tuple[Any, str]] = {
+        "features": ((Tensor, FeatureStore), AS_TENSOR),
+        "graph_ptr": (Tensor, AS_TENSOR),
+        "original_ids": (Tensor, AS_TENSOR),
+        "links": (MeasuredLinks, "Make them with sagann.sampling.hold_out_links."),
+    }
+    hint = "Make one with Topology.from_coo(src=..., dst=...)."
+    require_type(graph.topology, Topology, where="Graph.topology", hint=hint)
+    for name, (kind, hint) in kinds.items():
+        require_type(getattr(graph, name), kind, where=f"Graph.{name}", hint=hint, optional=True)
     if graph.graph_ptr is not None and graph.graph_ptr.ndim != 1:
         hint = "Pass the offsets of the graphs: they start at 0, and end at the number of vertices."
         raise wrong_form(graph.graph_ptr, "int64 [num_graphs + 1]", where="Graph.graph_ptr", hint=hint)
@@ -310,8 +310,6 @@ def _check_types(graph: Graph) -> None:
         require_type(getattr(graph, name), tuple, where=f"Graph.{name}", hint="Pass a tuple of names.")
         for text in getattr(graph, name):
             require_type(text, str, where=f"Graph.{name}", hint="Pass text.")
-    hint = "Make them with sagann.sampling.hold_out_links."
-    require_type(graph.links, MeasuredLinks, where="Graph.links", hint=hint, optional=True)
 
 
 def tasks_of(graph: Graph) -> dict[str, str]:
@@ -325,14 +323,10 @@ def task_of(graph: Graph) -> str | None:
 
 
 def for_task(graph: Graph, task: str | None = None, *, where: str = "for_task") -> Graph:
-    """The graph with the answers of one task alone: labels or targets, of vertices or of whole graphs, or links.
+    """The graph with the answers of one task alone, one of ALL_TASKS, or of the only task that it has answers for.
 
-    Args:
-        graph: any graph.
-        task: one of ALL_TASKS. None for the only task that the graph has answers for.
-        where: the argument that names the task, for errors.
-    Raises:
-        InputError: the graph has no answers for ``task``, or answers for several tasks and ``task`` is None.
+    ``where`` is the argument that names the task, for errors.
+
     Example:
         >>> topology = Topology.from_coo(src=torch.tensor([0]), dst=torch.tensor([1]), num_src=2)
         >>> houses = Graph(topology=topology, labels=torch.tensor([0, 1]), num_classes=2, targets=torch.tensor([1.5, 2.0]))
@@ -347,13 +341,10 @@ def for_task(graph: Graph, task: str | None = None, *, where: str = "for_task") 
             hint=f"Choose {' or '.join(known)}: TrainConfig(task=...), or --task.",
         )
     if task is not None and task not in known:
+        hint = f"Choose {' or '.join(known)}." if known else "Give the graph labels or targets."
         raise InputError(
             f"the task does not fit the graph: task '{task}', graph '{graph.name}' has {answers_of(graph)} (in {where})",
-            hint=TO_HOLD_OUT
-            if task == LINK_TASK
-            else f"Choose {' or '.join(known)}."
-            if known
-            else "Give the graph labels or targets.",
+            hint=TO_HOLD_OUT if task == LINK_TASK else hint,
         )
     return without_others(graph, task or next(iter(known), None))
 

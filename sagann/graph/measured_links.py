@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from sagann.errors import InputError, require_type
+from sagann.errors import InputError
 from sagann.graph.answers import Answers
-from sagann.graph.checks import check_ids, check_types, numbered, wrong_form
+from sagann.graph.checks import check_ids, check_types, numbered, require_array, wrong_form
 from sagann.graph.rows import Arrays
 
 
@@ -44,20 +44,20 @@ class MeasuredLinks(Arrays):
     "Whether a link and its reverse are one: neither is drawn as a negative link to learn from where the graph has the other one."
 
     def __post_init__(self) -> None:
-        as_ids = "Pass ids with .to(torch.int64)."
-        one, several = "[num_links]", "[num_links, num_negatives], at least one of them for each link"
+        hint, one = "Pass ids with .to(torch.int64).", "[num_links]"
+        several = "[num_links, num_negatives]"
         for name, form in {"src": one, "dst": one, "types": one, "negatives": several}.items():
-            ids, where, ndim = getattr(self, name), f"MeasuredLinks.{name}", 1 if form is one else 2
-            require_type(ids, Tensor, where=where, hint=as_ids, optional=name == "types")
-            if ids is None:
+            ids, where = getattr(self, name), f"MeasuredLinks.{name}"
+            if name == "types" and ids is None:
                 continue
-            if ids.dtype != torch.int64 or ids.ndim != ndim or len(ids) != len(self.src) or 0 in ids.shape[1:]:
-                raise wrong_form(ids, f"torch.int64 {form}", where=where, hint=as_ids)
+            require_array(ids, (torch.int64,), form, where=where, hint=hint)
+            if len(ids) != len(self.src) or 0 in ids.shape[1:]:
+                expected = f"torch.int64 {form}, at least one of them for each link"
+                raise wrong_form(ids, expected, where=where, hint=hint)
         self.answers("")
         for name, mask in self.splits.items():
-            if mask.dtype != torch.bool:
-                where = f"MeasuredLinks.splits[{name!r}]"
-                raise wrong_form(mask, "torch.bool [num_links]", where=where, hint="Pass a mask over the links.")
+            where = f"MeasuredLinks.splits[{name!r}]"
+            require_array(mask, (torch.bool,), one, where=where, hint="Pass a mask over the links.")
 
     @property
     def num_links(self) -> int:
@@ -81,11 +81,9 @@ class MeasuredLinks(Arrays):
 
     def arrays(self) -> Iterator[tuple[str, Tensor]]:
         """The arrays, each with a name."""
-        yield "links.src", self.src
-        yield "links.dst", self.dst
-        yield "links.negatives", self.negatives
-        if self.types is not None:
-            yield "links.types", self.types
+        for name in ("src", "dst", "negatives", "types"):
+            if getattr(self, name) is not None:
+                yield f"links.{name}", getattr(self, name)
         for name, mask in sorted(self.splits.items()):
             yield f"links.split_{name}", mask
 

@@ -22,10 +22,9 @@ class RowsUnderWay(Protocol):
         """The rows that have come, by name: a row for each source of the outer edges. Called once."""
 
     def give_back(self, grad: Tensor) -> Callable[[Tensor], None]:
-        """Begin to send the gradient of rows that have come to those who own them.
+        """Begin to send the gradient of rows that have come to their owners.
 
-        The result, called with the gradient of the own rows, waits for what other workers send back, and adds it in place, in the
-        order of the ranks.
+        The result, called with the gradient of the own rows, adds to it what other workers send back, in the order of the ranks.
         """
 
     def end(self) -> None:
@@ -45,17 +44,10 @@ class Remote(Protocol):
 
     @property
     def outer(self) -> Topology:
-        """The other edges, with sources numbered from 0, in the same order, without edge data, with ids in the whole part.
-
-        A topology has at least as many sources as destinations, so there may be more sources than rows that come. No edge has
-        one of those.
-        """
+        """The other edges, likewise, with sources numbered from 0; there may be more sources than rows that come, which no edge has."""
 
     def begin(self, rows: Mapping[str, Tensor], *, keeps: bool) -> RowsUnderWay:
-        """Begin to exchange the rows that the edges read together, by name: send own rows, and receive those of the outer edges.
-
-        With ``keeps``, what has come for constant features is kept for later epochs.
-        """
+        """Begin to exchange the rows that the edges read together, by name. With ``keeps``, constant features are kept for later epochs."""
 
     def complete(self, rows: Mapping[str, Tensor], *, keeps: bool = False) -> Mapping[str, Tensor]:
-        """The rows of all sources [num_src, ...], from those of own vertices; differentiable once. ``keeps`` is that of :meth:`begin`."""
+        """The rows of all sources [num_src, ...], from those of own vertices; differentiable once."""

@@ -29,14 +29,7 @@ def is_sparse(features: object) -> TypeGuard[Tensor]:
 
 
 def take_rows(tensor: Tensor, index: Tensor) -> Tensor:
-    """Copy the rows ``index`` of a dense or sparse CSR tensor, in that order.
-
-    Args:
-        tensor: [N, ...] dense, or [N, F] ``torch.sparse_csr``.
-        index: int64 [M], each in ``[0, N)``; rows may repeat.
-    Returns:
-        [M, ...] of the same layout and dtype.
-    """
+    """Copy rows of a dense or ``torch.sparse_csr`` tensor, in the order of ``index``, int64 [M]; rows may repeat."""
     if not is_sparse(tensor):
         return tensor[index]
     offsets, positions = gather_ranges(tensor.crow_indices(), index)
@@ -118,23 +111,13 @@ class Arrays:
 
 
 def csr_tensor(offsets: Tensor, columns: Tensor, values: Tensor, *, num_columns: int) -> Tensor:
-    """Make a ``torch.sparse_csr`` matrix of arrays that are known to be valid, without checks.
-
-    Args:
-        offsets: int32 or int64 [N + 1]; columns: the same dtype [nnz]; values: [nnz].
-        num_columns: width of the matrix.
-    """
+    """Make a ``torch.sparse_csr`` matrix of arrays that are known to be valid: offsets [N + 1], columns of the same dtype [nnz], values [nnz]."""
+    size = len(offsets) - 1, num_columns
     with warnings.catch_warnings():
-        # PyTorch warns once per process that the layout may change.
-        warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta", category=UserWarning)
-        # Some releases warn that the check is off, even where that is asked for.
-        warnings.filterwarnings(
-            "ignore", message="Sparse invariant checks are implicitly disabled", category=UserWarning
-        )
-        # Passed explicitly, because torch warns if the check is off only by default.
-        return torch.sparse_csr_tensor(
-            offsets, columns, values, size=(len(offsets) - 1, num_columns), check_invariants=False
-        )
+        # PyTorch warns that the layout may change, and some releases that the check is off, even where that is asked for.
+        for message in ("Sparse CSR tensor support is in beta", "Sparse invariant checks are implicitly disabled"):
+            warnings.filterwarnings("ignore", message=message, category=UserWarning)
+        return torch.sparse_csr_tensor(offsets, columns, values, size=size, check_invariants=False)
 
 
 def csr_slice(rows: Tensor, start: int, stop: int) -> Tensor:
@@ -158,11 +141,7 @@ def dense_rows(rows: Tensor) -> Tensor:
 
 
 def made_dense(features: Tensor, reader: str, hint: str) -> Tensor:
-    """:func:`dense_rows`, with a warning if the dense form takes much memory.
-
-    ``reader`` is the subject of the warning: the reader of dense rows. ``hint`` is its last sentence: how to avoid the
-    dense form.
-    """
+    """:func:`dense_rows`, with a warning if the dense form takes much memory: ``reader`` is its subject, ``hint`` its last sentence."""
     dense_bytes = features.numel() * features.dtype.itemsize
     sparse_bytes = sum(part.nbytes for part in (features.crow_indices(), features.col_indices(), features.values()))
     if dense_bytes < max(SMALLEST_WARNING_BYTES, sparse_bytes):
@@ -175,13 +154,9 @@ def made_dense(features: Tensor, reader: str, hint: str) -> Tensor:
 
 
 def gather_ranges(offsets: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
-    """Find the positions of the ranges ``index`` of an offset array, one range after the other.
+    """Find the positions of ranges in the array that ``offsets`` [N + 1] divide, one range after the other.
 
-    Args:
-        offsets: integer [N + 1], non-decreasing; range i is ``offsets[i]`` to ``offsets[i + 1] - 1``.
-        index: int64 [M], ranges to take.
-    Returns:
-        new offsets int64 [M + 1], and int64 positions [total length] in the array that ``offsets`` divides.
+    ``index``, int64 [M], are the ranges to take. The result is new offsets, int64 [M + 1], and positions, int64 [total length].
     """
     starts = offsets[index].long()
     counts = offsets[index + 1].long() - starts

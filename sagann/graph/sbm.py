@@ -60,8 +60,6 @@ def sbm_graph(
         feature_noise: standard deviation of the noise in every feature. Centres of classes are at a distance
             of about sqrt(2) from each other.
         seed: seed of all draws.
-    Raises:
-        InputError: an argument is out of range.
     """
     counts = {"num_vertices": num_vertices, "num_classes": num_classes, "num_features": num_features}
     for name, count in counts.items():
@@ -105,9 +103,6 @@ def demo_graph(*, seed: int = 0) -> Graph:
 
     Homophily and noise are tuned for 20 labelled vertices per class: a two-layer GCN then has a test accuracy of about
     80 %, and the same network without edges about 68 %.
-
-    Args:
-        seed: seed of all draws; other seeds give other graphs of the same kind.
     """
     graph = sbm_graph(
         19_717,

@@ -16,22 +16,13 @@ import torch
 from torch import Tensor
 
 from sagann.errors import InputError, require_type, shown
-from sagann.graph.answers import SPLITTERS, Answers
+from sagann.graph.answers import SPLIT_NAMES, SPLITTERS, Answers
 from sagann.graph.graph import Graph, answers_of
 from sagann.ranges import RANGES
 
 
 def random_split(graph: Graph, *, train: float = 0.6, val: float = 0.2, seed: int) -> Graph:
-    """Draw shares of the labelled vertices at random; the rest is for testing.
-
-    Args:
-        graph: a graph with labels.
-        train: share for training, in [0, 1].
-        val: share for validation, in [0, 1].
-        seed: seed of the draw.
-    Raises:
-        InputError: no labels, or shares that are negative or exceed 1 together.
-    """
+    """Draw shares of the labelled vertices at random; the rest is for testing."""
     require_shares(train, val, where="random_split")
     return _with_splits(graph, *_shares(_known(graph, graph.vertices), train, val, seed))
 
@@ -41,15 +32,6 @@ def random_graph_split(graph: Graph, *, train: float = 0.8, val: float = 0.1, se
 
     Graphs of unknown label are left out, unless they have targets.
 
-    Args:
-        graph: several graphs in one, with labels or targets of graphs.
-        train: share for training, in [0, 1].
-        val: share for validation, in [0, 1].
-        seed: seed of the draw.
-    Returns:
-        the graph with ``graph_splits``.
-    Raises:
-        InputError: graphs have neither labels nor targets, or shares are negative or exceed 1 together.
     Example:
         >>> from sagann.graph import Topology
         >>> none = torch.empty(0, dtype=torch.int64)
@@ -69,36 +51,20 @@ def random_graph_split(graph: Graph, *, train: float = 0.8, val: float = 0.1, se
 def per_class_split(graph: Graph, *, train: int = 20, val: int = 30, seed: int) -> Graph:
     """Draw the same number of labelled vertices of every class; the rest is for testing.
 
-    Args:
-        graph: a graph with one label per vertex.
-        train: vertices per class for training.
-        val: vertices per class for validation.
-        seed: seed of the draw.
-    Raises:
-        InputError: no labels, several labels per vertex, or a class with too few vertices.
     References:
         Shchur et al., Pitfalls of Graph Neural Network Evaluation, 2018, Sec. 3 (20 and 30 per class).
     """
-    _require_counts(graph, train=train, val=val)
-    return _with_splits(graph, *_parts_per_class(graph, train, val, seed))
+    return _with_splits(graph, *_parts_per_class(graph, seed, train=train, val=val))
 
 
 def planetoid_split(graph: Graph, *, train: int = 20, val: int = 500, test: int = 1000, seed: int) -> Graph:
     """Draw ``train`` labelled vertices of every class, then ``val`` and ``test`` of the other labelled vertices.
 
-    Args:
-        graph: a graph with one label per vertex.
-        train: vertices per class for training.
-        val: total number of vertices for validation.
-        test: total number of vertices for testing.
-        seed: seed of the draw.
-    Raises:
-        InputError: no labels, several labels per vertex, or too few vertices.
     References:
         Yang, Cohen and Salakhutdinov, Revisiting Semi-Supervised Learning with Graph Embeddings, ICML 2016.
     """
-    _require_counts(graph, train=train, val=val, test=test)
-    chosen, _, rest = _parts_per_class(graph, train, 0, seed)
+    _require_counts(graph, val=val, test=test)
+    chosen, _, rest = _parts_per_class(graph, seed, train=train)
     if len(rest) < val + test:
         value = f"{len(rest)} are left after training, but val {val} and test {test} are needed"
         hint = "Lower val or test, or use random_split."
@@ -124,7 +90,9 @@ def _require_counts(graph: Graph, **counts: object) -> None:
             raise refused(graph, what, f"{value}, expected {RANGES['split']}", "Correct the number.")
 
 
-def _parts_per_class(graph: Graph, train: int, val: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:
+def _parts_per_class(graph: Graph, seed: int, *, train: int, val: int = 0) -> tuple[Tensor, Tensor, Tensor]:
+    """``train`` and ``val`` labelled vertices of each class, and the others; a class with too few is refused."""
+    _require_counts(graph, train=train, val=val)
     vertices = _known(graph, graph.vertices)
     if graph.multi_label or graph.labels is None:
         what = "a split per class needs one label per vertex"
@@ -135,52 +103,46 @@ def _parts_per_class(graph: Graph, train: int, val: int, seed: int) -> tuple[Ten
     labels, order = graph.labels[vertices].sort(stable=True)
     vertices = vertices[order]
     classes, sizes = labels.unique_consecutive(return_counts=True)
-    if train + val:
-        _check_class_sizes(graph, classes, sizes, train, val)
-    rank = torch.arange(len(vertices), device=vertices.device) - (sizes.cumsum(0) - sizes).repeat_interleave(sizes)
-    return (vertices[rank < train], vertices[(rank >= train) & (rank < train + val)], vertices[rank >= train + val])
-
-
-def _check_class_sizes(graph: Graph, classes: Tensor, sizes: Tensor, train: int, val: int) -> None:
-    """Refuse a class with fewer than ``train + val`` vertices; ``classes`` has the classes with vertices, ascending."""
     absent = (classes != torch.arange(len(classes), device=classes.device)).nonzero()
-    first_absent = int(absent[0]) if len(absent) else len(classes)
     short = (sizes < train + val).nonzero()
-    first_short = int(classes[short[0]]) if len(short) else graph.num_classes
-    label = min(first_absent, first_short)
-    if label < graph.num_classes:
+    first_absent = int(absent[0]) if len(absent) else len(classes)
+    label = min(first_absent, int(classes[short[0]]) if len(short) else graph.num_classes)
+    if train + val and label < graph.num_classes:
         raise InputError(
             f"a class has too few vertices to split: {int(sizes[classes == label].sum())} labelled vertices, "
             f"train {train} and val {val} are needed (in class {label} of graph '{graph.name}')",
             hint="Lower the number per class, or use random_split.",
         )
+    rank = torch.arange(len(vertices), device=vertices.device) - (sizes.cumsum(0) - sizes).repeat_interleave(sizes)
+    return vertices[rank < train], vertices[(rank >= train) & (rank < train + val)], vertices[rank >= train + val]
 
 
 def graph_split(
     graph: Graph, *, train: Sequence[str | int], val: Sequence[str | int] = (), test: Sequence[str | int] = ()
 ) -> Graph:
-    """Split by whole graphs: train on some, test on others.
-
-    Args:
-        graph: several graphs in one, with labels.
-        train, val, test: graphs by name or by position; graphs in none of the three are left out.
-    Raises:
-        InputError: ``graph`` has no ``graph_ptr``, a named graph is unknown, or a graph is named twice.
-    """
+    """Split by whole graphs, named or by position: train on some, test on others. Graphs in none of the three are left out."""
     if graph.graph_ptr is None:
         hint = "Use random_split or per_class_split."
         raise refused(graph, "a single graph cannot be split by graphs", "no graph_ptr", hint)
-    owner = torch.full((graph.num_graphs,), -1, dtype=torch.int64, device=graph.graph_ptr.device)
+    names = graph.graph_names
+    positions = {
+        **{number: number for number in range(graph.num_graphs)},
+        **{name: names.index(name) for name in names},
+    }
+    part_of = torch.full((graph.num_graphs,), -1, dtype=torch.int64, device=graph.graph_ptr.device)
     for part, wanted in enumerate((train, val, test)):
         for key in wanted:
-            position = _graph_position(graph, key)
-            if owner[position] >= 0:
+            if key not in positions:
+                known = ", ".join(names) or f"0 to {graph.num_graphs - 1}"
+                raise refused(
+                    graph, "unknown graph", f"{key!r}, known are {known}", "Name one of the known graphs."
+                )
+            if part_of[positions[key]] >= 0:
                 raise refused(graph, "a graph stands twice in a split", f"{key!r}", "Name every graph once.")
-            owner[position] = part
-    part_of_vertex = torch.repeat_interleave(owner, graph.graph_ptr.diff())
+            part_of[positions[key]] = part
     vertices = _known(graph, graph.vertices)
-    part_of_labelled = part_of_vertex[vertices]
-    return _with_splits(graph, *(vertices[part_of_labelled == part] for part in range(3)))
+    part_of_vertex = torch.repeat_interleave(part_of, graph.graph_ptr.diff())[vertices]
+    return _with_splits(graph, *(vertices[part_of_vertex == part] for part in range(3)))
 
 
 def _known(graph: Graph, answers: Answers) -> Tensor:
@@ -193,15 +155,6 @@ def _known(graph: Graph, answers: Answers) -> Tensor:
     if answers.unit == "vertex" and graph.original_ids is not None:
         known = known[graph.original_ids.to(known.device)[known].argsort()]
     return known
-
-
-def _graph_position(graph: Graph, key: str | int) -> int:
-    if isinstance(key, str) and key in graph.graph_names:
-        return graph.graph_names.index(key)
-    if isinstance(key, int) and 0 <= key < graph.num_graphs:
-        return key
-    known = ", ".join(graph.graph_names) if graph.graph_names else f"0 to {graph.num_graphs - 1}"
-    raise refused(graph, "unknown graph", f"{key!r}, known are {known}", "Name one of the known graphs.")
 
 
 def refused(graph: Graph, what: str, value: str, hint: str) -> InputError:
@@ -220,21 +173,16 @@ def _shuffled(count: int, seed: int) -> Tensor:
     return torch.randperm(count, generator=generator_of(seed))
 
 
-def _shares(ids: Tensor, train: float, val: float, seed: int) -> tuple[Tensor, Tensor, Tensor]:
+def _shares(ids: Tensor, train: float, val: float, seed: int) -> tuple[Tensor, ...]:
     ids = ids[_shuffled(len(ids), seed)]
     # Rounded cumulatively, so that shares which add up to 1 leave nothing over.
-    ends = [round(train * len(ids)), round((train + val) * len(ids))]
-    return ids[: ends[0]], ids[ends[0] : ends[1]], ids[ends[1] :]
+    return torch.tensor_split(ids, [round(train * len(ids)), round((train + val) * len(ids))])
 
 
-def _with_splits(graph: Graph, train: Tensor, val: Tensor, test: Tensor) -> Graph:
-    return graph.with_splits(_masks(graph.num_vertices, train, val, test))
+def _with_splits(graph: Graph, *parts: Tensor) -> Graph:
+    return graph.with_splits(_masks(graph.num_vertices, *parts))
 
 
-def _masks(count: int, train: Tensor, val: Tensor, test: Tensor) -> dict[str, Tensor]:
-    splits = {}
-    for name, ids in (("train", train), ("val", val), ("test", test)):
-        mask = torch.zeros(count, dtype=torch.bool, device=ids.device)
-        mask[ids] = True
-        splits[name] = mask
-    return splits
+def _masks(count: int, *parts: Tensor) -> dict[str, Tensor]:
+    none = parts[0].new_zeros(count, dtype=torch.bool)
+    return {name: none.index_fill(0, ids, True) for name, ids in zip(SPLIT_NAMES, parts, strict=True)}

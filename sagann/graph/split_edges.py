@@ -67,15 +67,11 @@ def edge_split(
     Args:
         topology: any topology; edge data are divided with the edges.
         train: share for training, in [0, 1], of the edges that are no self-loops.
-        val: share for validation, in [0, 1].
+        val: share for validation.
         seed: seed of the draw.
-        undirected: keep ``v -> u`` in the part of ``u -> v``, which would give it away. Pass False where a model is to
-            tell the directions apart.
-        ids: int64 [num_src], distinct, by which vertices are known to the draw: those before they were renumbered
+        undirected: keep ``v -> u`` in the part of ``u -> v``, which would give it away. Pass False where a model is to tell the directions apart.
+        ids: distinct int64 [num_src], by which vertices are known to the draw: those before they were renumbered
             (``Graph.original_ids``), so that the same edges are drawn. None for their present ids.
-    Raises:
-        InputError: shares that are negative or exceed 1 together, or an argument of a wrong type.
-        LayerError: edges were overwritten.
     References:
         Kipf and Welling, Variational Graph Auto-Encoders, NeurIPS workshop on Bayesian Deep Learning 2016, Sec. 3 (85, 5 and 10 %).
     Example:
@@ -96,9 +92,9 @@ def edge_split(
     known_as = np.arange(topology.num_src) if ids is None else ids.cpu().numpy()
     cuts = _cuts(_hashes(topology, known_as, seed, undirected), train, val)
     hashes = _hashes(topology, known_as, seed, undirected)[:-1]
-    part = torch.from_numpy((hashes >= cuts[0]).view(np.uint8) + (hashes >= cuts[1]))
+    part = torch.from_numpy((hashes >= cuts[0]).view(np.uint8) + (hashes >= cuts[1])).to(topology.device)
     del hashes
-    train_part, val_part, test_part = (_part(topology, part == number) for number in range(3))
+    train_part, val_part, test_part = (keep_edges(topology, part == number, with_ids=True) for number in range(3))
     return EdgeSplit(train=train_part, val=val_part, test=test_part)
 
 
@@ -110,10 +106,6 @@ def _cuts(hashes: Array, train: float, val: float) -> list[int]:
     ends = [num_loops + round(train * num_drawn), num_loops + round((train + val) * num_drawn)]
     hashes.partition(ends)
     return [int(cut) for cut in hashes[ends]]
-
-
-def _part(topology: Topology, keep: Tensor) -> Topology:
-    return keep_edges(topology, keep.to(topology.device), with_ids=True)
 
 
 def _hashes(topology: Topology, known_as: Array, seed: int, undirected: bool) -> Array:

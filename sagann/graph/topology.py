@@ -1,13 +1,7 @@
 """Topology: one bipartite adjacency, in CSC, with CSR built on demand.
 
-A whole graph and an edge chunk are both topologies, so one set of kernels serves both.
-
-Invariants:
-
-- ``indptr`` is int64, starts at 0, never decreases and ends at ``num_edges``, which may exceed 2^31.
-- ``indices`` holds source ids in ``[0, num_src)``: int32, or int64 if ``num_src`` needs it.
-- The id of an edge is its position in CSC order.
-- The destination vertices are the first ``num_dst`` source vertices.
+A whole graph and an edge chunk are both topologies, so one set of kernels serves both. The id of an edge is its position in CSC order, and
+the destination vertices are the first ``num_dst`` source vertices.
 
 sagann orders the in-edges of a destination by source, in a sampled block by the source's id in the graph. Arrays of a caller
 need not be in this order, and the order is not checked. Without the order, the number of intervals decides which of several
@@ -17,7 +11,7 @@ equal extrema gets a gradient.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -25,64 +19,51 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from sagann.errors import InputError, LayerError
-from sagann.graph.checks import check_coo, check_edge_index, check_forms, check_ids, check_offsets, numbered
+from sagann.errors import InputError, LayerError, require_type
+from sagann.graph.checks import (
+    AS_TENSOR,
+    IDS,
+    check_edge_data,
+    check_ids,
+    check_offsets,
+    numbered,
+    require_array,
+    wrong_form,
+)
 from sagann.graph.feature_store import version_of
 from sagann.graph.rows import Arrays, id_dtype, mapped_arrays
+from sagann.ranges import require_integer
 
 if TYPE_CHECKING:
     from sagann.graph.remote import Remote
 
-
-class _NotAGraphError(InputError, AttributeError):
-    """A topology where a graph is needed. As an AttributeError it leaves ``hasattr`` and ``getattr`` with a default working."""
-
-
-_OF_GRAPHS = (
-    "topology",
-    "features",
-    "vertices",
-    "graphs",
-    "all_answers",
-    "graph_ptr",
-    "num_vertices",
-    "links",
-    "name",
-)
-"Attributes of a graph that a topology does not have."
+_AS_IDS = "Convert the ids with .to(torch.int64)."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Csr(Arrays):
-    """Out-edges grouped by source: the order of a backward pass.
-
-    Attributes:
-        indptr: int64 [num_src + 1].
-        indices: destination ids [num_edges], ascending within a source.
-        edge_ids: position of each edge in CSC order, int32 (int64 from 2^31 edges on) [num_edges].
-    """
+    """Out-edges grouped by source: the order of a backward pass."""
 
     indptr: Tensor
+    "int64 [num_src + 1]."
     indices: Tensor
+    "Destination ids [num_edges], ascending within a source."
     edge_ids: Tensor
+    "Position of each edge in CSC order, int32 (int64 from 2^31 edges on) [num_edges]."
 
 
 class Topology:
     """One bipartite adjacency ``src -> dst`` in CSC, with named per-edge data.
 
     Args:
-        indptr: int64 [num_dst + 1], CSC offsets.
+        indptr: int64 [num_dst + 1], CSC offsets: from 0 to ``num_edges``, which may exceed 2^31.
         indices: int32 or int64 [num_edges], source ids grouped by destination.
         num_src: number of source vertices; ``num_dst`` must not exceed it.
         edge_data: tensors with one row per edge, in CSC order ("weight", "type", ...).
-        edge_ids: for a part of a larger topology, the edges' ids in the larger topology [num_edges]; else None.
+        edge_ids: for a part of a larger topology, the edges' ids in the larger topology [num_edges].
         csr: the same edges grouped by source, which are not checked; by default built when they are first read.
-        remote: in a worker's part of a graph, the other workers, which own the sources behind the destinations; else None. Copies on other
-            devices and pickles have none.
-        validate: check the invariants in O(vertices + edges). Turn it off only for arrays already checked.
-
-    Raises:
-        InputError: an invariant does not hold; the message names the first offending position.
+        remote: in a worker's part of a graph, the other workers, which own the sources behind the destinations. Copies have none.
+        validate: check every offset and id, in O(vertices + edges). Turn it off only for arrays already checked.
 
     Example:
         >>> topology = Topology.from_coo(src=torch.tensor([0, 1, 2]), dst=torch.tensor([1, 2, 1]), num_src=3)
@@ -118,7 +99,18 @@ class Topology:
         remote: Remote | None = None,
         validate: bool = True,
     ) -> None:
-        check_forms(indptr, indices, num_src, edge_data, edge_ids)
+        hint = "Convert the offsets with .to(torch.int64)."
+        require_array(indptr, (torch.int64,), "[num_dst + 1]", where="Topology.indptr", hint=hint)
+        require_array(indices, IDS, "[num_edges]", where="Topology.indices", hint=_AS_IDS)
+        require_integer(num_src, "num_vertices", where="Topology.num_src")
+        if indptr.size(0) - 1 > num_src:
+            raise InputError(
+                f"more destination than source vertices: num_dst {indptr.size(0) - 1}, num_src {num_src} (in Topology)",
+                hint="Number the vertices so that the destinations are the first of the sources.",
+            )
+        check_edge_data(edge_data, indices.size(0))
+        if edge_ids is not None:
+            check_edge_data({"edge_ids": edge_ids}, indices.size(0))
         self.indptr = indptr
         self.indices = indices
         self.num_src = int(num_src)
@@ -144,17 +136,21 @@ class Topology:
     ) -> Topology:
         """Sort edges by destination, then by source; edges of the same ends keep their order.
 
-        Args:
-            src: integer [num_edges], source ids.
-            dst: integer [num_edges], destination ids.
-            num_src: number of source vertices.
-            num_dst: number of destination vertices; default ``num_src``.
-            edge_data: tensors with one row per edge, in the order of ``src``; their rows are sorted with the edges.
-        Raises:
-            InputError: an id is out of range, or the arrays' lengths differ.
+        ``src`` and ``dst`` are integers [num_edges]; edge data, in the order of ``src``, are sorted with the edges. By default there are as
+        many destinations as sources.
         """
         num_dst = num_src if num_dst is None else num_dst
-        check_coo(src, dst, num_src, num_dst, edge_data)
+        for name, side, ids, count in (("src", "source", src, num_src), ("dst", "destination", dst, num_dst)):
+            require_integer(count, "num_vertices", where=f"Topology.from_coo, num_{name}")
+            require_array(ids, IDS, "[num_edges]", where=name, hint=_AS_IDS)
+            check_ids(ids, count, side, where=numbered(name, "edge"))
+        if src.shape != dst.shape:
+            raise InputError(
+                f"source and destination ids differ in shape: {list(src.shape)} and {list(dst.shape)}, expected "
+                "two arrays [num_edges] (in Topology.from_coo)",
+                hint="Pass one source and one destination id per edge.",
+            )
+        check_edge_data(edge_data, len(src))
         # Imported here: Numba takes longer to import than all else of `import sagann` together.
         from sagann.graph.counting_sort import group_by_key
         from sagann.graph.row_sort import sort_rows
@@ -174,41 +170,31 @@ class Topology:
     def from_edge_index(
         cls, edge_index: Tensor, num_vertices: int | None = None, *, edge_data: Mapping[str, Tensor] | None = None
     ) -> Topology:
-        """Sort the edges of PyG's ``edge_index``, which go from its first row to its second.
+        """Sort the edges of PyG's ``edge_index``, integers [2, num_edges], which go from its first row to its second.
 
-        Args:
-            edge_index: integer [2, num_edges].
-            num_vertices: number of vertices; default one more than the largest id.
-            edge_data: tensors with one row per edge, in the order of ``edge_index``.
-        Raises:
-            InputError: the form is another one, or an id is out of range.
-        Example:
-            >>> Topology.from_edge_index(torch.tensor([[0, 1], [1, 2]])).num_src
-            3
+        ``num_vertices`` is by default one more than the largest id; edge data are in the order of ``edge_index``.
         """
-        check_edge_index(edge_index)
+        hint = (
+            "Pass the sources in the first row and the destinations in the second; transpose edges [num_edges, 2]."
+        )
+        require_type(edge_index, Tensor, where="Topology.from_edge_index, edge_index", hint=AS_TENSOR)
+        if edge_index.ndim != 2 or edge_index.shape[0] != 2 or edge_index.layout != torch.strided:
+            raise wrong_form(edge_index, "[2, num_edges]", where="Topology.from_edge_index, edge_index", hint=hint)
         if num_vertices is None:
             num_vertices = int(edge_index.max()) + 1 if edge_index.numel() else 0
         return cls.from_coo(src=edge_index[0], dst=edge_index[1], num_src=num_vertices, edge_data=edge_data)
 
     def validate(self) -> None:
-        """Check every offset and id, in slices, so that memory-mapped arrays are never copied whole.
-
-        Raises:
-            InputError: an invariant does not hold; the message names the first offending position.
-        """
+        """Check every offset and id, in slices, so that memory-mapped arrays are never copied whole; name the first offender."""
         check_offsets(self.indptr, self.num_edges, "CSC offsets", where="Topology.indptr")
         check_ids(self.indices, self.num_src, "source", where=numbered("Topology.indices", "edge"))
 
     def require_unwritten(self) -> None:
         """Refuse offsets or ids that were changed in place since this topology was made.
 
-        Kernels read memory at these positions without a check, and out-edges are kept from an earlier pass. Layers call this method, and
-        so does whatever makes another topology of the arrays, for the other one counts changes from its own beginning. Changes that PyTorch
-        does not count, such as those of a NumPy array that shares the memory, are not found.
-
-        Raises:
-            LayerError: offsets or ids were changed.
+        Kernels read memory at these positions without a check. Layers call this method, and so does whatever makes another topology of the
+        arrays, for the other one counts changes from its own beginning. Changes that PyTorch does not count, such as those of a NumPy array
+        that shares the memory, are not found.
         """
         found = version_of(self.indptr), version_of(self.indices)
         if found == self._versions:
@@ -250,11 +236,8 @@ class Topology:
         """The destination of every edge, [num_edges], in CSC order; kept after the first call."""
         if self._edge_dst is None:
             with for_training_as_well():
-                self._edge_dst = self._expand_dst()
+                self._edge_dst = destinations(self, slice(0, self.num_dst), slice(0, self.num_edges))
         return self._edge_dst
-
-    def _expand_dst(self) -> Tensor:
-        return destinations(self, slice(0, self.num_dst), slice(0, self.num_edges))
 
     def csr(self, *, parallel: bool = True) -> Csr:
         """The same edges grouped by source; built at the first call, then kept. Not ``parallel``, one thread builds them."""
@@ -262,8 +245,10 @@ class Topology:
             from sagann.graph.counting_sort import group_by_key
 
             with for_training_as_well():
-                # Destinations are as large as the indices: they are kept only if edge_dst() was called.
-                dst = self._expand_dst() if self._edge_dst is None else self._edge_dst
+                dst = self._edge_dst
+                if dst is None:
+                    # Not kept: they are as large as the indices.
+                    dst = destinations(self, slice(0, self.num_dst), slice(0, self.num_edges))
                 grouped = group_by_key(self.indices, self.num_src, values=dst, positions=True, parallel=parallel)
             self._csr = Csr(indptr=grouped.indptr, indices=grouped.values, edge_ids=grouped.positions)
         return self._csr
@@ -281,11 +266,7 @@ class Topology:
     def with_edge_data(self, **edge_data: Tensor) -> Topology:
         """The same adjacency with edge data added or replaced; arrays are shared.
 
-        Rows are in CSC order: by destination, then by source. Pass edge data in the order of a list of edges to
-        :meth:`from_coo`, which sorts the data with the edges.
-
-        Raises:
-            LayerError: offsets or ids were changed in place.
+        Rows are in CSC order: by destination, then by source. Edge data in the order of a list of edges go to :meth:`from_coo`.
         """
         self.require_unwritten()
         topology = Topology(
@@ -334,9 +315,6 @@ class Topology:
 
         Out-edges are moved too if they are known; derived values are not. Where ``move`` gives a copy that is filled later, filling it must
         not count as a change of the result in place.
-
-        Raises:
-            LayerError: offsets or ids were changed in place.
         """
         self.require_unwritten()
         return Topology(
@@ -352,19 +330,8 @@ class Topology:
     def __reduce__(self) -> tuple[object, ...]:
         """Copies and pickles keep the arrays that :meth:`mapped` keeps."""
         self.require_unwritten()
-        names = ("indptr", "indices", "num_src", "edge_ids")
-        arrays = {name: getattr(self, name) for name in names}
+        arrays = {name: getattr(self, name) for name in ("indptr", "indices", "num_src", "edge_ids")}
         return _restored, ({**arrays, "edge_data": dict(self._edge_data), "csr": self._csr},)
-
-    if not TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> Any:
-            if name in _OF_GRAPHS:
-                raise _NotAGraphError(
-                    f"argument has the wrong type: a Topology, expected a Graph, of which '{name}' is read",
-                    hint="Pass sagann.Graph(topology=topology).",
-                )
-            raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'")
 
     def __repr__(self) -> str:
         data = f", edge_data={sorted(self._edge_data)}" if self._edge_data else ""
@@ -382,15 +349,8 @@ def destinations(topology: Topology, rows: slice, edges: slice) -> Tensor:
     return torch.repeat_interleave(ids, degrees, output_size=edges.stop - edges.start)
 
 
-def for_training_as_well() -> AbstractContextManager[object]:
-    """Make tensors inside the ``with`` block that a backward pass can save: without gradients, and not in inference mode."""
-    if torch.is_inference_mode_enabled():
-        return _without_inference_mode()
-    # Sampled blocks enter often: a context that changes nothing costs less.
-    return torch.no_grad() if torch.is_grad_enabled() else nullcontext()
-
-
 @contextmanager
-def _without_inference_mode() -> Iterator[None]:
-    with torch.inference_mode(False), torch.no_grad():
+def for_training_as_well() -> Iterator[None]:
+    """Make tensors inside the ``with`` block that a backward pass can save: without gradients, and not in inference mode."""
+    with torch.inference_mode(False) if torch.is_inference_mode_enabled() else nullcontext(), torch.no_grad():
         yield

@@ -3,9 +3,8 @@
 Self-loops, weights and dense features are made slab by slab, into arrays that :mod:`sagann.graph.large_arrays` makes; the other functions
 hold all edges in memory. Vertices keep their ids, so features, labels, splits and graph boundaries are shared with the input.
 
-Results are in CSC order, with in-edges ascending by source. Edges with the same ends keep their order, and added edges
-follow them; functions that reverse or merge edges sort edges with the same ends by type. Edge data of added and merged
-edges:
+In-edges of results ascend by source. Edges with the same ends keep their order, and added edges follow them; functions that reverse or merge
+edges sort edges with the same ends by type. Edge data of added and merged edges:
 
 ===================  ===================  =========================  =========================
 function             ``weight``           ``type``                   other edge data
@@ -28,7 +27,7 @@ from torch import Tensor
 
 from sagann.errors import InputError, require_choice, require_type
 from sagann.graph.checks import first_of_equals, slices, wrong_form
-from sagann.graph.feature_store import FeatureStore, feature_store, read_slice
+from sagann.graph.feature_store import feature_store, read_slice
 from sagann.graph.graph import Graph
 from sagann.graph.large_arrays import empty_array, slabs
 from sagann.graph.rows import csr_tensor, id_dtype, is_sparse, offsets_of
@@ -41,20 +40,11 @@ Normalisation = Literal["symmetric", "row"]
 def add_self_loops(
     graph: Graph, *, fill: Mapping[str, float] | None = None, leave_out: bool = False, doubles: bool = False
 ) -> Graph:
-    """Add the edge v -> v to every vertex that has none.
+    """Add the edge v -> v to every vertex that has none. Existing self-loops stay, as in PyG's ``add_remaining_self_loops``.
 
-    Existing self-loops and their data stay (as in PyG's ``add_remaining_self_loops``, but several loops of one vertex
-    are not merged). In a graph with edge types the new loops get the new type ``num_edge_types``, and
-    ``num_edge_types`` grows by one if any loop is added.
+    New loops have the edge data in ``fill``, by default the weight 1 and the new type ``num_edge_types``. Other edge data are refused, or with
+    ``leave_out`` dropped, where a loop is added. With ``doubles``, a vertex that has a self-loop gets another one (as PyG's ``add_self_loops``).
 
-    Args:
-        graph: any graph.
-        fill: values of the new loops' edge data, by name; 'weight' defaults to 1, 'type' to the new type.
-        leave_out: drop edge data that has no value for the new loops, instead of raising an error. If no loop is added,
-            nothing is dropped.
-        doubles: add another one to a vertex that has a self-loop (as PyG's ``add_self_loops``).
-    Raises:
-        InputError: the graph has edge data without a value for the new loops.
     Example:
         >>> topology = Topology.from_coo(src=torch.tensor([0, 1]), dst=torch.tensor([1, 1]), num_src=2)
         >>> add_self_loops(Graph(topology=topology)).topology.indices.tolist()
@@ -118,22 +108,15 @@ def add_self_loops(
 
 
 def remove_self_loops(graph: Graph) -> Graph:
-    """Remove every edge v -> v.
-
-    Example:
-        >>> topology = Topology.from_coo(src=torch.tensor([0, 1]), dst=torch.tensor([1, 1]), num_src=2)
-        >>> remove_self_loops(Graph(topology=topology)).topology.indices.tolist()
-        [0]
-    """
+    """Remove every edge v -> v."""
     loops = graph.topology.indices == graph.topology.edge_dst()
     return graph.with_topology(keep_edges(graph.topology, ~loops)) if loops.any() else graph
 
 
 def coalesce(graph: Graph) -> Graph:
-    """Merge multi-edges; in-edges of the result ascend by source, then by type.
+    """Merge multi-edges of the same type; in-edges of the result ascend by source, then by type.
 
-    Weights are summed. Edges with the same ends and different types are not merged. Other edge data is that of the
-    first of the merged edges.
+    Weights are summed. Other edge data is that of the first of the merged edges.
 
     Example:
         >>> topology = Topology.from_coo(
@@ -160,17 +143,10 @@ def coalesce(graph: Graph) -> Graph:
 
 
 def symmetrise(graph: Graph) -> Graph:
-    """Add the reverse of every edge that has none, and merge multi-edges.
+    """Coalesce, and add the reverse of every edge that has none.
 
-    The graph is coalesced first, so a reverse edge has the summed weight of the multi-edge that it mirrors. If both
-    directions are present, each keeps its own weight. In a graph with edge types the reverse has the same type, and
-    only an edge of the same type counts as the reverse. To give reverse edges new types, use :func:`add_inverse_edges`.
-
-    Example:
-        >>> topology = Topology.from_coo(src=torch.tensor([0, 2]), dst=torch.tensor([1, 2]), num_src=3)
-        >>> both = symmetrise(Graph(topology=topology)).topology
-        >>> both.indptr.tolist(), both.indices.tolist()
-        ([0, 1, 2, 3], [1, 0, 2])
+    A reverse edge has the weight and the type of the edge that it mirrors, and only an edge of the same type counts as the reverse. To give
+    reverse edges new types, use :func:`add_inverse_edges`.
     """
     forward = coalesce(graph).topology
     # All edges stand before all mirror images, and sorting is stable. So of several equal edges, the first is an edge
@@ -180,13 +156,8 @@ def symmetrise(graph: Graph) -> Graph:
 
 
 def add_inverse_edges(graph: Graph) -> Graph:
-    """Add to every edge of type t a reverse edge of type t + ``num_edge_types``; then ``num_edge_types`` doubles.
+    """Add to every edge of type t a reverse edge of type t + ``num_edge_types``, which doubles. No edges are merged.
 
-    Relational models such as R-GCN pass messages both ways by such edges. No edges are merged; a self-loop gets an
-    inverse edge too.
-
-    Raises:
-        InputError: the graph has no edge types.
     References:
         Schlichtkrull et al., Modeling Relational Data with Graph Convolutional Networks, ESWC 2018, Sec. 2.
     """
@@ -253,13 +224,8 @@ def normalise(
     - symmetric: ``w / sqrt(d[dst] * d[src])``, the GCN weights for a graph that has its self-loops;
     - row: ``w / d[dst]``, so that a weighted sum over in-edges is a mean.
 
-    Args:
-        graph: any graph; add self-loops first if the model needs them.
-        how: "symmetric" or "row".
-        name: name of the edge data to store. The weights to normalise are always the edge data 'weight'.
-        dtype: dtype of the stored weights.
-    Raises:
-        InputError: ``how`` is unknown, or a weighted in-degree is negative ("symmetric").
+    ``name`` is that of the edge data to store. The weights to normalise are always the edge data 'weight'.
+
     References:
         Kipf and Welling, Semi-Supervised Classification with Graph Convolutional Networks, ICLR 2017, Sec. 2.
     Example:
@@ -271,8 +237,13 @@ def normalise(
     require_choice(dtype, FEATURE_DTYPES, what="weights cannot be of this type", where="normalise, dtype")
     topology = graph.topology
     degrees = weighted_in_degrees(topology)
-    if how == "symmetric":
-        _check_degrees(degrees, graph)
+    if how == "symmetric" and (degrees < 0).any():
+        vertex = int((degrees < 0).nonzero()[0])
+        raise InputError(
+            f"symmetric normalisation of a negative degree: the weights into vertex {vertex} sum to "
+            f"{float(degrees[vertex]):g}, at least 0 is needed (in graph '{graph.name}')",
+            hint="Use 'row', or weights that are not negative.",
+        )
     factor = degrees.rsqrt() if how == "symmetric" else degrees.reciprocal()
     factor[degrees == 0] = 0.0
     given = topology.edge_data.get("weight")
@@ -304,28 +275,13 @@ def weighted_in_degrees(topology: Topology) -> Tensor:
     return degrees
 
 
-def _check_degrees(degrees: Tensor, graph: Graph) -> None:
-    negative = degrees < 0
-    if negative.any():
-        vertex = int(negative.nonzero()[0])
-        raise InputError(
-            f"symmetric normalisation of a negative degree: the weights into vertex {vertex} sum to "
-            f"{float(degrees[vertex]):g}, at least 0 is needed (in graph '{graph.name}')",
-            hint="Use 'row', or weights that are not negative.",
-        )
-
-
 def normalise_features(graph: Graph) -> Graph:
     r"""Divide each vertex's features by the sum of their magnitudes: :math:`x_v / \sum_f |x_{vf}|`.
 
     A row of non-negative features then sums to 1; a row of zeros stays zero. Sums are taken in float64.
 
-    Args:
-        graph: features dense [num_vertices, F] or ``torch.sparse_csr``, of any floating-point dtype.
-    Returns:
-        the graph with new features, of the same layout and dtype; a feature store becomes a tensor.
-    Raises:
-        InputError: the graph has no features, or no floating-point ones.
+    Features are dense or ``torch.sparse_csr``, of any floating-point type; layout and type stay. A feature store becomes a tensor.
+
     References:
         Kipf and Welling, ICLR 2017, Sec. 5.2: "row-normalize input feature vectors", as their code does it.
         PyTorch Geometric's ``NormalizeFeatures`` is equal where all features are non-negative, the smallest is
@@ -344,32 +300,21 @@ def normalise_features(graph: Graph) -> Graph:
             hint="Leave normalise_features (--normalise-features) out.",
         )
     require_choice(features.dtype, FEATURE_DTYPES, what="features of another type", where=f"graph '{graph.name}'")
-    normalised = (
-        _normalised_sparse(features)
-        if is_sparse(features)
-        else _normalised_dense(feature_store(features), graph.topology.device)
-    )
-    return replace(graph, features=normalised)
-
-
-def _normalised_dense(features: FeatureStore, device: torch.device) -> Tensor:
-    num_rows, row_shape = features.num_rows, features.row_shape
-    result = empty_array((num_rows, *row_shape), features.dtype, device)
+    if is_sparse(features):
+        offsets, columns, values = features.crow_indices(), features.col_indices(), features.values()
+        if len(values):
+            wide = values.double()
+            sums = torch.segment_reduce(wide.abs(), "sum", offsets=offsets.long())
+            divisors = torch.repeat_interleave(_divisors(sums), offsets.diff().long(), output_size=len(values))
+            values = (wide / divisors).to(values.dtype)
+        return replace(graph, features=csr_tensor(offsets, columns, values, num_columns=features.shape[1]))
+    store = feature_store(features)
+    result = empty_array((store.num_rows, *store.row_shape), store.dtype, graph.topology.device)
     # In slices, because the features may be in a file, and their float64 copy must not be in memory as a whole.
-    for part in slices(num_rows, row_shape[0]):
-        rows = read_slice(features, part.start, part.stop).double()
+    for part in slices(store.num_rows, store.row_shape[0]):
+        rows = read_slice(store, part.start, part.stop).double()
         result[part] = rows / _divisors(rows.abs().sum(dim=1, keepdim=True))
-    return result
-
-
-def _normalised_sparse(features: Tensor) -> Tensor:
-    offsets, columns, values = features.crow_indices(), features.col_indices(), features.values()
-    if len(values) == 0:
-        return features
-    wide = values.double()
-    sums = torch.segment_reduce(wide.abs(), "sum", offsets=offsets.long())
-    divisors = torch.repeat_interleave(_divisors(sums), offsets.diff().long(), output_size=len(values))
-    return csr_tensor(offsets, columns, (wide / divisors).to(values.dtype), num_columns=features.shape[1])
+    return replace(graph, features=result)
 
 
 def _divisors(sums: Tensor) -> Tensor:

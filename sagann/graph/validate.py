@@ -16,8 +16,8 @@ from sagann.graph.checks import (
     check_types,
     first_true,
     numbered,
+    require_array,
     require_distinct,
-    wrong_form,
 )
 from sagann.graph.feature_store import feature_store, read_pieces
 from sagann.graph.graph import Graph
@@ -62,10 +62,8 @@ def validate_graphs(graph: Graph) -> None:
     ptr, names = graph.graph_ptr, graph.graph_names
     if ptr is not None:
         where = _name(graph, "graph_ptr")
-        if ptr.dtype != torch.int64 or ptr.ndim != 1 or len(ptr) == 0:
-            raise wrong_form(
-                ptr, "torch.int64 [num_graphs + 1]", where=where, hint="Convert the offsets with .to(torch.int64)."
-            )
+        hint = "Convert the offsets with .to(torch.int64)."
+        require_array(ptr, (torch.int64,), "[num_graphs + 1]", where=where, hint=hint)
         check_offsets(ptr, graph.num_vertices, "graph offsets", where=where)
     num_graphs = 0 if ptr is None else graph.num_graphs
     if names and len(names) != num_graphs:
@@ -96,19 +94,17 @@ def _check_no_crossing(graph: Graph, ptr: Tensor) -> None:
 def _check_edge_data(graph: Graph) -> None:
     data = graph.topology.edge_data
     weight, types = data.get("weight"), data.get("type")
-    if weight is not None and (not weight.is_floating_point() or weight.ndim != 1):
-        hint = "Convert the weights with .float(), one per edge."
-        raise wrong_form(weight, "floating point [num_edges]", where=_name(graph, "edge data 'weight'"), hint=hint)
+    if weight is not None:
+        where, hint = _name(graph, "edge data 'weight'"), "Convert the weights with .float(), one per edge."
+        require_array(weight, FEATURE_DTYPES, "[num_edges]", where=where, hint=hint, kind="floating point")
     for name, rows in data.items():
         if rows.is_floating_point():
             what = f"edge data '{name}'"
             check_finite(rows, what, where=numbered(_name(graph, what), "edge"))
     if types is not None:
         where = _name(graph, "edge data 'type'")
-        if types.dtype not in TYPE_DTYPES or types.ndim != 1:
-            raise wrong_form(
-                types, "integers [num_edges]", where=where, hint="Convert the types with .to(torch.int64)."
-            )
+        hint = "Convert the types with .to(torch.int64)."
+        require_array(types, TYPE_DTYPES, "[num_edges]", where=where, hint=hint, kind="integers")
         check_types(types, graph.num_edge_types, where=numbered(where, "edge"))
     elif graph.num_edge_types:
         raise InputError(
@@ -150,10 +146,7 @@ def _check_sparse_features(features: Tensor, name: str) -> None:
         )
 
     def where(at: int) -> str:
-        vertex = (
-            int(torch.bucketize(torch.tensor(at, dtype=offsets.dtype, device=offsets.device), offsets, right=True))
-            - 1
-        )
+        vertex = int(torch.bucketize(offsets.new_tensor(at), offsets, right=True)) - 1
         return f"{name}, vertex {vertex}, column {int(columns[at])}"
 
     check_columns(columns, features.shape[1], where=where)

@@ -74,9 +74,7 @@ class GAT(_Attention):
         s_{vu} = \mathrm{LeakyReLU}(a_s^T W h_v + a_d^T W h_u), \qquad
         h_u' = \sum_{v \to u} \mathrm{softmax}_v(s_{vu})\, W h_v + b
 
-    over the graph with self-loops. Dropout of attention coefficients is applied to the values, which is the same. The
-    result is [num_dst, num_heads * head_dim], or [num_dst, head_dim] where heads are averaged. The same as PyG's
-    ``GATConv``.
+    over the graph with self-loops. The same as PyG's ``GATConv``.
 
     Args:
         in_dim: features per vertex.
@@ -162,15 +160,8 @@ class TransformerConv(_Attention):
         s_{vu} = \frac{(W_q h_u)^T W_k h_v}{\sqrt{D}}, \qquad
         h_u' = \sum_{v \to u} \mathrm{softmax}_v(s_{vu})\, W_v h_v + W_o h_u
 
-    D is ``head_dim``; every map has a bias. The result is [num_dst, num_heads * head_dim], or [num_dst, head_dim] where heads are
-    averaged. The same as PyG's ``TransformerConv``.
+    D is ``head_dim``; every map has a bias. Arguments are those of :class:`GAT`, but ``negative_slope``. The same as PyG's ``TransformerConv``.
 
-    Args:
-        in_dim: features per vertex.
-        head_dim: outputs per vertex and head.
-        num_heads: number of heads.
-        concat: concatenate the heads' outputs; false averages them.
-        attention_dropout: probability of dropping a coefficient.
     References:
         Shi et al., Masked Label Prediction: Unified Message Passing Model for Semi-Supervised Classification, IJCAI 2021, Eq. 3-5.
         Without edge features and gated residuals.
@@ -192,20 +183,14 @@ class TransformerConv(_Attention):
 
 
 def attention_weights(layer: SagaLayer, topology: Topology, x: Tensor | dict[str, Tensor]) -> Tensor:
-    """Compute the coefficients by which a layer with the softmax accumulator weighs its messages, before dropout.
-
-    The edges are taken in slabs of whole destinations: rows of vertices are in memory for a slab alone, scores for all edges.
+    """The coefficients by which a layer with the softmax accumulator weighs its messages, before dropout and without gradient.
 
     Args:
         layer: a layer of the zoo or of one's own, whose ``apply_edge`` returns scores and values.
         topology: the prepared topology, with the edge data that the layer reads.
-        x: rows of the sources as the layer takes them, [num_src, ...], or several tensors by name.
+        x: rows of the sources as the layer takes them, dense [num_src, ...], or several tensors by name.
     Returns:
-        [num_edges] or [num_edges, H], in the topology's order of edges, without gradient. Over the in-edges of a destination
-        they sum to 1.
-    Raises:
-        LayerError: the layer's accumulator is not softmax.
-        InputError: ``x`` is sparse, or does not fit the topology.
+        [num_edges] or [num_edges, H], in the topology's order of edges. Over the in-edges of a destination they sum to 1.
     Example:
         >>> topology = Topology.from_coo(src=torch.tensor([0, 1, 2]), dst=torch.tensor([1, 1, 2]), num_src=3)
         >>> weights = attention_weights(GATv2(4, 8, num_heads=2), topology, torch.ones(3, 4))
@@ -217,12 +202,12 @@ def attention_weights(layer: SagaLayer, topology: Topology, x: Tensor | dict[str
             f"only softmax weighs messages by attention: accumulator = {layer.accumulator!r} (in layer {type(layer).__name__})",
             hint="Ask a layer whose accumulator is 'softmax', such as GAT.",
         )
-    if any(is_sparse(each) for each in named(x).values()):
-        raise InputError(
-            f"attention weights are computed of dense rows: x is sparse (in layer {type(layer).__name__})",
-            hint="Pass x.to_dense().",
-        )
     for each in named(x).values():
+        if is_sparse(each):
+            raise InputError(
+                f"attention weights are computed of dense rows: x is sparse (in layer {type(layer).__name__})",
+                hint="Pass x.to_dense().",
+            )
         check_input(topology, each, f"attention_weights of layer {type(layer).__name__}")
     found = []
     with torch.no_grad():

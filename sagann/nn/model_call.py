@@ -40,21 +40,16 @@ def check_call(model: nn.Module, arguments: tuple[str, ...], *, where: str) -> N
 
     A ``forward`` whose parameters are not known, such as one of TorchScript, passes.
     """
-    forward = model.forward
+    forward, name = model.forward, type(model).__name__
     if getattr(forward, "__func__", None) is nn.Module.forward or not callable(forward):
-        found = (
-            f"{type(model).__name__} defines none"
-            if callable(forward)
-            else f"it is of type {type(forward).__name__}"
-        )
+        found = f"{name} defines none" if callable(forward) else f"it is of type {type(forward).__name__}"
         raise InputError(
             f"the model has no function forward: {found} (in {where})",
             hint=f"Define forward(self, {', '.join(arguments)}), which returns the outputs.",
         )
     if is_written_for_pyg(model):
         raise InputError(
-            f"a model of PyTorch Geometric is part of another one: {type(model).__name__} is called as "
-            f"model({', '.join(arguments)}) (in {where})",
+            f"a model of PyTorch Geometric is part of another one: {name} is called as model({', '.join(arguments)}) (in {where})",
             hint="Pass sagann.interop.from_pyg_model(model, graph) instead of the model.",
         )
     _check_arguments(forward, "forward", arguments, called="model", where=where)
@@ -67,10 +62,7 @@ def own_score(model: nn.Module) -> Callable[..., Any] | None:
 
 
 def check_score(model: nn.Module, *, where: str) -> None:
-    """Refuse a model whose own ``score`` does not take what links are scored by; ``where`` names the model.
-
-    A ``score`` whose parameters are not known passes, and so does a model without one.
-    """
+    """Refuse a model whose own ``score``, if it has one, does not take what links are scored by; ``where`` names the model."""
     score = own_score(model)
     if score is not None:
         function = score.forward if isinstance(score, nn.Module) else score

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from sagann.errors import InputError, LayerError, require_choice, require_type
 from sagann.graph import Graph, Topology, id_dtype
-from sagann.graph.checks import check_offsets, wrong_form
+from sagann.graph.checks import check_offsets, require_array, wrong_form
 from sagann.nn.layers import require_arguments
 from sagann.nn.model_call import VERTICES, check_call, parameters_of
 from sagann.saga import SagaLayer
@@ -36,14 +36,9 @@ def pool(rows: Tensor, graph_ptr: Tensor, how: str | tuple[str, ...] = "mean") -
     Args:
         rows: floating point [num_vertices, F].
         graph_ptr: int64 [num_graphs + 1], on the device of ``rows``: graph g has the rows ``graph_ptr[g]`` to ``graph_ptr[g + 1] - 1``.
-        how: an accumulator that reduces messages of one value: 'sum', 'mean', 'max', 'min', 'var', 'std' or 'mul'. With a tuple of
-            several, their results stand side by side.
+        how: 'sum', 'mean', 'max', 'min', 'var', 'std' or 'mul'; the results of several, in a tuple, stand side by side.
     Returns:
-        [num_graphs, F], or F times the number of accumulators. The row of a graph without vertices is that of a vertex without in-edges:
-        0, and 1 for 'mul'.
-    Raises:
-        InputError: the offsets do not fit the rows.
-        LayerError: ``how`` is no such accumulator.
+        [num_graphs, F] for one accumulator. The row of a graph without vertices is 0, and 1 for 'mul'.
     Example:
         >>> pool(torch.tensor([[1.0], [3.0], [5.0]]), torch.tensor([0, 2, 3]), "mean")
         tensor([[2.],
@@ -61,16 +56,12 @@ def pool(rows: Tensor, graph_ptr: Tensor, how: str | tuple[str, ...] = "mean") -
     return pooled
 
 
-class _Pooling(SagaLayer):
-    """A layer without parameters, which gathers its input's rows."""
-
-    def __init__(self, how: str | tuple[str, ...]) -> None:
-        super().__init__()
-        self.accumulator = how
-
-
-# The layer is no part of a model: a model that pools has no further hop.
-_layer = cache(_Pooling)
+@cache
+def _layer(how: str | tuple[str, ...]) -> SagaLayer:
+    """A layer that gathers its input's rows. It is no part of a model: a model that pools has no further hop."""
+    layer = SagaLayer()
+    layer.accumulator = how
+    return layer
 
 
 def check_pool(how: str | tuple[str, ...], *, where: str) -> None:
@@ -85,15 +76,12 @@ def check_pool(how: str | tuple[str, ...], *, where: str) -> None:
 
 
 def _check(rows: Tensor, graph_ptr: Tensor) -> None:
-    for name, tensor in (("rows", rows), ("graph_ptr", graph_ptr)):
-        require_type(tensor, Tensor, where=f"pool, {name}", hint="Pass pool(rows, batch.graph_ptr, 'mean').")
+    where, hint = "pool, graph_ptr", "Pass pool(rows, batch.graph_ptr, 'mean')."
+    require_type(rows, Tensor, where="pool, rows", hint=hint)
     if rows.ndim < 2 or rows.layout != torch.strided:
         hint = "Pass a row for each vertex: rows.unsqueeze(1) for a number each."
         raise wrong_form(rows, "a dense tensor [num_vertices, F]", where="pool, rows", hint=hint)
-    where = "pool, graph_ptr"
-    if graph_ptr.dtype != torch.int64 or graph_ptr.ndim != 1 or len(graph_ptr) == 0:
-        hint = "Pass batch.graph_ptr. Of a graph number for each vertex, sorted, graph_ptr is the cumulative sum of the counts, after a 0."
-        raise wrong_form(graph_ptr, "torch.int64 [num_graphs + 1]", where=where, hint=hint)
+    require_array(graph_ptr, (torch.int64,), "[num_graphs + 1]", where=where, hint=hint)
     if graph_ptr.device != rows.device:
         raise InputError(
             f"rows and offsets are on different devices: {rows.device} and {graph_ptr.device} (in pool)",
@@ -103,11 +91,7 @@ def _check(rows: Tensor, graph_ptr: Tensor) -> None:
 
 
 class OnVertices(nn.Module):
-    """A model of something else than vertices, whose ``gnn`` gives each vertex a row.
-
-    Args:
-        gnn: called as ``gnn(hops, x)``.
-    """
+    """A model of something else than vertices, whose ``gnn``, called as ``gnn(hops, x)``, gives each vertex a row."""
 
     def __init__(self, gnn: nn.Module) -> None:
         super().__init__()

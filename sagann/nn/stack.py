@@ -1,8 +1,4 @@
-"""Models of vertices: stacks of SAGA layers (GNN), with encoders of their features; and SGC and APPNP (Propagated).
-
-The latter map each vertex by itself, and then pass the results on over several hops: the rows that travel are as wide as the output, and
-every hop walks the same graph weights.
-"""
+"""Models of vertices: stacks of SAGA layers (GNN), with encoders of their features; and SGC and APPNP (Propagated)."""
 
 from __future__ import annotations
 
@@ -187,10 +183,6 @@ class Propagation(SagaLayer):
     over the graph with self-loops. The layer is called with {"state": z, "start": h}, each [num_src, F]. With
     :math:`\alpha = 0` the same as one hop of PyG's ``SGConv``, else as one of its ``APPNP``.
 
-    Args:
-        teleport: :math:`\alpha`, from 0 to 1.
-    Raises:
-        InputError: ``teleport`` is not from 0 to 1.
     References:
         Gasteiger et al., Predict then Propagate, ICLR 2019, Eq. 4.
     """
@@ -215,11 +207,8 @@ class Propagated(nn.Module):
     """A model of rows, whose results are propagated over several hops.
 
     ``model(hops, x)`` walks one topology per hop. ``x`` is [num_src, F] for the first topology, the result [num_dst, out_dim] for the
-    last one.
-
-    - SGC: a linear map, hops without teleport, and a bias. The map comes first, because it commutes with the propagation and
-      makes rows narrower.
-    - APPNP: a network of two maps, then hops with teleport.
+    last one. In SGC, a linear map comes first, because it commutes with the propagation and makes rows narrower, then hops without teleport,
+    and a bias. In APPNP, a network of two maps, then hops with teleport.
 
     Args:
         encoder: a row-wise module of the features, which may be sparse.
@@ -231,15 +220,6 @@ class Propagated(nn.Module):
     References:
         Wu et al., Simplifying Graph Convolutional Networks, ICML 2019, Eq. 8; Gasteiger et al., Predict then Propagate, ICLR
         2019, Eq. 4, without dropout of the features and of edges.
-    Example:
-        >>> model = Propagated(nn.Linear(4, 3), None, hops=2, teleport=0.0)
-        >>> graph = Graph(
-        ...     topology=Topology.from_coo(src=torch.tensor([0, 1]), dst=torch.tensor([1, 2]), num_src=3),
-        ...     features=torch.ones(3, 4),
-        ... )
-        >>> graph = model.prepare(graph)
-        >>> model(graph.hops(2), graph.features).shape
-        torch.Size([3, 3])
     """
 
     takes_sparse_features: ClassVar[bool] = True

@@ -1,14 +1,8 @@
 """Cost features: what the run time of an operation on a part of the graph depends on, as prefix sums over the destinations.
 
-An operation reads, for every destination, the ids of its sources and then the rows of these sources. Sources with consecutive
-ids are a run: their rows are contiguous in memory, so one access loads several. The features of a destination v, whose sources
-form the runs c_1, c_2, ..., are:
-
-- vertices: 1;
-- edges: the number of in-edges of v;
-- runs: the number of runs;
-- id accesses: the sum over the runs of ceil(bytes of the ids of c_i / bytes of an access);
-- row accesses: the sum over the runs of ceil(bytes of the rows of c_i / bytes of an access).
+An operation reads, for every destination, the ids of its sources and then the rows of these sources. Sources with consecutive ids are a
+run: their rows are contiguous in memory, so one access loads several. The features of a destination are 1 (vertices), the numbers of its
+in-edges and of their runs (edges, runs), and the accesses that load ids and rows: sums over the runs of ceil(bytes / bytes of an access).
 
 The features of a part are sums over its destinations. With prefix sums they cost one subtraction, whatever the size of the part.
 

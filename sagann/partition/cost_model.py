@@ -6,19 +6,15 @@ no weight is negative and the speed is that of the worker. Weights and speeds mi
 counts less with every later epoch, by a constant factor, and by a smaller one after an epoch that the model predicted badly, by the
 measure of how badly it fits those before. So the model follows a machine that changes, and averages noise while the machine stays the same.
 
-Only sums over the measurements are kept (normal equations, for each kind and worker), so an update takes the same time after any
-number of epochs. For given speeds the best weights are a problem of non-negative least squares for each kind; for given weights the best
-speed of each worker has a formula. The two alternate, speeds first.
+Only sums over the measurements are kept, so an update takes the same time after any number of epochs. For given speeds the best
+weights are a problem of non-negative least squares for each kind; for given weights the best speed of each worker has a formula. The two
+alternate, speeds first.
 
-What the measurements decide, and what they do not:
-
-- Doubling all speeds and weights changes no prediction. So the mean speed is 1.
-- A part that took long may have costly features or a slow worker. Parts that move between workers, and several kinds, tell the two
-  apart. Until then, the model is right about the parts that were measured, and less right about others.
-- A worker without a part is not measured. What was measured of it counts no longer, and the logarithm of its speed fades by a
-  twentieth with every epoch. So it is given a part again after a while, and is measured, though it was slow once.
-- Features may be proportional to one another on all parts that were measured. A small penalty keeps weights near those of the epoch
-  before, at first 0, in all directions in which the measurements say nothing. So weights do not drift while parts stay the same.
+Doubling all speeds and weights changes no prediction, so the mean speed is 1. A part that took long may have costly features or a slow
+worker; parts that move between workers, and several kinds, tell the two apart. A worker without a part is not measured: what was measured
+of it counts no longer, and its speed fades towards 1, so it is given a part again after a while. Features may be proportional to one
+another on all parts that were measured: a small penalty keeps weights near those of the epoch before, at first 0, in all directions in
+which the measurements say nothing.
 
 References:
     Jia et al., ROC, MLSys 2020, Sec. 4.1. We differ in that weights are not negative, that workers have speeds, that older
@@ -49,9 +45,6 @@ _SURPRISE, _SURPRISING_ERRORS = 0.15, 3.0
 _FADING = 0.95
 # Most alternations in an update, which ends once no speed changes by more than this share. The next update continues where this one ends.
 _ALTERNATIONS, _STEADY = 20, 1e-5
-_NUM_FEATURES = len(FEATURES)
-# Sums of products have no negative eigenvalue but for rounding, relative to the largest product.
-_ROUNDING = 1e-9
 # Most seconds that a prediction is taken to be off, so that powers do not overflow.
 _MOST_OFF_S = 1e50
 
@@ -71,56 +64,46 @@ class Measurement:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LearnedKind:
-    """What is known of a kind of operation: its weights, and sums over its measurements x, seconds by worker."""
+    """What is known of a kind of operation: its weights, and sums over its measurements."""
 
     weights: Array
     "float64 [5], none negative: seconds for each unit of a feature on a worker of speed 1."
-    products: Array
-    "float64 [workers, 5, 5]: sums of outer(x, x) / seconds."
-    features: Array
-    "float64 [workers, 5]: sums of x."
-    seconds: Array
-    "float64 [workers]: sums of seconds."
+    sums: Array
+    "float64 [workers, 6, 6]: sums of outer(z, z) / seconds, for z the features x of a part and, last, its seconds."
 
     @classmethod
     def unknown(cls) -> LearnedKind:
         """A kind without measurements."""
-        size = _NUM_FEATURES
-        return cls(
-            weights=np.zeros(size),
-            products=np.zeros((0, size, size)),
-            features=np.zeros((0, size)),
-            seconds=np.zeros(0),
-        )
+        size = len(FEATURES)
+        return cls(weights=np.zeros(size), sums=np.zeros((0, size + 1, size + 1)))
+
+    @property
+    def seconds(self) -> Array:
+        """Sums of seconds [workers]."""
+        return self.sums[:, -1, -1]
 
     def updated(self, measurements: Iterable[Measurement], forgetting: Array) -> LearnedKind:
-        """The kind with sums that go on with these measurements, after those of each worker are multiplied by its ``forgetting`` [workers].
-
-        The weights stay.
-        """
-        more = len(forgetting) - len(self.seconds)
-        products, features, seconds = (
-            np.pad(sums, [(0, more), *[(0, 0)] * (sums.ndim - 1)]) * forgetting.reshape(-1, *[1] * (sums.ndim - 1))
-            for sums in (self.products, self.features, self.seconds)
-        )
+        """The kind with these measurements, after the sums of each worker are multiplied by its ``forgetting`` [workers]. The weights stay."""
+        more = len(forgetting) - len(self.sums)
+        sums = np.pad(self.sums, [(0, more), (0, 0), (0, 0)]) * forgetting[:, np.newaxis, np.newaxis]
         for measurement in measurements:
-            x = np.asarray(measurement.features, dtype=np.float64)
-            products[measurement.worker] += np.outer(x, x) / measurement.seconds
-            features[measurement.worker] += x
-            seconds[measurement.worker] += measurement.seconds
-        return replace(self, products=products, features=features, seconds=seconds)
+            z = np.array([*measurement.features, measurement.seconds], dtype=np.float64)
+            sums[measurement.worker] += np.outer(z, z) / measurement.seconds
+        return replace(self, sums=sums)
 
     def best_weights(self, speeds: Array, before: Array) -> Array:
         """The best weights for given speeds, near those before where measurements do not decide."""
-        gram = np.einsum("w,wij->ij", speeds**-2, self.products)
+        gram = np.einsum("w,wij->ij", speeds**-2, self.sums[:, :-1, :-1])
         diagonal = gram.diagonal()
         # A feature that is 0 in all measurements has no magnitude of its own.
         penalty = _PENALTY * np.where(diagonal > 0, diagonal, 1.0)
-        return _non_negative_solution(gram + np.diag(penalty), self.features.T @ (1 / speeds) + penalty * before)
+        target = self.sums[:, :-1, -1].T @ (1 / speeds) + penalty * before
+        return _non_negative_solution(gram + np.diag(penalty), target)
 
-    def squared_predictions(self, weights: Array) -> Array:
-        """For each worker, the sum of (seconds predicted at speed 1)^2 / seconds measured."""
-        return np.einsum("i,wij,j->w", weights, self.products, weights)
+    def predictions(self, weights: Array) -> tuple[Array, Array]:
+        """For each worker, the sum of the seconds predicted at speed 1, and that of their squares / seconds measured."""
+        squares = np.einsum("i,wij,j->w", weights, self.sums[:, :-1, :-1], weights)
+        return self.sums[:, :-1, -1] @ weights, squares
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -209,36 +192,30 @@ class CostModel:
     @property
     def relative_error(self) -> float:
         """Root of the mean squared relative error of the measurements, weighted by their seconds and age; 0 without any."""
-        speeds = np.array(self.speeds)
-        total, squared = 0.0, 0.0
+        speeds, total, squared = np.array(self.speeds), 0.0, 0.0
         for kind in self.kinds.values():
+            predicted, squares = kind.predictions(kind.weights)
             total += kind.seconds.sum()
-            squared += (
-                kind.seconds
-                - 2 * (kind.features @ kind.weights) / speeds
-                + kind.squared_predictions(kind.weights) / speeds**2
-            ).sum()
+            squared += (kind.seconds - 2 * predicted / speeds + squares / speeds**2).sum()
         # An exact fit may be below 0 by rounding.
         return sqrt(max(squared, 0.0) / total) if total else 0.0
 
     def to_plain(self) -> dict[str, Any]:
         """The model as dictionaries, lists and numbers, which JSON writes without loss."""
-        fields = ("weights", "products", "features", "seconds")
-        return {
-            "forgetting": self.forgetting,
-            "features": list(FEATURES),
-            "speeds": list(self.speeds),
-            "kinds": {
-                name: {field_: getattr(kind, field_).tolist() for field_ in fields}
-                for name, kind in self.kinds.items()
-            },
+        kinds = {
+            name: {"weights": kind.weights.tolist(), "sums": kind.sums.tolist()}
+            for name, kind in self.kinds.items()
         }
+        return {"forgetting": self.forgetting, "speeds": list(self.speeds), "kinds": kinds}
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> CostModel:
         """The model that :meth:`to_plain` wrote."""
+        unknown = LearnedKind.unknown()
         kinds = {
-            name: LearnedKind(**{field_: np.array(values) for field_, values in kind.items()})
+            name: LearnedKind(
+                weights=np.array(kind["weights"]), sums=np.array(kind["sums"]).reshape(-1, *unknown.sums.shape[1:])
+            )
             for name, kind in plain["kinds"].items()
         }
         return cls(forgetting=plain["forgetting"], speeds=tuple(plain["speeds"]), kinds=kinds)
@@ -259,8 +236,7 @@ def _fitted(kinds: Mapping[str, LearnedKind], speeds: Array) -> tuple[dict[str, 
     """Weights by kind and speeds that fit the measurements, from the kinds' weights and the given speeds on."""
     weights, speeds = {name: kind.weights for name, kind in kinds.items()}, speeds.copy()
     for _ in range(_ALTERNATIONS):
-        predicted = np.sum([kind.features @ weights[name] for name, kind in kinds.items()], axis=0)
-        squared = np.sum([kind.squared_predictions(weights[name]) for name, kind in kinds.items()], axis=0)
+        predicted, squared = np.sum([kind.predictions(weights[name]) for name, kind in kinds.items()], axis=0)
         # A worker of which nothing is predicted, as before the first epoch, keeps its speed.
         is_known = predicted > 0
         before = speeds.copy()
@@ -276,8 +252,8 @@ def _fitted(kinds: Mapping[str, LearnedKind], speeds: Array) -> tuple[dict[str, 
 def _non_negative_solution(gram: Array, target: Array) -> Array:
     """Minimise ``w @ gram @ w / 2 - target @ w`` over all w without a negative entry.
 
-    The minimum is the solution of the equations of its positive entries alone. So all 2^n choices of positive entries are
-    solved at once, and the best of the solutions that are not negative is the minimum. Not for more than ten unknowns.
+    The minimum solves the equations of its positive entries alone, so all 2^n choices of positive entries are solved at once. Not for more
+    than ten unknowns.
 
     Example:
         >>> _non_negative_solution(np.array([[2.0, 1.0], [1.0, 2.0]]), np.array([2.0, -1.0])).tolist()

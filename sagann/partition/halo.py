@@ -78,17 +78,10 @@ def part_of(topology: Topology, bounds: Sequence[int], rank: int) -> Part:
         >>> part.halo.tolist(), part.indices.tolist()
         ([2, 3], [3, 0, 2])
     """
-    start, stop = bounds[rank], bounds[rank + 1]
-    offsets = topology.indptr[start : stop + 1]
-    edges = slice(int(offsets[0]), int(offsets[-1]))
-    return numbered_part(
-        bounds,
-        rank,
-        offsets - edges.start,
-        topology.indices[edges],
-        first_edge=edges.start,
-        num_src=topology.num_src,
-    )
+    offsets = topology.indptr[bounds[rank] : bounds[rank + 1] + 1]
+    first, stop = int(offsets[0]), int(offsets[-1])
+    sources = topology.indices[first:stop]
+    return numbered_part(bounds, rank, offsets - first, sources, first_edge=first, num_src=topology.num_src)
 
 
 def numbered_part(
@@ -96,31 +89,19 @@ def numbered_part(
 ) -> Part:
     """The part of one worker from its in-edges, in O(vertices of the graph + edges of the part)."""
     start, stop = bounds[rank], bounds[rank + 1]
-    device = sources.device
-    is_read = torch.zeros(num_src, dtype=torch.bool, device=device)
-    for slab in range(0, len(sources), SLAB_EDGES):
-        is_read[sources[slab : slab + SLAB_EDGES]] = True
+    pieces = [slice(first, first + SLAB_EDGES) for first in range(0, len(sources), SLAB_EDGES)]
+    is_read = torch.zeros(num_src, dtype=torch.bool, device=sources.device)
+    for piece in pieces:
+        is_read[sources[piece]] = True
     is_read[start:stop] = False
     halo = is_read.nonzero().flatten()
-    num_own = stop - start
-    dtype = id_dtype(num_own + len(halo))
     # The number in the part of every vertex that the part reads; of other vertices no number is read.
-    numbers = torch.empty(num_src, dtype=dtype, device=device)
-    numbers[start:stop] = torch.arange(num_own, dtype=dtype, device=device)
-    numbers[halo] = torch.arange(num_own, num_own + len(halo), dtype=dtype, device=device)
-    return Part(
-        bounds=tuple(bounds),
-        rank=rank,
-        edges=slice(first_edge, first_edge + len(sources)),
-        indptr=indptr,
-        indices=_renumbered(sources, numbers),
-        halo=halo,
-    )
-
-
-def _renumbered(sources: Tensor, numbers: Tensor) -> Tensor:
-    """The number of each source, slab by slab."""
-    found = empty_array(sources.shape, numbers.dtype, sources.device)
-    for slab in range(0, len(sources), SLAB_EDGES):
-        found[slab : slab + SLAB_EDGES] = numbers[sources[slab : slab + SLAB_EDGES]]
-    return found
+    count = stop - start + len(halo)
+    own = torch.arange(count, dtype=id_dtype(count), device=sources.device)
+    numbers = own.new_empty(num_src)
+    numbers[start:stop], numbers[halo] = own[: stop - start], own[stop - start :]
+    indices = empty_array(sources.shape, numbers.dtype, sources.device)
+    for piece in pieces:
+        indices[piece] = numbers[sources[piece]]
+    edges = slice(first_edge, first_edge + len(sources))
+    return Part(bounds=tuple(bounds), rank=rank, edges=edges, indptr=indptr, indices=indices, halo=halo)

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sagann.errors import InputError, MissingDependencyError, require_choice
+from sagann.errors import MissingDependencyError, require_choice
 from sagann.graph.graph import Graph
 from sagann.graph.split import generator_of
 from sagann.graph.topology import Topology
@@ -69,11 +69,6 @@ def metis_order(topology: Topology, *, num_parts: int, seed: int) -> Tensor:
     is a good part too. An edge counts once, whatever its direction and multiplicity. Needs about ten times the memory of the
     edges.
     """
-    if num_parts < 1:
-        raise InputError(
-            f"a graph cannot be cut into that few parts: {num_parts}, at least 1 (in metis_order)",
-            hint="Pass a positive number of parts.",
-        )
     try:
         import pymetis
     except ImportError as error:

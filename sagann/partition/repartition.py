@@ -1,23 +1,17 @@
 """Repartition: whether other parts, balanced by what has been learned, are worth moving rows and edges between the workers.
 
-Other parts pay when two conditions hold:
+Other parts pay when the seconds that they save in the epochs to come exceed the seconds of the move, and when the share of an epoch that
+they save exceeds both a stated share and twice its error, so that noise does not move parts to and fro. The share saved is
+1 - (total cost / total speed) / (seconds of the slowest worker). So an error of a worker's seconds counts by the worker's share of all
+speeds, and that of the slowest worker by the share of the others.
 
-- The seconds that they save in the epochs to come exceed the seconds of the move.
-- The share of an epoch that they save exceeds both a stated share and twice its error. Noise moves the predicted optimum a little in every
-  epoch; without this margin, parts would move to and fro. The share saved is 1 - (total cost / total speed) / (seconds of the slowest
-  worker). So an error of a worker's seconds counts by the worker's share of all speeds, and that of the slowest worker by the share of the others.
+Parts of equal seconds are corrected twice. Noise decides which worker ends an epoch, and a vertex costs a slow worker more seconds than it
+saves a fast one: if seconds deviate by a Gumbel distribution of relative scale g, the expected longest time is least where a worker's
+seconds are in proportion to 1 + g log(speed), nearly speed^g. And if another worker is the slowest since the last move, that move went too
+far, so the next one goes half the way.
 
-Two corrections are made to what equal seconds would be:
-
-- An epoch ends with its last worker, and noise decides which one that is. A vertex costs a slow worker more seconds than it saves a fast one,
-  so a slow worker should be the last less often. If the seconds of a piece deviate by a Gumbel distribution of relative scale g, the expected
-  longest time is least where each worker is the last with a probability in proportion to its speed: its seconds are in proportion
-  to 1 + g log(speed), nearly speed^g.
-- If another worker is the slowest since the last move, that move went too far: seconds do not change as the model says. So the next one goes half the way.
-
-Other programs, and a quota that cuts one operation or another, make single epochs much longer, and hardly ever shorter. A mean follows each
-such epoch, and its error does so even more, because it squares what is unusual. So the usual seconds are a median, and errors are computed from the
-median of the deviations: they stay as they are while fewer than half of the epochs are unusual.
+Other programs, and a quota that cuts one operation or another, make single epochs much longer. So the usual seconds are a median, and
+errors come from the median of the deviations: they stay as they are while fewer than half of the epochs are unusual.
 
 References:
     Jia et al., ROC, MLSys 2020, Sec. 4: parts are computed anew in every epoch. We differ in that they stay where a move does not pay.
@@ -30,7 +24,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from math import pi, sqrt
 
 import numpy as np
@@ -77,12 +70,9 @@ class RecentEpochs:
     def followed_by(self, seconds: Mapping[str, Sequence[float]]) -> RecentEpochs:
         """The epochs with one more, and without the oldest one if that is too many. Other kinds of operations begin anew."""
         known = self.seconds if self.seconds.keys() == seconds.keys() else {}
-        rows = {kind: np.array([found], dtype=np.float64) for kind, found in seconds.items()}
-        return RecentEpochs(
-            seconds={
-                kind: np.concatenate([known[kind], row])[-_KEPT:] if known else row for kind, row in rows.items()
-            }
-        )
+        none = np.empty((0, len(next(iter(seconds.values()), ()))))
+        rows = {kind: np.vstack([known.get(kind, none), found])[-_KEPT:] for kind, found in seconds.items()}
+        return RecentEpochs(seconds=rows)
 
     @property
     def usual(self) -> dict[str, Array]:
@@ -225,16 +215,10 @@ def _bytes_to_move(
     before: Sequence[int], after: Sequence[int], features: CostFeatures, costs: MoveCosts
 ) -> tuple[int, int]:
     """Bytes that all workers send together, and the most that one worker sends or receives."""
-
-    def part_bytes(first: int, stop: int) -> int:
-        if stop <= first:
-            return 0
-        edges = int(features.sums[stop, 0] - features.sums[first, 0])
-        return (stop - first) * costs.vertex_bytes + edges * costs.edge_bytes
-
-    total, most = 0, 0
-    for old, new in zip(pairwise(before), pairwise(after), strict=True):
-        kept = part_bytes(max(old[0], new[0]), min(old[1], new[1]))
-        sent, received = part_bytes(*old) - kept, part_bytes(*new) - kept
-        total, most = total + sent, max(most, sent, received)
-    return total, most
+    edges = features.sums[:, 0]
+    old, new = (
+        np.array(bounds) * costs.vertex_bytes + edges[list(bounds)] * costs.edge_bytes for bounds in (before, after)
+    )
+    kept = (np.minimum(old[1:], new[1:]) - np.maximum(old[:-1], new[:-1])).clip(min=0)
+    sent, received = np.diff(old) - kept, np.diff(new) - kept
+    return int(sent.sum()), int(max(sent.max(), received.max()))

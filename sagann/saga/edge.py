@@ -1,15 +1,11 @@
 """What a layer's functions are given, and what they return: edges, messages, and what accumulators gather of these.
 
-ApplyEdge sees an :class:`Edge`, the tuple [src, dst, data] of NGra (Sec. 2.1), one row per edge.
+ApplyEdge sees an :class:`Edge`, the tuple [src, dst, data] of NGra (Sec. 2.1), one row per edge. Rows of vertices and edge data are mappings
+from names to tensors: a single tensor has the empty name (:func:`named`), and users see it without a name (:func:`unnamed`). Rows of vertices
+are scattered when they are first read, so rows that a layer does not read cost nothing.
 
-A layer is called with one tensor of vertex rows, or with several by name; it reads one tensor of edge data, or several by name.
-Inside, all of them are mappings from names to tensors: a single tensor has the empty name (:func:`named`), and users see it
-without a name (:func:`unnamed`). Rows of vertices are scattered when they are first read, so rows that a layer does not read
-cost nothing.
-
-A layer has one message, reduced by one accumulator or several; or it has several messages by name, each with its own.
-User-defined accumulators are not accepted: their derivative would have to run through the irregular
-structure of the graph, which no compiler could fuse or stream (NGra, Sec. 2.2).
+A layer has one message, reduced by one accumulator or several; or it has several messages by name, each with its own. User-defined
+accumulators are not accepted: no compiler could fuse or stream their derivative, which runs through the graph (NGra, Sec. 2.2).
 """
 
 from __future__ import annotations
@@ -44,11 +40,7 @@ def unnamed(rows: Mapping[str, T]) -> Any:
 class Edge:
     """A batch of edges. Treat them independently: row i of the result may depend on row i only.
 
-    Args:
-        src: the source vertices' rows, by name.
-        dst: the destination vertices' rows, by name.
-        data: edge data [num_edges, ...], by name.
-        reader: the layer's name, for messages.
+    ``reader`` is the layer's name, for messages.
     """
 
     __slots__ = ("_data", "_dst", "_reader", "_src")
@@ -120,9 +112,9 @@ class _Scattered(Mapping[str, Tensor]):
         """Rows that are read again later, so they have gradients also where they are first read without."""
         if isinstance(scatter, Tensor):
             return scatter
+        with_gradients, without_autograd = self._modes
         if (torch.is_grad_enabled(), torch.is_inference_mode_enabled()) == self._modes:
             return scatter()
-        with_gradients, without_autograd = self._modes
         with torch.inference_mode(without_autograd), torch.set_grad_enabled(with_gradients):
             return scatter()
 
@@ -205,7 +197,7 @@ def values_of(accumulator: Accumulators, output: object, num_edges: int, where: 
     if not isinstance(accumulator, Mapping):
         return _values_of_message(accumulator, output, num_edges, where)
     if not isinstance(output, Mapping) or set(output) != set(accumulator):
-        found = ", ".join(map(repr, output)) if isinstance(output, Mapping) else _form(output)
+        found = ", ".join(map(repr, output)) if isinstance(output, Mapping) else form_of_output(output)
         raise LayerError(
             f"apply_edge must return a message for each accumulator: {found}, expected a dict with "
             f"{', '.join(map(repr, accumulator))} (in {where})",
@@ -230,41 +222,31 @@ def accum_of(accumulator: Accumulators, form: Gathering, accum: Tensor, values: 
 def _values_of_message(accumulator: Names, output: object, num_edges: int, where: str) -> list[Tensor]:
     form = gathering(accumulator)
     if form.num_values == 2:
-        return list(_score_and_value(output, num_edges, where))
-    rows = _edge_rows(output, num_edges, where)
-    if not form.is_one and rows.ndim < 2:
+        if isinstance(output, tuple) and len(output) == 2:
+            score, value = output
+            are_rows = isinstance(score, Tensor) and isinstance(value, Tensor) and 1 <= score.ndim < value.ndim
+            if are_rows and score.shape[0] == num_edges and score.shape == value.shape[: score.ndim]:
+                return [score, value]
+            output = f"({form_of_output(score)}, {form_of_output(value)})"
         raise LayerError(
-            f"several accumulators need rows of features: {_form(rows)}, expected [{num_edges}, ..., F] (in {where})",
+            f"apply_edge must return (score, value) for the softmax accumulator: {form_of_output(output)}, expected score "
+            f"[{num_edges}] with value [{num_edges}, F], or score [{num_edges}, H] with value [{num_edges}, H, D] (in {where})",
+            hint="Return a tuple of two tensors of these shapes.",
+        )
+    if not isinstance(output, Tensor) or output.ndim < 1 or output.shape[0] != num_edges:
+        raise LayerError(
+            f"apply_edge must return one row per edge: {form_of_output(output)}, expected a tensor [{num_edges}, ...] (in {where})",
+            hint="Return a tensor whose dimension 0 is the edges; (score, value) pairs need accumulator = 'softmax'.",
+        )
+    if not form.is_one and output.ndim < 2:
+        raise LayerError(
+            f"several accumulators need rows of features: {form_of_output(output)}, expected [{num_edges}, ..., F] (in {where})",
             hint="Return a tensor with a dimension of features, along which the results are concatenated.",
         )
-    return [rows]
+    return [output]
 
 
-def _edge_rows(output: object, num_edges: int, where: str) -> Tensor:
-    if isinstance(output, Tensor) and output.ndim >= 1 and output.shape[0] == num_edges:
-        return output
-    raise LayerError(
-        f"apply_edge must return one row per edge: {_form(output)}, expected a tensor [{num_edges}, ...] (in {where})",
-        hint="Return a tensor whose dimension 0 is the edges; (score, value) pairs need accumulator = 'softmax'.",
-    )
-
-
-def _score_and_value(output: object, num_edges: int, where: str) -> tuple[Tensor, Tensor]:
-    if isinstance(output, tuple) and len(output) == 2:
-        score, value = output
-        if isinstance(score, Tensor) and isinstance(value, Tensor) and score.ndim >= 1:
-            begins_alike = score.ndim < value.ndim and score.shape == value.shape[: score.ndim]
-            if begins_alike and score.shape[0] == num_edges:
-                return score, value
-        output = f"({_form(score)}, {_form(value)})"
-    raise LayerError(
-        f"apply_edge must return (score, value) for the softmax accumulator: {_form(output)}, expected score "
-        f"[{num_edges}] with value [{num_edges}, F], or score [{num_edges}, H] with value [{num_edges}, H, D] (in {where})",
-        hint="Return a tuple of two tensors of these shapes.",
-    )
-
-
-def _form(value: object) -> str:
+def form_of_output(value: object) -> str:
     if isinstance(value, Tensor):
         return f"a tensor {list(value.shape)}"
     return value if isinstance(value, str) else f"a {type(value).__name__}"

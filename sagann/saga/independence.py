@@ -22,7 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from sagann.errors import LayerError, SagannError, in_one_line, line_of_error, users_line
 from sagann.kernels.accumulators import gathering
 from sagann.saga.batch_norms import with_running_means
-from sagann.saga.edge import Edge, unnamed, values_of
+from sagann.saga.edge import Edge, form_of_output, unnamed, values_of
 from sagann.saga.row_runs import (
     NUM_ROWS,
     READS_NO_VALUES,
@@ -73,12 +73,11 @@ class IndependenceCheck:
 
         With ``again``, also a layer that has passed is checked: it may have changed.
         """
-        key: tuple[object, ...] = (layer.training, repr(layer.accumulator))
-        key += tuple((name, rows.dtype, rows.device, rows.shape[1:]) for name, rows in (*x.items(), *data.items()))
-        if (key in self._passed and not again) or torch.compiler.is_compiling():
-            return
-        if torch._C._are_functorch_transforms_active():
-            # Tensors that torch.func wraps have no storage to compare. The next call outside of it is checked.
+        forms = [(name, rows.dtype, rows.device, rows.shape[1:]) for name, rows in (*x.items(), *data.items())]
+        key = (layer.training, repr(layer.accumulator), *forms)
+        # Tensors that torch.func wraps have no storage to compare. The next call outside of it is checked.
+        is_hidden = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
+        if (key in self._passed and not again) or is_hidden:
             return
         # Means over all rows are what a BatchNorm is for; without them rows must be independent.
         with MODELS.changing(), _undisturbed(layer, next(iter(x.values())).device), with_running_means(layer):
@@ -135,9 +134,8 @@ def _check_layer(layer: SagaLayer, x: Mapping[str, Tensor], data: Mapping[str, T
     inputs = _labelled("vertex", dst) | _labelled("accum", accums)
     output = _check_rows(apply_vertex, inputs, layer, f"{name}.apply_vertex")
     if not isinstance(output, Tensor) or output.ndim < 1 or output.shape[0] != NUM_ROWS:
-        form_of = f"a tensor {list(output.shape)}" if isinstance(output, Tensor) else f"a {type(output).__name__}"
         raise LayerError(
-            f"apply_vertex must return one row per vertex: {form_of} for {NUM_ROWS} vertices (in {name}.apply_vertex)",
+            f"apply_vertex must return one row per vertex: {form_of_output(output)} for {NUM_ROWS} vertices (in {name}.apply_vertex)",
             hint="Return a tensor whose dimension 0 is the vertices.",
         )
 
@@ -184,26 +182,23 @@ def _check_rows(function: Callable[..., Any], inputs: Mapping[str, Tensor], laye
 
 
 def _refusal(name: str, how: How, step: Step) -> LayerError:
-    what, value, hint = {
-        "branches": (
-            "branches on its rows",
-            f"operator {step.operator}",
-            "Use torch.where on every row instead of a Python condition or .item().",
-        ),
-        "mixes": (
-            "must treat rows independently",
-            f"operator {step.operator} mixes them, or depends on their number "
-            f"(its result is {', '.join(str(list(result.shape)) for result in step.results)} for {NUM_ROWS} rows)",
+    if how == "branches":
+        found = f"branches on its rows: operator {step.operator}"
+        hint = "Use torch.where on every row instead of a Python condition or .item()."
+    elif how == "overwrites":
+        found = f"has a side effect: operator {step.operator} changes {step.overwrites} in place"
+        hint = "Compute a new tensor instead; sagann decides how often, and on which rows, the function runs."
+    else:
+        shapes = ", ".join(str(list(result.shape)) for result in step.results)
+        found = (
+            f"must treat rows independently: operator {step.operator} mixes them, or depends on their number "
+            f"(its result is {shapes} for {NUM_ROWS} rows)"
+        )
+        hint = (
             "Reduce over feature dimensions only (dim=-1, not dim=0 or all); "
-            "to combine neighbours use the accumulator, to normalise over vertices use LayerNorm.",
-        ),
-        "overwrites": (
-            "has a side effect",
-            f"operator {step.operator} changes {step.overwrites} in place",
-            "Compute a new tensor instead; sagann decides how often, and on which rows, the function runs.",
-        ),
-    }[how]
-    return LayerError(f"{name} {what}: {value} (in {step.line})", hint=hint)
+            "to combine neighbours use the accumulator, to normalise over vertices use LayerNorm."
+        )
+    return LayerError(f"{name} {found} (in {step.line})", hint=hint)
 
 
 class _Recorder(TorchDispatchMode):
@@ -228,26 +223,24 @@ class _Recorder(TorchDispatchMode):
             with taken_back(self._layer), self:
                 return function(*self._inputs.values())
         except Exception as error:
-            at_vertices = name.endswith("apply_vertex")
             # An edge's own data are real rows: errors about them are the user's.
-            if isinstance(error, LayerError) or (isinstance(error, SagannError) and not at_vertices):
+            is_users = isinstance(error, SagannError) and not name.endswith("apply_vertex")
+            if isinstance(error, LayerError) or is_users:
                 raise
+            forms = (
+                f"{label} {rows.dtype} [rows, {', '.join(map(str, rows.shape[1:]))}]"
+                for label, rows in self._inputs.items()
+            )
+            hint = (
+                f"Check shapes and dtypes against those of its input: {', '.join(forms)}. Clamp what must lie in a range, as ids of "
+                "nn.Embedding."
+            )
+            if isinstance(error, AttributeError | NameError):
+                hint = f"Check the name; what it is given is {' and '.join(self._inputs)}."
             raise LayerError(
                 f"{name} failed on made-up rows, which it must take as any others: {in_one_line(error)} (in {line_of_error(error)})",
-                hint=self._advice(error),
+                hint=hint,
             ) from error
-
-    def _advice(self, error: Exception) -> str:
-        if isinstance(error, AttributeError | NameError):
-            return f"Check the name; what it is given is {' and '.join(self._inputs)}."
-        forms = (
-            f"{label} {rows.dtype} [rows, {', '.join(map(str, rows.shape[1:]))}]"
-            for label, rows in self._inputs.items()
-        )
-        return (
-            f"Check shapes and dtypes against those of its input: {', '.join(forms)}. Clamp what must lie in a range, as ids of "
-            "nn.Embedding."
-        )
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None

@@ -40,11 +40,7 @@ class SagaLayer(nn.Module):
     ``edge.dst`` and ``vertex`` then are mappings with these names. The first call with a new shape checks that ApplyEdge treats
     edges, and ApplyVertex vertices, independently.
 
-    Raises:
-        LayerError: a function has PyG's name, so nothing would run it, or takes other arguments than it is given; an accumulator
-            is unknown; a function mixes rows or branches on their values (the message names operator and line); a result has
-            the wrong form; or the arrays of the topology were changed in place.
-        InputError: x does not fit the topology, or the topology lacks the edge data that the layer reads.
+    A layer that breaks a rule, or rows and topologies that do not fit, are refused with the reason and, where there is one, the user's line.
 
     Example:
         >>> import torch
@@ -105,19 +101,20 @@ class SagaLayer(nn.Module):
         if isinstance(x, Tensor) and x.layout == torch.sparse_csr and not x.requires_grad:
             x = FeatureRows(x)
         rows: VertexRows = x if isinstance(x, Mapping) else {"": x}
-        if isinstance(x, Mapping):
-            _check_names_of_rows(x, where)
+        if not rows or not all(isinstance(name, str) and (name.isidentifier() or rows is not x) for name in rows):
+            raise InputError(
+                f"vertex rows need names: {', '.join(map(repr, rows)) or 'no tensor'}, expected valid names of Python variables (in {where})",
+                hint="Pass tensors by name: layer(topology, {'x': x, 'pos': pos}).",
+            )
         for name, each in rows.items():
             check_input(topology, each, f"{where}, rows '{name}'" if name else where)
         topology.require_unwritten()
         return current_engine().run(self, topology, rows, self._read_edge_data(topology, where))
 
     def maps_features(self, topology: Topology, features: Tensor) -> bool:
-        """Whether only linear maps read the layer's input, so that sparse features can stay sparse.
+        """Whether only linear maps read the layer's input, so that sparse features [num_src, F] can stay sparse.
 
-        Args:
-            topology: topology with the edge data that the layer reads.
-            features: [num_src, F]; their values are not read. They may lie on another device than the layer.
+        The topology has the edge data that the layer reads. The features' values are not read; they may lie on another device than the layer.
         """
         if type(self).forward is not SagaLayer.forward:
             return False
@@ -148,21 +145,18 @@ class SagaLayer(nn.Module):
             return {}
         names = self.edge_data if isinstance(self.edge_data, tuple) else (self.edge_data,)
         for name in names:
-            require_type(
-                name,
-                str,
-                where=f"{where}, edge_data",
-                hint="Name one (edge_data = 'weight'), or several in a tuple (edge_data = ('type', 'weight')).",
+            hint = "Name one (edge_data = 'weight'), or several in a tuple (edge_data = ('type', 'weight'))."
+            require_type(name, str, where=f"{where}, edge_data", hint=hint)
+            if name in topology.edge_data:
+                continue
+            present, plain = ", ".join(sorted(topology.edge_data)) or "none", name.removeprefix("edge_")
+            hint = "Call graph = model.prepare(graph) first where the layer has a prepare, as GCN; else attach it with topology.with_edge_data(...)."
+            if plain in topology.edge_data:
+                hint = f"Leave out the prefix: edge_data = '{plain}'."
+            raise InputError(
+                f"the topology lacks the edge data that the layer reads: '{name}' is missing; present: {present} (in {where})",
+                hint=hint,
             )
-            if name not in topology.edge_data:
-                present = ", ".join(sorted(topology.edge_data)) or "none"
-                raise InputError(
-                    f"the topology lacks the edge data that the layer reads: '{name}' is missing; present: {present} (in {where})",
-                    hint=f"Leave out the prefix: edge_data = '{plain}'."
-                    if (plain := name.removeprefix("edge_")) in topology.edge_data
-                    else "Call graph = model.prepare(graph) first where the layer has a prepare, as GCN; else attach it with "
-                    "topology.with_edge_data(...).",
-                )
         return {key: topology.edge_data[name] for key, name in self.edge_data_names().items()}
 
 
@@ -185,15 +179,6 @@ def count_hops(model: nn.Module) -> int:
             hint="Set it to the number of layers that walk the graph, or leave it out.",
         )
     return num_hops
-
-
-def _check_names_of_rows(x: Mapping[str, Tensor], where: str) -> None:
-    if x and all(isinstance(name, str) and name.isidentifier() for name in x):
-        return
-    raise InputError(
-        f"vertex rows need names: {', '.join(map(repr, x)) or 'no tensor'}, expected valid names of Python variables (in {where})",
-        hint="Pass tensors by name: layer(topology, {'x': x, 'pos': pos}).",
-    )
 
 
 def _check_names(layer: type[SagaLayer]) -> None:

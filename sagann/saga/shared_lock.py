@@ -1,7 +1,6 @@
 """Shared lock: no thread reads or runs a model while another thread changes a model for a while.
 
 A trace replaces a model's parameters by other tensors. A check runs a layer's functions and takes their side effects back.
-Threads that only read or run models do so at the same time.
 
 A holder is a context (:mod:`contextvars`), not a thread: work that is handed to another thread with
 ``contextvars.copy_context().run`` belongs to the holder.
@@ -25,10 +24,6 @@ class SharedLock:
     A reader may start to change. It does not count as a reader until the change is done; otherwise two such readers would
     wait for each other.
 
-    Example:
-        >>> lock = SharedLock()
-        >>> with lock.reading(), lock.changing(), lock.reading():
-        ...     pass
     """
 
     def __init__(self) -> None:

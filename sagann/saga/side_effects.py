@@ -6,18 +6,16 @@ a program that is made from a trace would not repeat the change, nor call the ho
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from types import CodeType, FunctionType, MethodType
+from copy import copy
 from typing import Any
 
 import torch
 from torch import nn
 
-_KINDS = (list, OrderedDict, dict, set, deque)
-_DEPTH = 3
-"Levels to which containers inside containers are followed."
+_CONTAINERS = (list, dict, OrderedDict, defaultdict, set, deque)
 _MOST_ITEMS = 100_000
 "Number of items; larger containers are left alone, because they would have to be copied."
 _OF_MODULES = frozenset(vars(nn.Module())) - {"_buffers"}
@@ -27,19 +25,18 @@ _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_
 
 @contextmanager
 def taken_back(root: nn.Module) -> Iterator[list[str]]:
-    """Put back, when the ``with`` block ends, what functions of a module and of its submodules changed inside the block.
+    """Put back, when the ``with`` block ends, what was changed inside it: attributes of a module and of its submodules, and lists,
+    dictionaries, sets and deques that they hold, also inside each other.
 
-    This covers attributes of the modules, and lists, dictionaries, sets and deques that are held by attributes or by closures
-    and globals of the modules' own functions. It does not cover closures and globals of functions that those call.
-
-    Args:
-        root: the module.
     Yields:
         The changes in words, filled in when the block ends.
     """
     changed: list[str] = []
     attributes = [(vars(module), dict(vars(module))) for module in root.modules()]
-    containers = [(name, held, _items(held)) for name, held in _containers(root).values()]
+    containers: dict[int, tuple[str, Any, Any]] = {}
+    for held, _ in attributes:
+        for name in held.keys() - _OF_MODULES:
+            _keep(name, held[name], containers)
     try:
         yield changed
     finally:
@@ -52,84 +49,23 @@ def taken_back(root: nn.Module) -> Iterator[list[str]]:
                 if held.get(name, attributes) is not value:
                     changed.append(f"it {'sets' if name in held else 'deletes'} the attribute '{name}'")
                     held[name] = value
-        for name, held, items in containers:
-            if list(map(_identities, _items(held))) != list(map(_identities, items)):
+        for name, held, saved in containers.values():
+            if list(map(id, _items(held))) != list(map(id, _items(saved))):
                 changed.append(f"it changes '{name}', a {type(held).__name__}")
-                _put_back(held, items)
+                held.clear()
+                (held.update if isinstance(held, dict | set) else held.extend)(saved)
 
 
-def _containers(root: nn.Module) -> dict[int, tuple[str, Any]]:
-    """Names and containers, by the containers' addresses."""
-    found: dict[int, tuple[str, Any]] = {}
-    for module in root.modules():
-        for name in vars(module).keys() - _OF_MODULES:
-            _follow(name, vars(module)[name], found)
-        for name, value in _seen_by_functions(module):
-            _follow(name, value, found)
-    return found
-
-
-def _follow(name: str, value: object, found: dict[int, tuple[str, Any]], depth: int = _DEPTH) -> None:
-    # The type of a proxy is its own, not that of its target.
-    base = _base(value)
-    if base is None or id(value) in found or base.__len__(value) > _MOST_ITEMS:
-        return
-    found[id(value)] = name, value
-    if depth > 1:
+def _keep(name: str, value: Any, containers: dict[int, tuple[str, Any, Any]]) -> None:
+    """Add a copy of a container, and of those inside it, by their addresses."""
+    if type(value) in _CONTAINERS and id(value) not in containers and len(value) <= _MOST_ITEMS:
+        containers[id(value)] = name, value, copy(value)
         for item in _items(value):
-            _follow(name, item[-1], found, depth - 1)
+            _keep(name, item, containers)
 
 
-def _seen_by_functions(module: nn.Module) -> Iterator[tuple[str, object]]:
-    """Names and values in closures and globals of the functions that the module's class and attributes hold."""
-    owners = [owner for owner in type(module).__mro__ if not owner.__module__.startswith(("torch.", "sagann."))]
-    members: list[object] = [member for owner in owners for member in vars(owner).values()]
-    for member in (*members, *vars(module).values()):
-        function = member.__func__ if type(member) in (MethodType, staticmethod, classmethod) else member
-        if type(function) is not FunctionType:
-            continue
-        for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-            try:
-                yield name, cell.cell_contents
-            except ValueError:
-                # The closure's cell is not filled yet.
-                continue
-        for name in _global_names(function.__code__):
-            yield name, function.__globals__.get(name)
-
-
-def _global_names(code: CodeType) -> Iterator[str]:
-    yield from code.co_names
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _global_names(constant)
-
-
-def _base(value: object) -> Any:
-    """The kind of a container; None for other values."""
-    return next((kind for kind in _KINDS if issubclass(type(value), kind)), None)
-
-
-def _items(held: Any) -> list[tuple[Any, ...]]:
-    """A container's items, or its pairs of keys and values, read without the methods of a subclass."""
-    if issubclass(type(held), dict):
-        return list(dict.items(held))
-    return [(item,) for item in _base(held).__iter__(held)]
-
-
-def _identities(item: tuple[Any, ...]) -> tuple[int, ...]:
-    return tuple(map(id, item))
-
-
-def _put_back(held: Any, items: list[tuple[Any, ...]]) -> None:
-    base = _base(held)
-    base.clear(held)
-    if issubclass(base, dict):
-        base.update(held, items)
-    elif base is set:
-        set.update(held, [item for (item,) in items])
-    else:
-        base.extend(held, [item for (item,) in items])
+def _items(held: Any) -> list[Any]:
+    return [*held, *held.values()] if isinstance(held, dict) else [*held]
 
 
 @contextmanager

@@ -22,15 +22,9 @@ from sagann.tiering.scores import hottest
 def measured_accesses(
     topology: Topology, seeds: Tensor, fanouts: Sequence[int], *, batch_size: int, seed: int = 0, epoch: int = 0
 ) -> Tensor:
-    """Count how often each vertex's features are read in a sampled epoch.
+    """Count how often each vertex's features are read in a sampled epoch: the number of batches that read it, int64 [num_vertices].
 
-    A count, int64 [num_vertices], is the number of batches that read the vertex. As a score, these counts are the oracle: no other choice of hot
-    rows takes more of the epoch's reads. As many threads sample as PyTorch uses, and each one keeps one batch.
-
-    Example:
-        >>> topology = Topology.from_coo(src=torch.tensor([1, 2, 2]), dst=torch.tensor([0, 0, 1]), num_src=3)
-        >>> measured_accesses(topology, torch.tensor([0, 1]), [-1], batch_size=1).tolist()
-        [1, 2, 2]
+    As a score, these counts are the oracle: no other choice of hot rows takes more of the epoch's reads. As many threads sample as PyTorch uses.
     """
     sampler = NeighborSampler(topology, fanouts, seed=seed)
     batches = seed_batches(seeds, batch_size, seed=seed, epoch=epoch)
@@ -48,9 +42,7 @@ def measured_accesses(
 
 
 def access_curve(score: Tensor, counts: Tensor) -> Tensor:
-    """The share of all reads that the rows of the highest scores take: a curve of Data Tiering's figure 7.
-
-    Position k, of float64 [num_vertices + 1], is the share of reads that go to the k hottest rows.
+    """The share of all reads that the k rows of the highest scores take, for each k: a curve of Data Tiering's figure 7, float64 [num_vertices + 1].
 
     Example:
         >>> access_curve(torch.tensor([0.5, 0.1, 0.9]), torch.tensor([3, 0, 1])).tolist()

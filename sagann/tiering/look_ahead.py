@@ -1,14 +1,11 @@
 """Look-ahead: a cache that knows the next batches and evicts the row that is used farthest in the future.
 
 The sampler is deterministic, so the ids of the next batches can be known before their rows are needed. Announced batches form a window.
-After each batch the cache keeps, of the rows in its slots and those of the batch, the ones that are used next (Belady's rule). A row
-that is used later than all of them gets no slot. So the number of rows that are read for the batches of a window is the least possible.
+After each batch the cache keeps, of the rows in its slots and those of the batch, the ones that are used next (Belady's rule). So the number
+of rows that are read for the batches of a window is the least possible. A row without a use in the window is evicted first, the coldest by a
+given order before others, and of equally cold ones the one whose last use is the longest ago.
 
-A row without a use in the window is evicted first. Of these rows the coldest one by a given order is evicted first, and of equally
-cold ones the one whose last use is the longest ago. Without a window the cache therefore keeps the hottest rows.
-
-Slots with the same next use are in a list. There is a list for each announced batch, and one for each level of heat. A decision takes
-constant time per row.
+Slots with the same next use are in a list, one for each announced batch and for each level of heat, so a decision takes constant time per row.
 
 References:
     Belady, A study of replacement algorithms for a virtual-storage computer, IBM Systems Journal 5(2), 1966.

@@ -1,9 +1,7 @@
 """Placement of hot rows on several devices: which rows lie where, and from where each device reads them.
 
 Rows are counted by rank, the hottest first. Devices of which each pair is linked form a group. The hottest rows of a group are replicated
-on each of its devices. The next ones are interleaved: the first on the first device, the second on the second, and so on around. So
-every device has as many of the very hot rows as any other one, and no link has more traffic than the others. Groups share nothing: a
-device without links holds the hottest rows alone.
+on each of its devices, the next ones interleaved, so every device has as many of the very hot rows as any other one. Groups share nothing.
 
 References:
     Min et al., Graph Neural Network Training with Data Tiering, 2021, Sec. 4.2. We differ in that devices may differ in room: where one is

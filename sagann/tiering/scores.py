@@ -3,9 +3,8 @@
 All scores read the in-edges of a whole graph, in CSC. Self-loops and multi-edges count like any other edges, as they do for a sampler.
 Edge types and weights are not read.
 
-Scores pass from destinations to the sources of their edges (:func:`spread`), edge by edge on one thread, so the result has the same bits for any number of
-threads. Destinations of value 0 contribute nothing, and their edges are not read: where few vertices have a value, as in the first hop of a sampler,
-most of the edges stay on the disk. The topology is read once in ascending order, so it may be mapped from files.
+Scores pass from destinations to the sources of their edges (:func:`spread`), on one thread, so the result has the same bits for any number of
+threads. Edges of destinations of value 0 are not read. The topology is read once in ascending order, so it may be mapped from files.
 
 References:
     Graph Neural Network Training with Data Tiering, 2021, Sec. 3.1 and Algorithm 1. We differ in what the paper leaves open: the damping
@@ -25,7 +24,7 @@ import torch
 from torch import Tensor
 
 from sagann.errors import InputError, require_choice, require_type
-from sagann.graph.checks import wrong_form
+from sagann.graph.checks import require_array, wrong_form
 from sagann.graph.graph import Graph
 from sagann.graph.topology import Topology
 from sagann.jit import Array, compiled
@@ -59,17 +58,10 @@ def score_vertices(
 ) -> Tensor:
     """Score a graph's vertices by the name of a score.
 
-    Args:
-        graph: any graph on the processor; its arrays may be mapped from files.
-        by: name of the score.
-        fanouts: for 'vip', those of the sampler; the first is that of the hop nearest the seeds.
-        batch_size: for 'vip', number of seeds in a batch.
-        seeds: for 'wrpr' and 'vip', the vertices that batches start from, bool [num_vertices]. None for those of the split 'train'; without
-            that split, for all labelled vertices (:func:`labelled_vertices`).
-    Returns:
-        float64 [num_vertices].
-    Raises:
-        InputError: no score has that name, 'wrpr' or 'vip' finds no labelled vertex, or a number is out of range.
+    ``fanouts`` and ``batch_size``, for 'vip', are those of the sampler; the first fanout is that of the hop nearest the seeds. ``seeds``, bool
+    [num_vertices], for 'wrpr' and 'vip', are the vertices that batches start from: by default those of the split 'train', or else all labelled
+    ones (:func:`labelled_vertices`). The result is float64 [num_vertices].
+
     Example:
         >>> from sagann.graph import demo_graph
         >>> graph = demo_graph()
@@ -119,12 +111,9 @@ def reverse_pagerank(topology: Topology) -> Tensor:
 
     .. math:: s_u' = (1 - d) / N + d \sum_{u \to v} s_v / \text{in-degree}(v), \quad d = 0.85
 
-    Iterations end when the scores have converged: they change by less than a millionth of their sum, or 100 iterations are done.
+    Iterations end when the scores have converged: they change by less than a millionth of their sum, or 100 iterations are done. The result is
+    float64 [num_vertices].
 
-    Args:
-        topology: a whole graph's, on the processor; its arrays may be mapped from files.
-    Returns:
-        float64 [num_vertices].
     References:
         Bar-Yossef and Mashiach, Local approximation of PageRank and reverse PageRank, CIKM 2008.
     """
@@ -172,16 +161,13 @@ def inclusion_probability(
     .. math:: 1 - p_u' = (1 - p_u) \prod_{u \to v} (1 - p_v \min(1, f / \text{in-degree}(v)))
 
     They are not quite, so values are off by some percent, and too high where there are multi-edges; the order of the vertices suffers
-    less. Times the number of batches, values foretell the reads of an epoch.
+    less. Times the number of batches, values estimate the reads of an epoch. The result is float64 [num_vertices], from 0 to 1.
 
     Args:
-        topology: a whole graph's, on the processor; its arrays may be mapped from files.
         labelled: bool [num_vertices], the vertices that batches start from; at least one.
         fanouts: number of in-edges that a destination of each hop picks, without replacement; -1 for all. The first is that of the hop
             nearest the seeds.
         batch_size: number of seeds in a batch, at least 1.
-    Returns:
-        float64 [num_vertices], from 0 to 1.
     References:
         Kaler et al., MLSys 2023, Sec. 3.1. We differ in that a destination picks anew in each hop, as our sampler's do.
     Example:
@@ -204,17 +190,10 @@ def inclusion_probability(
 
 
 def hottest(score: Tensor) -> Tensor:
-    """The vertices by descending score; of equal scores, the lower id comes first.
+    """The vertices by descending score, int64 [num_vertices]; of equal scores, the lower id comes first.
 
-    That is the order of Data Tiering's Algorithm 2, for :func:`sagann.graph.relabel`: vertex ``hottest(score)[0]`` becomes
-    vertex 0.
+    That is the order of Data Tiering's Algorithm 2, for :func:`sagann.graph.relabel`.
 
-    Args:
-        score: [num_vertices], finite.
-    Returns:
-        int64 [num_vertices].
-    Raises:
-        InputError: a score is not a number.
     Example:
         >>> hottest(torch.tensor([0.1, 0.4, 0.2, 0.4])).tolist()
         [1, 3, 2, 0]
@@ -243,8 +222,8 @@ def _count_labelled(labelled: Tensor, topology: Topology, *, where: str) -> int:
     """Number of labelled vertices; refuse anything but the topology of a whole graph and a mask of at least one of its vertices."""
     require_square(topology, where=f"{where}, topology")
     where, hint = f"{where}, labelled", "Pass a mask, such as graph.splits['train']."
-    require_type(labelled, Tensor, where=where, hint=hint)
-    if labelled.dtype != torch.bool or tuple(labelled.shape) != (topology.num_dst,):
+    require_array(labelled, (torch.bool,), f"[{topology.num_dst}]", where=where, hint=hint)
+    if len(labelled) != topology.num_dst:
         raise wrong_form(labelled, f"torch.bool [{topology.num_dst}]", where=where, hint=hint)
     count = int(labelled.sum())
     if not count:
@@ -256,13 +235,7 @@ def _count_labelled(labelled: Tensor, topology: Topology, *, where: str) -> int:
 
 
 def spread(topology: Topology, values: Tensor) -> Tensor:
-    """Add up, for every source, the values of the destinations of its out-edges.
-
-    Example:
-        >>> topology = Topology.from_coo(src=torch.tensor([0, 0, 1]), dst=torch.tensor([1, 2, 2]), num_src=3)
-        >>> spread(topology, torch.tensor([4.0, 2.0, 1.0], dtype=torch.float64)).tolist()
-        [3.0, 1.0, 0.0]
-    """
+    """Add up, for every source, the values of the destinations of its out-edges: float64 [num_src]."""
     result = np.zeros(topology.num_src)
     indptr, indices, given = (array.contiguous().numpy() for array in (topology.indptr, topology.indices, values))
     _add(indptr, indices, given, result)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import pickle
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 import pytest
@@ -15,10 +14,7 @@ from sagann.errors import InputError
 from sagann.graph import (
     Graph,
     Topology,
-    add_self_loops,
     for_task,
-    normalise,
-    random_split,
     subgraph,
     validate_graph,
 )
@@ -147,18 +143,6 @@ def test_counts_may_be_integers_of_numpy():
     counts = (topology.num_src, graph.num_edge_types, graph.num_classes)
     assert counts == (3, 4, 2)
     assert {type(count) for count in counts} == {int}
-
-
-@pytest.mark.parametrize(
-    "read",
-    [add_self_loops, validate_graph, for_task, partial(random_split, seed=0), partial(normalise, how="row")],
-)
-def test_a_topology_in_the_place_of_a_graph_is_refused_with_the_remedy(read):
-    topology = make_graph([(0, 1)], 2).topology
-    with pytest.raises(InputError, match=r"a Topology, expected a Graph.*Pass sagann.Graph\(topology=topology\)"):
-        read(topology)
-    assert not hasattr(topology, "other")
-    assert not hasattr(topology, "name")
 
 
 def test_labels_and_types_say_how_many_there_are():

@@ -89,8 +89,6 @@ def test_what_cannot_be_done_is_refused(monkeypatch: pytest.MonkeyPatch) -> None
         InputError, match="unknown order of vertices: 'size', expected one of metis, degree, score, random"
     ):
         vertex_order(graph, "size")
-    with pytest.raises(InputError, match=r"that few parts: 0, at least 1"):
-        vertex_order(graph, "metis", num_parts=0)
     monkeypatch.setitem(sys.modules, "pymetis", None)
     with pytest.raises(
         MissingDependencyError, match=r"pymetis cannot be imported .* pip install 'sagann\[metis\]'"

@@ -140,18 +140,11 @@ def test_the_check_leaves_no_trace() -> None:
     assert torch.equal(fresh(topology, x), expected)
 
 
-SEEN: list[Tensor] = []
-
-
 def test_the_check_takes_back_what_functions_set_and_append_to() -> None:
-    closure: dict[str, list[Tensor]] = {"rows": []}
-
     def remember(layer: Layer, edge: Edge) -> Tensor:
         layer.last = edge.src
         layer.counter = layer.counter + 1
         layer.log.append(edge.src)
-        closure["rows"].append(edge.src)
-        SEEN.append(edge.src)
         return edge.src
 
     layer = Layer(edge=remember)
@@ -159,7 +152,7 @@ def test_the_check_takes_back_what_functions_set_and_append_to() -> None:
     with using_engine(NaiveEngine()):
         run(layer)
         run(layer)
-    assert [len(each) for each in (layer.log, closure["rows"], SEEN)] == [2, 2, 2]
+    assert len(layer.log) == 2
     assert layer.counter == 2
     assert layer.last is layer.log[-1]
 
