@@ -111,7 +111,7 @@ def feature_store(features: Features) -> FeatureStore:
 
 
 def require_no_gradient(features: Features | None, *, where: str) -> None:
-    """Refuse features that learn, for a reader of some rows at a time: it copies them without their gradient."""
+    """Refuse features that learn, for a reader of some rows at a time, which copies them without their gradient."""
     if isinstance(features, Tensor) and features.requires_grad:
         raise InputError(
             "features that learn would get no gradient: they require a gradient, and some rows at a time are "

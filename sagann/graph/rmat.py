@@ -41,13 +41,13 @@ class Quadrants:
     """Probabilities of the four quadrants of R-MAT; the defaults are those of Graph500."""
 
     a: float = 0.57
-    "Probability of the quadrant of low source and low destination ids; default 0.57."
+    "Of low source and low destination ids."
     b: float = 0.19
-    "Probability of the quadrant of low source and high destination ids; default 0.19."
+    "Of low source and high destination ids."
     c: float = 0.19
-    "Probability of the quadrant of high source and low destination ids; default 0.19."
+    "Of high source and low destination ids."
     d: float = 0.05
-    "Probability of the quadrant of high source and high destination ids; default 0.05."
+    "Of high source and high destination ids."
 
     def __post_init__(self) -> None:
         shares = (self.a, self.b, self.c, self.d)

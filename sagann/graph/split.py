@@ -125,10 +125,9 @@ def graph_split(
         hint = "Use random_split or per_class_split."
         raise refused(graph, "a single graph cannot be split by graphs", "no graph_ptr", hint)
     names = graph.graph_names
-    positions = {
-        **{number: number for number in range(graph.num_graphs)},
-        **{name: names.index(name) for name in names},
-    }
+    positions: dict[str | int, int] = {number: number for number in range(graph.num_graphs)}
+    for number, name in enumerate(names):
+        positions.setdefault(name, number)
     part_of = torch.full((graph.num_graphs,), -1, dtype=torch.int64, device=graph.graph_ptr.device)
     for part, wanted in enumerate((train, val, test)):
         for key in wanted:

@@ -142,6 +142,7 @@ class Topology:
         num_dst = num_src if num_dst is None else num_dst
         for name, side, ids, count in (("src", "source", src, num_src), ("dst", "destination", dst, num_dst)):
             require_integer(count, "num_vertices", where=f"Topology.from_coo, num_{name}")
+            require_type(ids, Tensor, where=f"Topology.from_coo, {name}", hint=AS_TENSOR)
             require_array(ids, IDS, "[num_edges]", where=name, hint=_AS_IDS)
             check_ids(ids, count, side, where=numbered(name, "edge"))
         if src.shape != dst.shape:

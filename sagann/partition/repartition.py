@@ -60,7 +60,7 @@ class RecentEpochs:
     """
 
     seconds: Mapping[str, Array] = field(default_factory=dict)
-    "float64 [epochs, workers] by kind of operation: seconds of each of the last epochs, at most 7. Callers must not modify it."
+    "float64 [epochs, workers] by kind of operation: seconds of each of the last epochs, at most 7."
 
     @property
     def count(self) -> int:

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from sagann.errors import InputError
-from sagann.graph.counting_sort import counts_below, group_by_key
+from sagann.graph.counting_sort import group_by_key
 from sagann.graph.topology import Topology
 from sagann.plan.hops import EdgesOfType, Hop, hop_size, topology_of
 from sagann.plan.intervals import num_destinations, sizes
@@ -216,7 +216,7 @@ class ChunkGrid:
                 src=ALL if self._uncut[0] else src,
                 dst=ALL if self._uncut[1] else dst,
                 topology=Topology(
-                    indptr=counts_below(place, offsets),
+                    indptr=torch.searchsorted(place, offsets.to(place.dtype)),
                     indices=(sources[taken] - self._sources[src]).to(topology.indices.dtype),
                     # A topology counts its destinations among its sources; sources beyond the interval have no edges.
                     num_src=max(size, vertices.stop - vertices.start),

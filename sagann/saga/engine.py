@@ -109,10 +109,6 @@ def using_engine(engine: Engine) -> Iterator[Engine]:
     """Run layers by ``engine`` inside the ``with`` block. Also gradients taken later are that engine's.
 
     It holds for the context (:mod:`contextvars`): not for other threads, unless they run in a copy of it.
-
-    Example:
-        >>> with using_engine(NaiveEngine()) as engine:
-        ...     assert current_engine() is engine
     """
     require_type(engine, Engine, where="using_engine", hint=_AN_ENGINE)
     token = _chosen.set(engine)

@@ -13,6 +13,7 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -60,29 +61,28 @@ _EXPECTED = {
 """Of each function: its definition, how many arguments the system passes, and what they are."""
 
 
-class IndependenceCheck:
-    """Runs the check once per layer, mode (training or not) and form of the input."""
+_PASSED: WeakKeyDictionary[SagaLayer, set[tuple[object, ...]]] = WeakKeyDictionary()
+"Modes and forms of the input with which each layer has passed."
 
-    def __init__(self) -> None:
-        self._passed: set[tuple[object, ...]] = set()
 
-    def check(
-        self, layer: SagaLayer, x: Mapping[str, Tensor], data: Mapping[str, Tensor], *, again: bool = False
-    ) -> None:
-        """Refuse a layer of which a function mixes rows like those of ``x`` and ``data``, branches on values, has side effects, or fails.
+def check_functions(
+    layer: SagaLayer, x: Mapping[str, Tensor], data: Mapping[str, Tensor], *, again: bool = False
+) -> None:
+    """Refuse a layer of which a function mixes rows like those of ``x`` and ``data``, branches on values, has side effects, or fails.
 
-        With ``again``, also a layer that has passed is checked: it may have changed.
-        """
-        forms = [(name, rows.dtype, rows.device, rows.shape[1:]) for name, rows in (*x.items(), *data.items())]
-        key = (layer.training, repr(layer.accumulator), *forms)
-        # Tensors that torch.func wraps have no storage to compare. The next call outside of it is checked.
-        is_hidden = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
-        if (key in self._passed and not again) or is_hidden:
-            return
-        # Means over all rows are what a BatchNorm is for; without them rows must be independent.
-        with MODELS.changing(), _undisturbed(layer, next(iter(x.values())).device), with_running_means(layer):
-            _check_layer(layer, x, data)
-        self._passed.add(key)
+    The check runs once per layer, mode (training or not) and form of the input; with ``again``, also where the layer has passed.
+    """
+    # Tensors that torch.func wraps have no storage to compare. The next call outside of it is checked.
+    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
+        return
+    forms = [(name, rows.dtype, rows.device, rows.shape[1:]) for name, rows in (*x.items(), *data.items())]
+    key, passed = (layer.training, repr(layer.accumulator), *forms), _PASSED.setdefault(layer, set())
+    if key in passed and not again:
+        return
+    # Means over all rows are what a BatchNorm is for; without them rows must be independent.
+    with MODELS.changing(), _undisturbed(layer, next(iter(x.values())).device), with_running_means(layer):
+        _check_layer(layer, x, data)
+    passed.add(key)
 
 
 def _check_layer(layer: SagaLayer, x: Mapping[str, Tensor], data: Mapping[str, Tensor]) -> None:

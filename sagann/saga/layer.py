@@ -25,7 +25,7 @@ from sagann.kernels.feature_rows import FeatureRows
 from sagann.processes import require_own_threads
 from sagann.saga.edge import Accumulators, Edge, check_accumulator, named
 from sagann.saga.engine import EdgeData, VertexRows, current_engine
-from sagann.saga.independence import IndependenceCheck, check_signatures
+from sagann.saga.independence import check_functions, check_signatures
 from sagann.saga.row_runs import sampled_rows
 
 _PYG_NAMES = {"message": "apply_edge", "message_and_aggregate": "apply_edge", "update": "apply_vertex"}
@@ -71,7 +71,6 @@ class SagaLayer(nn.Module):
             # A layer with a forward of its own may call its functions as it likes.
             _check_names(type(self))
             check_signatures(self, "apply_edge", "apply_vertex", "prepare")
-        self._independence = IndependenceCheck()
 
     @staticmethod
     def prepare(graph: Graph) -> Graph:
@@ -132,7 +131,7 @@ class SagaLayer(nn.Module):
         Engines call this before they run a layer. With ``again``, the functions are checked even if they have passed
         before, because the layer may have changed.
         """
-        self._independence.check(self, x, data, again=again)
+        check_functions(self, x, data, again=again)
 
     def edge_data_names(self) -> Mapping[str, str]:
         """Names in the topology of the edge data that the layer reads, by their names in ``edge.data``."""

@@ -58,11 +58,8 @@ def compare_runs(
 ) -> tuple[T, tuple[How, Step] | None]:
     """The function's result for all rows, and the first step that breaks the rule on all rows or on parts of them.
 
-    Args:
-        execute: runs the function on inputs, and records its operators.
-        inputs: :data:`NUM_ROWS` rows each, or a multiple of them.
-        dims: dimension of the rows in each input; None for an input without rows.
-        tolerance: of rounding, relative to the largest entry.
+    ``execute`` runs the function on inputs, of which dimension ``dims`` holds :data:`NUM_ROWS` rows each, or a multiple of them (None: no rows),
+    and records its operators. ``tolerance`` is of rounding, relative to the largest entry.
     """
     whole = Run()
     # Copies, so that a function that overwrites its input spoils no later run.

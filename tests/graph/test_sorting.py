@@ -14,7 +14,7 @@ from torch import Tensor
 
 from sagann.graph import counting_sort, row_sort
 from sagann.graph.chunk_counts import chunk_counts
-from sagann.graph.counting_sort import counts_below, group_by_key
+from sagann.graph.counting_sort import group_by_key
 from sagann.graph.row_sort import sort_rows
 from tests.graphs import odd_topologies, random_topology
 
@@ -69,23 +69,6 @@ def test_on_a_device_it_gives_the_same():
     for name in ("indptr", "values", "positions"):
         assert torch.equal(getattr(device, name).cpu(), getattr(host, name))
         assert getattr(device, name).dtype == getattr(host, name).dtype
-    items, bounds = keys.sort().values.int(), torch.arange(0, 600, 7)
-    below = counts_below(items.cuda(), bounds.cuda())
-    assert torch.equal(below.cpu(), counts_below(items, bounds))
-    assert below.dtype == torch.int64
-
-
-@settings(max_examples=25)
-@given(
-    st.lists(st.integers(0, 40), max_size=60),
-    st.lists(st.integers(-1, 41), max_size=60),
-    st.sampled_from([torch.int32, torch.int64]),
-)
-def test_items_below_bounds_are_counted(items, bounds, dtype):
-    items, bounds = torch.tensor(sorted(items), dtype=dtype), torch.tensor(sorted(bounds), dtype=torch.int64)
-    counts = counts_below(items, bounds)
-    assert counts.dtype == torch.int64
-    assert counts.tolist() == [int((items < bound).sum()) for bound in bounds]
 
 
 Sort = Callable[[Tensor, Tensor, Tensor], None]
