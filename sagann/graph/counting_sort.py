@@ -149,11 +149,20 @@ def _sort(
     for s in range(num_slices + 1):
         bounds[s] = num_items * s // num_slices
 
-    # First pass: heads[s, b] is where slice s writes its next item of bucket b.
+    # First pass, by the key without its `shift` lowest bits: heads[s, b] is where slice s writes its next item of bucket b.
     heads = np.zeros((num_slices, num_buckets), dtype=np.int64)
     for s in prange(num_slices):
-        _count_buckets(keys, bounds[s], bounds[s + 1], shift, heads[s])
-    bucket_ends = _offsets_of_slices(heads)
+        for e in range(bounds[s], bounds[s + 1]):
+            heads[s, np.uint64(keys[e]) >> np.uint64(shift)] += 1
+    # The items of a bucket lie together, those of earlier slices first.
+    bucket_ends = np.empty(num_buckets, dtype=np.int64)
+    total = 0
+    for b in range(num_buckets):
+        for s in range(num_slices):
+            count = heads[s, b]
+            heads[s, b] = total
+            total += count
+        bucket_ends[b] = total
     for s in prange(num_slices):
         _distribute(keys, values, bounds[s], bounds[s + 1], shift, heads[s], low_keys, mid_values, mid_positions)
 
@@ -180,31 +189,6 @@ def _sort(
                 out_values,
                 out_positions,
             )
-
-
-@compiled()
-def _count_buckets(keys: Array, begin: int, end: int, shift: int, counts: Array) -> None:
-    """Add to ``counts`` how many keys of a slice each bucket has; a key's bucket is the key without its ``shift`` lowest bits."""
-    for e in range(begin, end):
-        counts[np.uint64(keys[e]) >> np.uint64(shift)] += 1
-
-
-@compiled()
-def _offsets_of_slices(heads: Array) -> Array:
-    """Turn counts [slices, buckets] into the position where each slice writes its first item of each bucket.
-
-    The items of a bucket lie together, those of earlier slices first. Returns the end of each bucket, int64 [buckets].
-    """
-    num_slices, num_buckets = heads.shape
-    ends = np.empty(num_buckets, dtype=np.int64)
-    total = 0
-    for b in range(num_buckets):
-        for s in range(num_slices):
-            count = heads[s, b]
-            heads[s, b] = total
-            total += count
-        ends[b] = total
-    return ends
 
 
 @compiled()

@@ -7,8 +7,6 @@ References:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from threading import Lock
 
 import torch
 from torch import Tensor
@@ -24,20 +22,12 @@ def measured_accesses(
 ) -> Tensor:
     """Count how often each vertex's features are read in a sampled epoch: the number of batches that read it, int64 [num_vertices].
 
-    As a score, these counts are the oracle: no other choice of hot rows takes more of the epoch's reads. As many threads sample as PyTorch uses.
+    As a score, these counts are the oracle: no other choice of hot rows takes more of the epoch's reads.
     """
     sampler = NeighborSampler(topology, fanouts, seed=seed)
-    batches = seed_batches(seeds, batch_size, seed=seed, epoch=epoch)
-    counts, lock = torch.zeros(topology.num_src, dtype=torch.int64), Lock()
-
-    def count(batch: int) -> None:
-        src_ids = sampler.sample(batches[batch], epoch=epoch, batch=batch).src_ids
-        with lock:
-            counts[src_ids] += 1
-
-    with ThreadPoolExecutor(torch.get_num_threads()) as pool:
-        # Consumed, so that an exception of a thread is raised here.
-        list(pool.map(count, range(len(batches))))
+    counts = torch.zeros(topology.num_src, dtype=torch.int64)
+    for number, batch in enumerate(seed_batches(seeds, batch_size, seed=seed, epoch=epoch)):
+        counts[sampler.sample(batch, epoch=epoch, batch=number).src_ids] += 1
     return counts
 
 

@@ -240,14 +240,6 @@ def test_counts_are_those_of_the_batches(name: str) -> None:
     assert found.tolist() == expected
 
 
-def test_counts_do_not_depend_on_threads(threads: Any) -> None:
-    topology, found = random_topology(500, 4000), []
-    for count in (1, 3):
-        threads(count)
-        found.append(measured_accesses(topology, torch.arange(400), [5, 5], batch_size=16))
-    assert torch.equal(*found)
-
-
 def test_an_error_of_a_batch_surfaces() -> None:
     with pytest.raises(InputError, match="vertex id out of range: 60"):
         measured_accesses(random_topology(53, 400), torch.tensor([1, 60]), [2], batch_size=1)
