@@ -40,11 +40,10 @@ def check_call(model: nn.Module, arguments: tuple[str, ...], *, where: str) -> N
 
     A ``forward`` whose parameters are not known, such as one of TorchScript, passes.
     """
-    forward, name = model.forward, type(model).__name__
-    if getattr(forward, "__func__", None) is nn.Module.forward or not callable(forward):
-        found = f"{name} defines none" if callable(forward) else f"it is of type {type(forward).__name__}"
+    name = type(model).__name__
+    if getattr(model.forward, "__func__", None) is nn.Module.forward:
         raise InputError(
-            f"the model has no function forward: {found} (in {where})",
+            f"the model has no function forward: {name} defines none (in {where})",
             hint=f"Define forward(self, {', '.join(arguments)}), which returns the outputs.",
         )
     if is_written_for_pyg(model):
@@ -52,7 +51,7 @@ def check_call(model: nn.Module, arguments: tuple[str, ...], *, where: str) -> N
             f"a model of PyTorch Geometric is part of another one: {name} is called as model({', '.join(arguments)}) (in {where})",
             hint="Pass sagann.interop.from_pyg_model(model, graph) instead of the model.",
         )
-    _check_arguments(forward, "forward", arguments, called="model", where=where)
+    _check_arguments(model.forward, "forward", arguments, called="model", where=where)
 
 
 def own_score(model: nn.Module) -> Callable[..., Any] | None:

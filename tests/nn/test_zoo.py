@@ -224,13 +224,6 @@ def test_a_model_without_forward_is_refused() -> None:
         check_call(WithoutForward(), VERTICES, where="model")
 
 
-def test_a_forward_that_is_no_function_is_refused() -> None:
-    model = Linear(2, 2)
-    model.forward = 3  # type: ignore[assignment]
-    with pytest.raises(InputError, match="no function forward: it is of type int"):
-        check_call(model, VERTICES, where="model")
-
-
 def test_the_model_of_the_vertices_in_a_graph_model_is_checked() -> None:
     with pytest.raises(InputError, match=r"GraphModel.gnn, a Mine(.|\n)*Let forward take \(hops, x\)"):
         nn.GraphModel(model_with(", x"), 4, 2)
