@@ -1,7 +1,7 @@
 """Hardware kernels of HyScale-GNN (IV-C): their design, programs, arithmetic and cycles. :mod:`sagann.hardware.rtl` has the circuits."""
 
 from sagann.hardware.blocks import Hop
-from sagann.hardware.clock import Cycles, Traffic, cycles_of, traffic_of
+from sagann.hardware.clock import Cycles, cycles_of
 from sagann.hardware.design import KernelDesign
 from sagann.hardware.passes import Pass, Region
 from sagann.hardware.program import ScatterProgram, first_use, scatter_program
@@ -15,10 +15,8 @@ __all__ = [
     "Region",
     "ScatterProgram",
     "SubBatch",
-    "Traffic",
     "Training",
     "cycles_of",
     "first_use",
     "scatter_program",
-    "traffic_of",
 ]

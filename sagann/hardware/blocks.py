@@ -14,11 +14,9 @@ class Hop(NamedTuple):
     """Edges of a layer's block, whose sources begin with its destinations, as mini-batches number them."""
 
     indptr: Array
-    "Edges of each destination, int64 [num_dst + 1]."
     sources: Array
     "int64 [num_edges]."
     coefficients: Array
-    "float32 [num_edges]."
 
     @property
     def num_dst(self) -> int:

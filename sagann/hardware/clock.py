@@ -40,28 +40,6 @@ class Cycles(NamedTuple):
     "From the first cycle to that in which the array has read its last row, inclusive."
 
 
-class Traffic(NamedTuple):
-    """Bytes of a pass between external memory and the chip. Rows of sources are read once, and nothing is written but results."""
-
-    read: int
-    written: int
-
-
-def traffic_of(settings: Pass, design: KernelDesign) -> Traffic:
-    """The bytes that a pass reads and writes: rows in whole beats, words and parameters in whole bytes each, results in whole tiles."""
-    tile = 4 * design.array_columns
-    if settings.loads is not None:
-        return Traffic(settings.count * -(-design.parameter_bits // 8), 0)
-    rows = 0 if settings.rows_on_chip else settings.rows * design.beats(settings.row_chunks) * design.beat_bytes
-    if settings.reads_out:
-        return Traffic(0, (settings.drains.chunks * design.lanes + 1) * settings.tiles * tile)
-    program = settings.program
-    assert program is not None
-    leaves = not (settings.keeps or settings.gradient)
-    written = int(program.drains.sum()) * settings.tiles * tile if leaves else 0
-    return Traffic(rows + program.num_words * -(-design.word_bits // 8), written)
-
-
 def cycles_of(settings: Pass, design: KernelDesign) -> Cycles:
     """The cycles that kernels of this design take for a pass.
 

@@ -53,30 +53,25 @@ class KernelDesign:
     "Masks of ReLU, of a tile of a row each."
 
     frequency_hz: float = 3.0e8
-    "Clock cycles per second."
 
     def __post_init__(self) -> None:
+        wrong = []
         for name in (size.name for size in fields(self)):
             value, most = getattr(self, name), _MOST.get(name, 1 << 20)
-            is_no_power = name in _POWERS_OF_TWO and (value < 1 or value & (value - 1))
-            if is_no_power or not 1 <= value <= most:
-                expected = "a power of 2" if is_no_power else f"at most {most:,}" if value > most else "at least 1"
-                raise InputError(
-                    f"kernel cannot be built: {name} is {value}, expected {expected} (in KernelDesign)",
-                    hint="The design of the paper has 8 scatter PEs.",
-                )
+            if name in _POWERS_OF_TWO and (value < 1 or value & (value - 1)):
+                wrong.append(f"{name} is {value}, expected a power of 2")
+            elif not 1 <= value <= most:
+                wrong.append(f"{name} is {value}, expected {f'at most {most:,}' if value > most else 'at least 1'}")
         if self.beat_chunks > self.row_chunks:
-            raise InputError(
-                f"kernel cannot be built: beat_chunks is {self.beat_chunks}, and a row has at most {self.row_chunks} chunks "
-                "(in KernelDesign)",
-                hint="A beat of external memory holds chunks of one row.",
-            )
-        tile_chunks, rest = divmod(self.array_columns, self.lanes)
+            wrong.append(f"beat_chunks is {self.beat_chunks}, and a row has at most {self.row_chunks} chunks")
+        # Results of the array return to the scatter PEs as chunks of lanes.
+        tile_chunks, rest = divmod(self.array_columns, max(1, self.lanes))
         if rest or not tile_chunks or tile_chunks & (tile_chunks - 1):
+            wrong.append(f"array_columns is {self.array_columns}, expected {self.lanes} lanes times a power of 2")
+        if wrong:
             raise InputError(
-                f"kernel cannot be built: array_columns is {self.array_columns}, expected {self.lanes} lanes times a power of 2 "
-                "(in KernelDesign)",
-                hint="Results of the array return to the scatter PEs as chunks of lanes.",
+                f"kernel cannot be built: {wrong[0]} (in KernelDesign)",
+                hint="The design of the paper has 8 scatter PEs, 16 lanes and 128 columns.",
             )
 
     def with_sizes(self, sizes: Mapping[str, object] | str, *, where: str) -> KernelDesign:
@@ -106,22 +101,6 @@ class KernelDesign:
                     hint=f"Write {expected}.",
                 )
         return replace(self, **sizes)
-
-    @property
-    def word_bits(self) -> int:
-        """Of a word of a program: for each edge a place in the window, an accumulator, a coefficient and three flags."""
-        edge = (self.window_rows - 1).bit_length() + (self.bank_chunks - 1).bit_length() + 32 + 3
-        return self.scatter_pes * edge + 2 + self.scatter_pes.bit_length() + 2 * 32
-
-    @property
-    def parameter_bits(self) -> int:
-        """Of the parameters of a row of the array, or of biases: the row, an address, and a float for each column."""
-        return self.lanes.bit_length() + max(1, (self.array_weights - 1).bit_length()) + 32 * self.array_columns
-
-    @property
-    def beat_bytes(self) -> int:
-        """Of a beat of external memory."""
-        return 4 * self.lanes * self.beat_chunks
 
     @property
     def latency(self) -> int:

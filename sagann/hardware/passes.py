@@ -49,13 +49,11 @@ class Pass:
     chained: bool = False
     "Whether rows arrive while the array computes them."
     row_chunks: int = 0
-    "Chunks of a row that arrives."
     chunks: int = 0
     "Chunks that an edge adds."
     halves_of_rows: bool = False
     "Whether an edge's half is the half of its row that is added; otherwise, the half of its sums."
     sums: Region = _NOWHERE
-    "Where edges add."
 
     drains: Region = _NOWHERE
     "Sums that the array reads."
@@ -64,11 +62,9 @@ class Pass:
     gradient: bool = False
     "Whether the array sums gradients of weights; otherwise it multiplies by weights."
     begins_sums: bool = False
-    "Whether these sums begin at zero."
     reads_out: bool = False
     "Whether they are read out; nothing else is done then."
     tiles: int = 0
-    "Tiles of columns of the result."
     weights: int = 0
     "Address of the weights, or of the sums of their gradients."
     biases: int = 0

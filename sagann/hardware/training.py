@@ -45,7 +45,6 @@ class _Addresses(NamedTuple):
     biases: dict[int, int]
     bias_grads: dict[int, int]
     zeros: int
-    "Biases that are zero."
 
 
 class _Memory(NamedTuple):
@@ -150,7 +149,6 @@ class Training:
         return weights.reshape(-1, self.widths[layer]), rows[-1]
 
     def loads(self, weights: list[Array], biases: list[Array]) -> Pass:
-        """The pass that writes parameters of the layers into the array."""
         at, columns, parameters = self._addresses, self.design.array_columns, list[Parameters]()
         for layer, (weight, bias) in enumerate(zip(weights, biases, strict=True), 1):
             matrix = self._padded(layer, weight)

@@ -18,15 +18,11 @@ class Threads:
     """Threads of the processor for each of its three tasks, at least one each."""
 
     sample: int
-    "Threads that sample mini-batches."
     load: int
-    "Threads that load features."
     train: int
-    "Threads of the trainer on the processor."
 
     @property
     def total(self) -> int:
-        """Number of threads of all tasks."""
         return self.sample + self.load + self.train
 
 
@@ -37,7 +33,6 @@ class Assignment:
     seeds: Mapping[str, int]
     "Number of seeds of each trainer, by name; the processor is :data:`HOST`, which is always among them."
     threads: Threads
-    "Threads of the processor."
 
     @property
     def total(self) -> int:

@@ -31,12 +31,18 @@ def balance_work(assignment: Assignment, host_s: float, accelerator_s: float) ->
 
     The accelerators share their seeds equally.
     """
-    if _is_close(host_s, accelerator_s):
+    if abs(host_s - accelerator_s) <= BAND * max(host_s, accelerator_s):
         return assignment
     total, names = assignment.total, assignment.accelerators
     host = assignment.seeds[HOST]
-    wanted = _equal_share(host, total - host, host_s, accelerator_s)
-    host = _nearer(host, wanted, fewest=FEWEST_SEEDS, most=total - FEWEST_SEEDS * len(names))
+    # In proportion to the speeds: seeds over seconds, each times both seconds.
+    speed, other_speed = host * accelerator_s, (total - host) * host_s
+    # If one of both has no speed yet, it gets half of the seeds, and its speed is known.
+    wanted = total * speed / (speed + other_speed) if speed and other_speed else total / 2
+    step = GAIN * (wanted - host)
+    # At least one seed, so that rounding does not end the way early.
+    host += round(step) or (1 if step > 0 else -1)
+    host = min(max(host, FEWEST_SEEDS), total - FEWEST_SEEDS * len(names))
     others = dict(zip(names, split_evenly(total - host, len(names)), strict=True))
     return replace(assignment, seeds={name: others.get(name, host) for name in assignment.seeds})
 
@@ -75,7 +81,11 @@ def balanced(assignment: Assignment, rates: Rates, *, uses_host: bool = True) ->
         return max(seconds_together(costs(threads), total), prepared_s(threads))
 
     def divisions(train: int) -> list[Threads]:
-        return [_divided(train, num_threads - train, rates, at) for at in (0, 1)]
+        """Threads that do not train, divided between sampling and loading by their work."""
+        rest, work = num_threads - train, rates.sample + rates.load
+        share = int(rest * rates.sample / work) if work else rest // 2
+        samples = (min(max(share + up * bool(work), 1), rest - 1) for up in (0, 1))
+        return [Threads(sample=sample, load=rest - sample, train=train) for sample in samples]
 
     def trains_long_enough(train: int) -> bool:
         found = divisions(train)
@@ -128,32 +138,3 @@ def split_together(costs: Mapping[str, Cost], total: int) -> dict[str, int]:
     while sum(shares.values()) < total:
         shares[min(shares, key=lambda name: costs[name].of(shares[name] + 1))] += 1
     return shares
-
-
-def _divided(train: int, rest: int, rates: Rates, up: int) -> Threads:
-    """Threads that do not train, divided between sampling and loading by their work."""
-    work = rates.sample + rates.load
-    sample = int(rest * rates.sample / work) + up if work else rest // 2
-    sample = min(max(sample, 1), rest - 1)
-    return Threads(sample=sample, load=rest - sample, train=train)
-
-
-def _is_close(first_s: float, second_s: float) -> bool:
-    return abs(first_s - second_s) <= BAND * max(first_s, second_s)
-
-
-def _equal_share(host: int, others: int, host_s: float, others_s: float) -> float:
-    """Seeds of the host with which both take equally long, from the seconds for the present ones."""
-    # In proportion to the speeds: seeds over seconds, each times both seconds.
-    speed, other_speed = host * others_s, others * host_s
-    if not speed or not other_speed:
-        # One of both has no speed yet: halfway, and it is known.
-        return (host + others) / 2
-    return (host + others) * speed / (speed + other_speed)
-
-
-def _nearer(now: int, wanted: float, *, fewest: int, most: int) -> int:
-    step = GAIN * (wanted - now)
-    # At least one seed, so that rounding does not end the way early.
-    moved = now + (round(step) or (1 if step > 0 else -1))
-    return min(max(moved, fewest), most)

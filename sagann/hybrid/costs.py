@@ -27,24 +27,14 @@ from sagann.hybrid.assignment import HOST, Assignment, StageTimes
 
 BAND = 0.03
 "Relative difference below which nothing is moved (hysteresis)."
-_WEIGHT = 0.25
-"Part of a measurement in the moving average of seconds for a seed."
-_CLIP = 2.0
-"A measurement counts at most as that many times what is expected, and at least as that part."
-_KEEPS = 0.9
-"Part of its weight that a measurement keeps in the line when another one is added."
+_WEIGHT, _CLIP, _KEEPS = 0.25, 2.0, 0.9
 _PRIOR = 0.3
 "How many measurements the belief is worth that a trainer has no fixed part."
 _LEVEL = 0.15
-"Part of the way, in logarithms, that the line moves to each measurement as a whole."
 _CHANGE = 0.35
-"""Two measurements in a row are a change of speed if both are off by more than that, as the logarithm of measured over expected seconds, in the same
-direction."""
-_HOPE = 0.997
-"""Part of its seconds that a trainer is believed to need after an iteration more that gave it no seeds. Each time that it has none again, what is
-missing to 1 is halved, at most twice."""
-_MOST_HALVED = 2
-"Most times that hope is halved."
+"As the logarithm of measured over expected seconds."
+_HOPE, _MOST_HALVED = 0.997, 2
+"Part of its seconds that is left after each iteration without seeds. Whenever a trainer has none again, what is missing to 1 is halved, at most twice."
 _LEAST_S = 1e-15
 "Fewer seconds than any clock measures are these."
 _LEAST_SLOPE = 1e-3
@@ -80,13 +70,10 @@ class CostFit:
     sums: tuple[float, ...]
     "Weighted sums of u^2, u v, v^2, u, v and 1."
     seeds: int
-    "Seeds of the last measurement."
     seconds: float
-    "Seconds of the last measurement."
     rests: int = 0
     "How often the trainer had no seeds, for one iteration or several in a row."
     is_resting: bool = False
-    "Whether the trainer had no seeds in the last iteration."
     surprise: float = 0.0
     "Logarithm of measured over expected seconds in the last measurement, as far as the line was not moved."
 
@@ -193,7 +180,6 @@ class Rates:
         return cost.times(1 / threads) if name == HOST else cost
 
     def times(self, assignment: Assignment) -> StageTimes:
-        """Expected seconds of the stages with an assignment."""
         threads = assignment.threads
         costs = {name: self.cost(name, threads.train) for name in assignment.seeds}
         return StageTimes(

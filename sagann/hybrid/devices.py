@@ -143,7 +143,6 @@ class Devices:
         return own if len(own) == self.threads() < num_cores() else ()
 
     def threads(self) -> int:
-        """Cores of the processor's own tasks."""
         return self.host_cores or max(1, num_cores() - sum(self.accelerator_cores))
 
 

@@ -52,7 +52,6 @@ class Widths:
 
     @property
     def model_bytes(self) -> int:
-        """Bytes of all weight matrices."""
         return VALUE_BYTES * sum(self.inputs(before) * after for before, after in pairwise(self.features))
 
     def inputs(self, width: int) -> int:
@@ -71,7 +70,6 @@ class BatchCounts:
 
     @property
     def num_edges(self) -> float:
-        """Number of edges of all hops."""
         return sum(self.edges)
 
 
@@ -106,16 +104,13 @@ class Job:
     counts: Callable[[int], BatchCounts]
     "Vertices and edges of a mini-batch of so many seeds."
     num_train: int
-    "Number of training vertices, the seeds of an epoch."
     widths: Widths
     "The model; as many layers as a mini-batch has hops."
     sampled_edges_per_s: float
     "Edges that one thread of the processor samples per second, measured beforehand, as in the paper."
     refinements: Refinements = field(default_factory=Refinements)
-    "Which parts of an iteration are counted that the paper's equations leave out."
 
     def counts_of(self, assignment: Assignment) -> dict[str, BatchCounts]:
-        """The mini-batch of each trainer with seeds."""
         return {name: self.counts(seeds) for name, seeds in assignment.seeds.items() if seeds}
 
     def times(self, assignment: Assignment) -> StageTimes:
@@ -222,15 +217,11 @@ class Prediction:
     """Hybrid training as it is expected to run."""
 
     assignment: Assignment
-    "Who does what."
     times: StageTimes
     "Seconds of each stage alone."
     iteration_s: float
-    "Seconds from one iteration to the next."
     epoch_s: float
-    "Seconds of an epoch."
     num_iterations: int
-    "Iterations of an epoch."
     edges_per_s: float
     "Sampled edges of an iteration over its seconds (equation 5; MTEPS are a millionth of it)."
     peak_bytes: int
@@ -267,9 +258,12 @@ def best_split(job: Job, *, total: int, accelerators: tuple[str, ...], uses_host
     The processor gets no seed where accelerators alone are faster, or where it may not train (``uses_host``).
     """
     require_accelerators(job.machine, accelerators)
+    sample, load, train = split_evenly(max(job.machine.num_cores, 3), 3)
     found = list[tuple[float, Assignment]]()
     for with_host in {uses_host, False}:
-        assignment = even_assignment(job.machine.num_cores, total, accelerators, uses_host=with_host)
+        names = [HOST] * with_host + list(accelerators)
+        seeds = {HOST: 0} | dict(zip(names, split_evenly(total, len(names)), strict=True))
+        assignment = Assignment(seeds=seeds, threads=Threads(sample=sample, load=load, train=train))
         for _ in range(_ROUNDS):
             times = job.times(assignment)
             found.append((times.slowest, assignment))
@@ -279,16 +273,6 @@ def best_split(job: Job, *, total: int, accelerators: tuple[str, ...], uses_host
                 found.append((job.times(alone).slowest, alone))
             assignment = balanced(assignment, Rates.of(assignment, times), uses_host=with_host)
     return predict(job, min(found, key=lambda each: each[0])[1])
-
-
-def even_assignment(
-    num_cores: int, total: int, accelerators: tuple[str, ...], *, uses_host: bool = True
-) -> Assignment:
-    """Equal seeds for all trainers, and equal threads for all tasks."""
-    names = ([HOST] if uses_host else []) + list(accelerators)
-    seeds = {HOST: 0} | dict(zip(names, split_evenly(total, len(names)), strict=True))
-    sample, load, train = split_evenly(max(num_cores, 3), 3)
-    return Assignment(seeds=seeds, threads=Threads(sample=sample, load=load, train=train))
 
 
 def with_accelerators(machine: Machine, count: int) -> Machine:

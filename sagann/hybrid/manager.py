@@ -27,9 +27,7 @@ class TrainerWork:
     """
 
     names: tuple[str, ...]
-    "Names of the trainers."
     seeds: dict[str, int] = field(default_factory=lambda: defaultdict(int))
-    "Seeds of each trainer."
     train_s: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     "Seconds of each trainer's propagation, forward and backward."
     idle_s: dict[str, float] = field(default_factory=lambda: defaultdict(float))
@@ -43,9 +41,7 @@ class TrainerWork:
     load_s: float = 0.0
     "Seconds of loading features, likewise."
     num_moves: int = 0
-    "How often seeds or threads were moved."
     why: str = ""
-    "The last decision about seeds and threads, in words."
 
     def count(self, assignment: Assignment, times: StageTimes, seconds: float, why: str) -> None:
         """Count one iteration more, which took so long from the launch of the trainers to the sum of their gradients."""
@@ -104,7 +100,6 @@ class Manager:
         self._cold = WARM_UP
         self._all_cores = dict(cores)
         self.cores = cores[HOST]
-        "Cores of the processor's own tasks."
         self.work = TrainerWork(names=tuple(weights))
         "Seeds and seconds of all trainers since :meth:`begin`."
 
@@ -115,7 +110,6 @@ class Manager:
 
     @property
     def rates(self) -> Rates | None:
-        """What is known of the stages; None while nothing is."""
         return self._balance.rates
 
     def start_from(self, assignment: Assignment, policy: str | None = None) -> None:
@@ -140,7 +134,6 @@ class Manager:
 
     @property
     def why(self) -> str:
-        """The last decision, in words."""
         if self._cold:
             return f"Warming up: {WARM_UP - self._cold} of {WARM_UP} iterations."
         return self._balance.why
@@ -153,7 +146,6 @@ class Manager:
         return replace(now, seeds=split_by(num_seeds, {name: float(part) for name, part in now.seeds.items()}))
 
     def begin(self) -> None:
-        """Count from here on."""
         self.work = TrainerWork(names=self.work.names)
 
     def learn(self, assignment: Assignment, times: StageTimes) -> bool:

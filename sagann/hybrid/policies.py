@@ -30,11 +30,9 @@ class Balance:
     """What a policy knows after an iteration, and what it decided."""
 
     assignment: Assignment
-    "Seeds and threads of the next iteration."
     rates: Rates | None = None
     "Smoothed seconds for a seed; None before the first iteration."
     why: str = "Nothing is measured yet."
-    "The last decision, in words."
     uses_host: bool = True
     "Whether the processor trains, beside sampling and loading."
 
@@ -70,7 +68,12 @@ def hyscale(assignment: Assignment, rates: Rates, uses_host: bool) -> Decision:
     times = rates.times(assignment)
     stages = {"T_SC": times.sample, "T_Load": times.load, "T_TC": times.host_train, "T_Accel": times.accelerator}
     bottleneck, fastest = max(stages, key=stages.__getitem__), min(stages, key=stages.__getitem__)
-    work = partial(_work, assignment, times)
+
+    def work() -> Decision:
+        found = balance_work(assignment, times.host_train, times.accelerator)
+        why = f"{_told(times.host_train)} on the processor, {_told(times.accelerator)} on accelerators"
+        return found, _said(assignment, found, f"training takes {why}")
+
     thread = partial(_thread, assignment, times, _CPU_STAGES.get(bottleneck, "train"))
     remedies: list[Callable[[], Decision]] = [thread]
     if bottleneck == "T_Accel" or (bottleneck == "T_TC" and fastest == "T_Accel"):
@@ -104,16 +107,6 @@ def joint(assignment: Assignment, rates: Rates, uses_host: bool) -> Decision:
 
 
 POLICIES: Mapping[str, Policy] = {"static": static, "hyscale": hyscale, "joint": joint}
-"Policies by name."
-
-
-def _work(assignment: Assignment, times: StageTimes) -> Decision:
-    found = balance_work(assignment, times.host_train, times.accelerator)
-    return found, _said(
-        assignment,
-        found,
-        f"training takes {_told(times.host_train)} on the processor, {_told(times.accelerator)} on accelerators",
-    )
 
 
 def _thread(assignment: Assignment, times: StageTimes, taker: str) -> Decision:
@@ -137,7 +130,6 @@ def _said(before: Assignment, after: Assignment, why: str) -> str:
 
 
 def _changed(before: Assignment, after: Assignment) -> str:
-    """What differs, in words."""
     parts = []
     seeds = after.seeds[HOST] - before.seeds[HOST]
     if seeds:

@@ -13,7 +13,6 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from multiprocessing.connection import wait
 
 import torch.multiprocessing
@@ -21,12 +20,14 @@ from torch import Tensor
 
 from sagann.errors import InputError, TrainerError, first_line
 from sagann.hybrid.served import Answer, Clock, Order, Replica, SharedPiece, serve, taken_apart
-from sagann.hybrid.trainer import Elapsed, Exchange, Found, Share, Trainer, Weights, layout_of, layout_views
+from sagann.hybrid.trainer import Elapsed, Exchange, Found, Share, Trainer, Weights, layout_of
+from sagann.kernels.packed import Layout
 
 MOST_WAIT_S = 600.0
 "Seconds for which a trainer may compute an iteration."
 _END_S = 5.0
-_AROUND_KEEPS = 0.9
+Sent = tuple[str, bytes, Layout, SharedPiece]
+"Iteration, text and layout of a share, and the piece of memory that it lies in."
 
 
 class ProcessTrainer(Trainer):
@@ -57,20 +58,11 @@ class ProcessTrainer(Trainer):
         weights, gradients = (SharedPiece(layout.num_bytes, name) for _ in range(2))
         self._weights, self._found = weights.bytes, Exchange(self._parameters, gradients.bytes)
         self._pieces: list[SharedPiece] = []
-        self._known: set[int] = set()
-        "Numbers of the pieces that the process knows."
-        self._free: list[int] = []
-        "Numbers of the pieces that no share lies in."
+        self._free: list[SharedPiece] = []
+        "Pieces that no share lies in: taken on the thread that sends, and given back on the thread that trains."
         self._guard = threading.Lock()
-        "Guards the pieces, which are taken on the thread that sends and given back on the thread that trains."
-        self._launched: str | None = None
-        "The iteration that is computed."
-        self._launched_s = 0.0
-        "When it was launched."
-        self._launched_bytes = 0
-        "Bytes of its share."
-        self._around_s = 0.0
-        "Seconds that an iteration takes in the process beside its propagation, as far as known."
+        self._launched: tuple[str, int, float] | None = None
+        "The iteration that is computed, bytes of its share, and when it was launched."
         context = torch.multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
         started_with = (theirs, pickled((replica, clock)), layout, tuple(cores), os.getpid())
@@ -85,69 +77,58 @@ class ProcessTrainer(Trainer):
 
     @property
     def pid(self) -> int:
-        """Number of the process."""
         assert self._process.pid is not None
         return self._process.pid
 
     def open(self) -> None:
         self._answer("starting")
 
-    def send(self, share: Share) -> tuple[str, Order]:
+    def send(self, share: Share) -> Sent:
         since_s = time.perf_counter()
         text, arrays = taken_apart(share)
         layout = layout_of(arrays)
-        number = self._piece(layout.num_bytes)
-        for memory, array in zip(layout_views(layout, self._pieces[number].bytes), arrays, strict=True):
+        piece = self._piece(layout.num_bytes)
+        for memory, array in zip(layout.views(piece.bytes).values(), arrays, strict=True):
             memory.copy_(array)
         if self._bytes_per_s is not None and not self._is_simulated:
             time.sleep(max(0.0, layout.num_bytes / self._bytes_per_s - (time.perf_counter() - since_s)))
-        return share.iteration, Order(text=text, layout=layout, piece=number, new_bytes=0)
+        return share.iteration, text, layout, piece
 
-    def launch(self, sent: tuple[str, Order], weights: Weights) -> None:
-        iteration, order = sent
+    def launch(self, sent: Sent, weights: Weights) -> None:
+        iteration, text, layout, piece = sent
         weights.arrival.seconds()
         self._weights.copy_(weights.memory)
-        piece = self._pieces[order.piece]
-        is_new = order.piece not in self._known
-        if is_new:
-            order = replace(order, new_bytes=len(piece.bytes))
-        self._known.add(order.piece)
-        self._launched, self._launched_s = iteration, time.perf_counter()
-        self._launched_bytes = order.layout.num_bytes
+        self._launched = iteration, layout.num_bytes, time.monotonic()
         try:
-            self._pipe.send(order)
-            if is_new:
+            self._pipe.send(Order(text=text, layout=layout, piece=id(piece), new_bytes=piece.unsent_bytes))
+            if piece.unsent_bytes:
                 piece.send(self._pipe, self.pid)
         except (BrokenPipeError, ConnectionResetError) as error:
             raise self._gone(f"launching {iteration}") from error
 
     def finish(self) -> Found:
         assert self._launched is not None
-        iteration, self._launched = self._launched, None
-        is_waited_for = not self._pipe.poll()
+        (iteration, num_bytes, launched_s), self._launched = self._launched, None
         answer = self._answer(f"propagating {iteration}")
-        self._around_s = self._around(time.perf_counter() - self._launched_s - answer.seconds, is_waited_for)
         pairs = zip(self._found.tensors, answer.has_gradient, strict=True)
-        seconds = answer.seconds + self._around_s
-        found = Found(
+        # All processes of a system have the same monotonic clock.
+        seconds, clocked_s = answer.ended_s - launched_s, answer.clocked_s
+        return Found(
             numbers=self._found.numbers.clone(),
-            elapsed=Elapsed(seconds),
+            elapsed=Elapsed(seconds if clocked_s is None else clocked_s),
             gradients=tuple(memory if has_gradient else None for memory, has_gradient in pairs),
             memory=self._found.memory,
+            simulation_s=0.0 if clocked_s is None else seconds,
+            transfer_s=num_bytes / self._bytes_per_s if self._bytes_per_s and clocked_s is not None else 0.0,
         )
-        if answer.clocked_s is None:
-            return found
-        transfer_s = self._launched_bytes / self._bytes_per_s if self._bytes_per_s else 0.0
-        return replace(found, elapsed=Elapsed(answer.clocked_s), simulation_s=seconds, transfer_s=transfer_s)
 
-    def release(self, sent: tuple[str, Order]) -> None:
-        _, order = sent
+    def release(self, sent: Sent) -> None:
         with self._guard:
-            self._free.append(order.piece)
+            self._free.append(sent[-1])
 
     def begin(self) -> None:
         with self._guard:
-            self._free = list(range(len(self._pieces)))
+            self._free = list(self._pieces)
 
     def close(self) -> None:
         self._pipe.close()
@@ -177,15 +158,7 @@ class ProcessTrainer(Trainer):
             )
         return answer
 
-    def _around(self, most_s: float, is_known: bool) -> float:
-        """Seconds of messages and of the first access to a share; ``most_s`` if that is known, else at most as much."""
-        if is_known:
-            return max(0.0, most_s)
-        # The answer lay here for an unknown time. Less and less is believed, so that the share grows until it is waited for again.
-        return max(0.0, min(_AROUND_KEEPS * self._around_s, most_s))
-
     def _gone(self, doing: str) -> TrainerError:
-        """The error of a process that has ended."""
         self._process.join(_END_S)
         code = self._process.exitcode
         if code is not None and code < 0:
@@ -199,17 +172,18 @@ class ProcessTrainer(Trainer):
             else "Continue with --resume, and with other --devices if it happens again; SIGKILL often means that memory ran out.",
         )
 
-    def _piece(self, num_bytes: int) -> int:
-        """Number of a piece that is free, the smallest that is large enough, or a new one."""
+    def _piece(self, num_bytes: int) -> SharedPiece:
+        """The smallest free piece that is large enough, or a new one."""
         with self._guard:
-            fitting = [number for number in self._free if len(self._pieces[number].bytes) >= num_bytes]
+            fitting = [each for each in self._free if len(each.bytes) >= num_bytes]
             if fitting:
-                number = min(fitting, key=lambda each: len(self._pieces[each].bytes))
-                self._free.remove(number)
-                return number
-            # Batches differ in size; a piece that is too small takes memory until the end.
-            self._pieces.append(SharedPiece(num_bytes + num_bytes // 4, self.name))
-            return len(self._pieces) - 1
+                piece = min(fitting, key=lambda each: len(each.bytes))
+                self._free.remove(piece)
+            else:
+                # Batches differ in size; a piece that is too small takes memory until the end.
+                piece = SharedPiece(num_bytes + num_bytes // 4, self.name)
+                self._pieces.append(piece)
+            return piece
 
 
 @contextmanager

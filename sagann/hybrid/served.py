@@ -32,7 +32,7 @@ from torch import Tensor, nn
 from sagann.byte_size import format_bytes
 from sagann.errors import InputError, SagannError, in_one_line
 from sagann.graph.rows import csr_tensor, is_sparse, row_arrays
-from sagann.hybrid.trainer import Exchange, LossOf, Share, differentiated, layout_views
+from sagann.hybrid.trainer import Exchange, LossOf, Share, differentiated
 from sagann.kernels.packed import Layout
 from sagann.processes import end_quickly, end_with
 from sagann.runtime.loading import MiniBatch
@@ -97,6 +97,8 @@ class SharedPiece:
                     os.posix_fallocate(file.fileno(), 0, num_bytes)
                 self.bytes = _mapped(file.fileno(), num_bytes)
                 "The memory: uint8 [num_bytes]."
+                self.unsent_bytes = num_bytes
+                "Bytes until the piece is sent; then 0."
                 self._descriptor = os.dup(file.fileno())
         except OSError as error:
             raise InputError(
@@ -110,6 +112,7 @@ class SharedPiece:
     def send(self, pipe: Connection, pid: int) -> None:
         """Give the piece to the process at the other end of a pipe, which calls :func:`received`; once."""
         send_handle(pipe, self._descriptor, pid)
+        self.unsent_bytes = 0
         self._close()
 
 
@@ -139,11 +142,9 @@ class Order:
     """What a process is told to train."""
 
     text: bytes
-    "The share, without its arrays."
     layout: Layout
     "Where the arrays lie in a piece of memory; those of the share view it."
     piece: int
-    "Number of the piece of memory that its arrays lie in."
     new_bytes: int
     "Bytes of that piece where the process does not know it yet: it follows the order; else 0."
 
@@ -153,11 +154,10 @@ class Answer:
     """What a process tells of an order."""
 
     error: str = ""
-    "Message of the error that ended the propagation; empty without an error."
     has_gradient: tuple[bool, ...] = ()
     "For each parameter, whether the loss depends on it. The loss and the gradients lie in the memory that both processes share."
-    seconds: float = 0.0
-    "Seconds of the propagation."
+    ended_s: float = 0.0
+    "When the propagation ended, by ``time.monotonic``."
     clocked_s: float | None = None
     "Seconds that the simulated hardware takes for it; None where none is simulated."
 
@@ -196,30 +196,19 @@ def serve(pipe: Connection, replica: bytes, layout: Layout, cores: tuple[int, ..
             if order.new_bytes:
                 pieces[order.piece] = received(pipe, order.new_bytes)
             try:
-                arrays = layout_views(order.layout, pieces[order.piece])
+                arrays = tuple(order.layout.views(pieces[order.piece]).values())
+                share = put_together(order.text, arrays)
+                clocked_s = None if clock is None else clock(share.batch)
+                # For this process's threads.
+                share.batch.prepare()
+                torch.manual_seed(share.seed)
+                written = found.write(*differentiated(loss_of, parameters, share))
+                has_gradient = tuple(each is not None for each in written)
                 # No name holds the share while the next one is waited for.
-                pipe.send(_trained(put_together(order.text, arrays), loss_of, clock, parameters, found))
+                del share, arrays
+                pipe.send(Answer(has_gradient=has_gradient, ended_s=time.monotonic(), clocked_s=clocked_s))
             except BaseException as error:  # noqa: BLE001 - the other process must hear of it.
                 pipe.send(Answer(error=_said(error)))
-
-
-def _trained(
-    share: Share, loss_of: LossOf, clock: Clock | None, parameters: Sequence[Tensor], found: Exchange
-) -> Answer:
-    """Train a share, whose loss and gradient are written to ``found``."""
-    since_s = time.perf_counter()
-    clocked_s = None if clock is None else clock(share.batch)
-    clock_s = time.perf_counter() - since_s
-    # For this process's threads.
-    share.batch.prepare()
-    torch.manual_seed(share.seed)
-    since_s = time.perf_counter()
-    written = found.write(*differentiated(loss_of, parameters, share))
-    return Answer(
-        has_gradient=tuple(gradient is not None for gradient in written),
-        seconds=time.perf_counter() - since_s + clock_s,
-        clocked_s=clocked_s,
-    )
 
 
 def _said(error: BaseException) -> str:

@@ -35,9 +35,7 @@ class Iteration:
     """An iteration on its way to the trainers."""
 
     epoch: int
-    "Number of its epoch."
     number: int
-    "Its number in the epoch."
     assignment: Assignment
     "Seeds of each trainer, and threads of the processor, with which the iteration was prepared."
     ahead: int
@@ -47,21 +45,13 @@ class Iteration:
     sent: dict[str, Any] = field(default_factory=dict)
     "Each trainer's share, by name: what the trainer's ``load`` has returned, and after the transfer what its ``send`` has."
     num_edges: int = 0
-    "Edges of all mini-batches."
     sample_s: float = 0.0
-    "Seconds that a thread sampled."
     load_s: float = 0.0
-    "Seconds that a thread loaded features."
     loaded_bytes: int = 0
-    "Bytes of features that were loaded for all trainers."
     transfer_s: dict[str, float] = field(default_factory=dict)
-    "Seconds of the copies to each trainer that is not this process."
     train_s: dict[str, float] = field(default_factory=dict)
-    "Seconds of propagation of each trainer that has seeds."
     simulation_s: dict[str, float] = field(default_factory=dict)
-    "Seconds that it took to simulate trainers, by name."
     launched_s: float = 0.0
-    "When the trainers were launched last."
     trained_s: float = 0.0
     "Seconds from the launch of the trainers to the sum of their gradients."
 
@@ -72,7 +62,6 @@ class Iteration:
 
     @property
     def num_seeds(self) -> int:
-        """Number of seeds of all trainers."""
         return self.assignment.total
 
     def times(self, train_s: Mapping[str, float]) -> StageTimes:
@@ -119,7 +108,6 @@ class SharedBatches:
         return min(filling_ahead(self._manager.assignment.threads), max(2, self._manager.cores))
 
     def iterations(self, epoch: int, *, first: int = 0) -> Pipeline[Iteration]:
-        """The iterations of an epoch from a given one on."""
         seeds, manager = self._minibatches.items_of(epoch), self._manager
         for trainer in self._trainers.values():
             trainer.begin()
@@ -174,22 +162,18 @@ class SharedBatches:
 
     def load(self, iteration: Iteration, name: str) -> None:
         """Load the features of a trainer's share, and pack it."""
-        share = self._share(iteration, name)
-        iteration.sent[name], batch = self._trainers[name].load(share, self._minibatches)
-        iteration.loaded_bytes += size_of_rows(batch.features, 0).num_bytes
-
-    def _share(self, iteration: Iteration, name: str) -> Share:
         # The same for all trainers: masks then depend on the vertex.
         key = key_of(self._minibatches.neighbor_sampler.seed, TRAINERS, iteration.epoch, iteration.number)
-        return Share(
+        share = Share(
             batch=iteration.sampled[name],
             weight=iteration.assignment.seeds[name] / iteration.num_seeds,
             seed=int(key) % NUM_SEEDS,
             iteration=iteration.name,
         )
+        iteration.sent[name], batch = self._trainers[name].load(share, self._minibatches)
+        iteration.loaded_bytes += size_of_rows(batch.features, 0).num_bytes
 
     def transfer(self, name: str, iteration: Iteration) -> Iteration:
-        """Send a trainer its share."""
         if name in iteration.sent:
             since_s = time.perf_counter()
             iteration.sent[name] = self._trainers[name].send(iteration.sent[name])

@@ -35,13 +35,11 @@ class Share:
     """What a trainer trains in an iteration."""
 
     batch: MiniBatch
-    "The mini-batch of the trainer's seeds."
     weight: float
     "Its seeds, as a part of all seeds of the iteration."
     seed: int
     "Seed of the random numbers of the iteration, the same for all trainers."
     iteration: str
-    "The iteration, for errors: 'epoch 1, batch 0'."
 
 
 class Exchange:
@@ -50,12 +48,11 @@ class Exchange:
     def __init__(self, parameters: Sequence[Tensor], memory: Tensor) -> None:
         self.memory = memory
         "uint8 [bytes]."
-        *self.tensors, self.numbers = layout_views(Exchange.layout(parameters), memory)
+        *self.tensors, self.numbers = Exchange.layout(parameters).views(memory).values()
         "The tensors of the parameters. Numbers, float64 [2]: the part of the loss, and the largest magnitude of the gradient."
 
     @staticmethod
     def layout(parameters: Sequence[Tensor]) -> Layout:
-        """The places of all of them."""
         return layout_of([*parameters, torch.empty(2, dtype=torch.float64, device="meta")])
 
     def write(self, loss: Tensor, gradients: Sequence[Tensor | None]) -> tuple[Tensor | None, ...]:
@@ -210,11 +207,6 @@ def differentiated(
 def layout_of(tensors: Sequence[Tensor]) -> Layout:
     """The layout of tensors one after another in a piece of memory, which a process shares or a device copies at once."""
     return Layout({str(number): tensor for number, tensor in enumerate(tensors)})
-
-
-def layout_views(layout: Layout, piece: Tensor) -> tuple[Tensor, ...]:
-    """The tensors in a piece of memory, in their order."""
-    return tuple(layout.views(piece).values())
 
 
 class HostTrainer(Trainer):

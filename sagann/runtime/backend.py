@@ -55,7 +55,6 @@ class Backend:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of the devices in plans."""
         return tuple(f"device{number}" for number in range(len(self.devices)))
 
     def beside(self, *, on_disk: bool) -> Beside:
@@ -81,11 +80,9 @@ class Backend:
     def residents(
         self, plan: Plan, sources: Sources, bytes_of: BytesOf, timeline: Recorder | None, beside: Beside
     ) -> Residents:
-        """The blocks of one epoch."""
         return Residents(plan, sources, bytes_of, timeline, beside)
 
     def release(self) -> None:
-        """Give back memory that is kept for later use."""
         POOL.release()
         HOST_POOL.release()
 

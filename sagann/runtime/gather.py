@@ -49,7 +49,6 @@ class ChunkedGather(NamedTuple):
     """The meaning of a gather, and of the passes of its backward."""
 
     gathering: Gathering
-    "The accumulators."
     function: EdgeFunction
     "The pass of the forward."
     dialect: Dialect
@@ -57,9 +56,7 @@ class ChunkedGather(NamedTuple):
     num_edges: int
     "Number above the ids of the edges of all chunks."
     device: torch.device
-    "Device of the results."
     seed: Seed = 0
-    "Seed of random values."
 
     def begin(
         self, function: EdgeFunction, num_rows: int, tensors: Mapping[str, Tensor] | None = None
@@ -89,8 +86,6 @@ class ChunkedGather(NamedTuple):
 
 
 class _Chunk(NamedTuple):
-    """Edges that are gathered together."""
-
     edges: Topology
     coming: RowsUnderWay | None = None
     "The rows of the sources, where these belong to other workers."
@@ -204,7 +199,6 @@ def compute_rows(work: EdgeWork, arrays: Sequence[Tensor], dialect: Dialect) -> 
 
 @lru_cache(maxsize=4)
 def _own_edges(num_rows: int) -> Topology:
-    """A topology with one edge from each vertex to itself."""
     indptr = torch.arange(num_rows + 1, device="cpu")
     return Topology(indptr=indptr, indices=indptr[:-1].to(id_dtype(num_rows)), num_src=num_rows)
 
@@ -223,7 +217,9 @@ class _Gathered(torch.autograd.Function):
             of_edges = gather.add(state, chunk.edges, call.read(chunk, named, came), call.first_edge)
         result, saved = gather.finish(state, counts_of(topology), of_edges)
         if slots is not None:
-            result = _padded(call, slots, result)
+            num_dst, max_degree = topology.num_dst, call.work.gathering.max_degree
+            padded = result.new_zeros(num_dst * max_degree, *result.shape[1:]).index_copy_(0, slots, result)
+            result = padded.reshape(num_dst, max_degree * math.prod(result.shape[1:]))
         wanted = tuple(name for name, needed in zip(named, ctx.needs_input_grad[1:], strict=True) if needed)
         ctx.call, ctx.wanted, ctx.scatters = call, wanted, call.scatters()
         # Passes over sources come first: their results may travel, and none of these passes reads a result of the others.
@@ -324,12 +320,6 @@ class _Gradients:
             if chunk.coming is not None and self._returns:
                 chunk.coming.end()
         return gradients
-
-
-def _padded(call: _Call, slots: Tensor, rows: Tensor) -> Tensor:
-    num_dst, max_degree = call.topology.num_dst, call.work.gathering.max_degree
-    padded = rows.new_zeros(num_dst * max_degree, *rows.shape[1:])
-    return padded.index_copy_(0, slots, rows).reshape(num_dst, max_degree * math.prod(rows.shape[1:]))
 
 
 def counts_of(topology: Topology) -> Counts:

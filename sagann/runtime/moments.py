@@ -42,11 +42,9 @@ class Groups:
 
     @property
     def counts(self) -> Tensor:
-        """The numbers of rows, [n, 1, ...]."""
         return self.rows[:, -1].view(-1, *[1] * len(self.shape))
 
     def means(self) -> Tensor:
-        """The means of the rows, [n, *shape]; 0 for a group without rows."""
         return self.sums / self.counts.clamp(min=1)
 
     def _halves(self) -> tuple[Tensor, ...]:
@@ -82,7 +80,6 @@ class Moments:
         "Sum of squared differences to the mean."
 
     def add(self, rows: Tensor) -> None:
-        """Add rows [n, C, ...]."""
         if not len(rows):
             return
         wide, others = rows.to(self._dtype), _others(rows)
@@ -115,7 +112,6 @@ class Moments:
         self.count = total
 
     def tensors(self) -> dict[str, Tensor]:
-        """The tensors of which :meth:`of` makes the same moments, on any device."""
         return {"mean": self._mean, "squares": self._squares}
 
     def of(self, tensors: Mapping[str, Tensor]) -> Moments:
@@ -183,5 +179,4 @@ def _others(rows: Tensor) -> list[int]:
 
 
 def _channels(rows: Tensor) -> list[int]:
-    """The shape in which a number for each channel stands beside rows."""
     return [rows.shape[1]] + [1] * (rows.ndim - 2)

@@ -24,7 +24,8 @@ def processor_name() -> str:
 
     A virtual machine may show one name for processors of several generations, whose speeds differ.
     """
-    name, vectors = _model_name(), vector_instructions()
+    name = _fact("model name") or platform.processor() or platform.machine() or "unknown"
+    vectors = vector_instructions()
     return name if vectors is None else f"{name} ({vectors})"
 
 
@@ -45,10 +46,6 @@ def cache_bytes() -> int:
     """Size of the last-level cache of the first core, in bytes; :data:`DEFAULT_CACHE_BYTES` where it is unknown."""
     _, size = max(_levels(), default=(0, 0))
     return size or DEFAULT_CACHE_BYTES
-
-
-def _model_name() -> str:
-    return _fact("model name") or platform.processor() or platform.machine() or "unknown"
 
 
 def _fact(name: str) -> str | None:

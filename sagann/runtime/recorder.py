@@ -26,12 +26,10 @@ class Recorder(Timeline):
 
     @property
     def now_s(self) -> float:
-        """Seconds since the timeline began."""
         return time.perf_counter() - self._began_s
 
     @contextmanager
     def span(self, lane: Lane, name: str, num_bytes: int = 0) -> Iterator[None]:
-        """Record the ``with`` block."""
         start_s = self.now_s
         try:
             yield

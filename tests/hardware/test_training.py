@@ -12,11 +12,12 @@ import pytest
 import torch
 
 from sagann.errors import InputError
-from sagann.hardware import Hop, KernelDesign, Pass, Training, cycles_of, traffic_of
+from sagann.hardware import Hop, KernelDesign, Pass, Training, cycles_of
 from sagann.hardware.values import run_values
 
 pytest.importorskip("amaranth", reason="needs the extra 'hardware'")
 
+from sagann.hardware.rtl.streams import beat_layout, parameters_layout, word_layout
 from tests.hardware.simulated import Array, PassRun, run_passes
 
 SMALL = KernelDesign(
@@ -116,6 +117,23 @@ CASES = {
     "one column": (replace(NARROW, lanes=1, array_columns=1), Share((3, 2), (3, 1), own=False)),
     "sub-batches": (replace(SMALL, bank_chunks=8), Share((12, 8, 6), (4, 4, 2), own=False)),
 }
+
+
+def traffic_of(settings: Pass, design: KernelDesign) -> tuple[int, int]:
+    """The bytes that a pass reads and writes: rows of sources once in whole beats, words and parameters in whole bytes each, results in tiles."""
+    word, parameters, beat = (
+        -(-layout(design).size // 8) for layout in (word_layout, parameters_layout, beat_layout)
+    )
+    tile, program = 4 * design.array_columns, settings.program
+    if settings.loads is not None:
+        return settings.count * parameters, 0
+    if settings.reads_out:
+        return 0, (settings.drains.chunks * design.lanes + 1) * settings.tiles * tile
+    assert program is not None
+    rows = 0 if settings.rows_on_chip else settings.rows * design.beats(settings.row_chunks) * beat
+    leaves = not (settings.keeps or settings.gradient)
+    written = int(program.drains.sum()) * settings.tiles * tile if leaves else 0
+    return rows + program.num_words * word, written
 
 
 Simulator: TypeAlias = Callable[[list[Pass], dict[int, Array], KernelDesign], list[PassRun]]

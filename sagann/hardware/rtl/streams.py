@@ -175,10 +175,10 @@ def encoded_words(settings: Pass, design: KernelDesign) -> list[dict[str, Any]]:
     ]
 
 
-def encoded_rows(rows: Array, design: KernelDesign, *, padding: float = 0.0) -> list[Any]:
+def encoded_rows(rows: Array, design: KernelDesign) -> list[Any]:
     """Rows as values of :func:`beat_layout`."""
     chunks = design.chunks(rows.shape[1])
-    padded = np.full((len(rows), design.beats(chunks) * design.beat_chunks * design.lanes), padding, np.float32)
+    padded = np.zeros((len(rows), design.beats(chunks) * design.beat_chunks * design.lanes), np.float32)
     padded[:, : rows.shape[1]] = rows
     encoded: list[Any] = padded.view(np.uint32).reshape(-1, design.beat_chunks, design.lanes).tolist()
     return encoded

@@ -7,8 +7,10 @@ products in its memory, where the weights lie otherwise.
 
 from __future__ import annotations
 
+from typing import Any
+
 from amaranth.hdl import Array, Cat, Const, Module, Mux, Signal, Value
-from amaranth.lib import data, stream, wiring
+from amaranth.lib import data
 from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 from amaranth.utils import ceil_log2, exact_log2
@@ -19,9 +21,6 @@ from sagann.hardware.rtl.netlist import Part, delayed
 from sagann.hardware.rtl.streams import (
     chunk_layout,
     columns_layout,
-    drained_stream,
-    parameters_layout,
-    pass_layout,
     results_stream,
     tag_layout,
 )
@@ -31,58 +30,45 @@ _TO_SUM = GRADS_AHEAD = 1 + MUL_STAGES
 _ONE = 0x3F800000
 
 
-class Feeder(wiring.Component):
+class Feeder:
     """Two sets of n row buffers. One is filled by drained chunks while the array reads the other one.
 
     In weights mode the array reads chunk by chunk, row by row, tile by tile. In gradient mode a set also has the gradients of its rows, and the
     array reads row by row, chunk by chunk, tile by tile. To read gradients of weights out, unit vectors take the place of rows; the row after
     the last reads those of biases.
 
-    Ports:
+    Args:
+        m: module that it is made in.
         config: the pass; constant while it runs.
         runs: whether it does.
-        begins, room: n destinations are about to be drained; whether there is room for n more.
-        drained: their chunks.
-        mask_address, mask: of the tile that masks what is read a cycle later.
-        lanes, grads, address, feeds, first, tag: inputs of the array, and the tag of their sums.
-        idle: the array has read all that it is to read so far.
+        begins: n destinations are about to be drained.
+        drained: a stream of their chunks.
+        mask: of the tile at ``mask_address`` a cycle before, which masks what is read.
     """
 
-    def __init__(self, design: KernelDesign) -> None:
-        self._design = design
-        columns, address = columns_layout(design), ceil_log2(max(2, design.array_weights))
-        super().__init__(
-            {
-                "config": In(pass_layout(design)),
-                "runs": In(1),
-                "begins": In(1),
-                "drained": In(drained_stream(design)),
-                "room": Out(1),
-                "mask_address": Out(ceil_log2(max(2, design.mask_entries))),
-                "mask": In(design.array_columns),
-                "lanes": Out(chunk_layout(design)),
-                "grads": Out(columns),
-                "address": Out(address),
-                "feeds": Out(1),
-                "first": Out(1),
-                "tag": Out(tag_layout(design)),
-                "idle": Out(1),
-            }
-        )
-
-    def elaborate(self, platform: object) -> Module:
-        design, config, m = self._design, self.config, Module()
+    def __init__(
+        self, m: Module, design: KernelDesign, config: Any, *, runs: Value, begins: Value, drained: Any, mask: Value
+    ) -> None:
+        self.room, self.idle = Signal(), Signal()
+        "Whether there is room for n more destinations; whether the array has read all that it is to read so far."
+        self.mask_address = Signal(ceil_log2(max(2, design.mask_entries)))
+        self.lanes, self.grads = Signal(chunk_layout(design)), Signal(columns_layout(design))
+        self.address, self.feeds, self.first = Signal(ceil_log2(max(2, design.array_weights))), Signal(), Signal()
+        "With lanes and gradients, inputs of the array."
+        self.tag = Signal(tag_layout(design))
+        "Of their sums."
+        self._design, self._config, self._drained, self._mask = design, config, drained, mask
         n = design.scatter_pes
         # Filling a set.
         filling, reading, filled = Signal(), Signal(), Signal(range(design.row_chunks))
         num_taken, num_full = Signal(2), Signal(2)
-        num_rows = Array(Signal.like(self.drained.payload.rows, name=f"rows{number}") for number in range(2))
-        drained = self.drained.payload
-        last = Mux(drained.grads, config.grad_chunks, config.drain_chunks)
-        ends_row_fill = self.drained.valid & (filled + 1 == last)
-        ends_fill = ends_row_fill & (drained.grads | ~config.gradient)
-        with m.If(self.drained.valid):
-            m.d.sync += [filled.eq(Mux(ends_row_fill, 0, filled + 1)), num_rows[filling].eq(drained.rows)]
+        num_rows = Array(Signal.like(drained.payload.rows, name=f"rows{number}") for number in range(2))
+        fill = drained.payload
+        last = Mux(fill.grads, config.grad_chunks, config.drain_chunks)
+        ends_row_fill = drained.valid & (filled + 1 == last)
+        ends_fill = ends_row_fill & (fill.grads | ~config.gradient)
+        with m.If(drained.valid):
+            m.d.sync += [filled.eq(Mux(ends_row_fill, 0, filled + 1)), num_rows[filling].eq(fill.rows)]
 
         # Reading one: two loops, of which the inner one has a loop over tiles. An outer iteration takes HAZARD cycles at least.
         outer = Signal(range(max(design.row_chunks + 1, n)))
@@ -99,7 +85,7 @@ class Feeder(wiring.Component):
         with m.Else():
             m.d.comb += [num_outer.eq(config.drain_chunks), num_inner.eq(num_rows[reading])]
         chunk, row = Mux(config.gradient, inner, outer), Mux(config.gradient, outer, inner)
-        reads = (num_full != 0) | (self.runs & config.reads_out & ~was_read)
+        reads = (num_full != 0) | (runs & config.reads_out & ~was_read)
         feeds = reads & ~is_over
         ends_tile = tile + 1 == config.tiles
         all_fed = is_over | (ends_tile & (inner + 1 == num_inner))
@@ -136,7 +122,7 @@ class Feeder(wiring.Component):
         m.d.sync += [
             filling.eq(filling ^ ends_fill),
             reading.eq(reading ^ (ends_read & ~config.reads_out)),
-            num_taken.eq(num_taken + self.begins - (ends_read & ~config.reads_out)),
+            num_taken.eq(num_taken + begins - (ends_read & ~config.reads_out)),
             num_full.eq(num_full + ends_fill - (ends_read & ~config.reads_out)),
         ]
         m.d.comb += [
@@ -163,15 +149,14 @@ class Feeder(wiring.Component):
             unit = delayed(m, Mux(biases, design.lanes, inner), 1)
             for lane in range(design.lanes):
                 m.d.comb += self.lanes[lane].eq(Mux(unit == lane, _ONE, 0))
-        return m
 
     def _read(self, m: Module, place: Value, tile: Value, fill: tuple[Value, Value], row: Value) -> None:
         """The row buffers: of drained rows, chunk by chunk, and of gradients, which are read tile by tile."""
-        design, drained = self._design, self.drained.payload
+        design, config, drained = self._design, self._config, self._drained.payload
         (filled, filling), chunk_bits = fill, exact_log2(design.row_chunks)
         part_bits = min(exact_log2(design.tile_chunks), chunk_bits)
         tile_bits = chunk_bits - part_bits
-        mask = Mux(self.config.masks, self.mask, (1 << design.array_columns) - 1)
+        mask = Mux(config.masks, self._mask, (1 << design.array_columns) - 1)
         part = delayed(m, place[:part_bits], 1) if part_bits else Const(0, 1)
         lanes, grads = [], []
         for number in range(design.scatter_pes):
@@ -186,11 +171,11 @@ class Feeder(wiring.Component):
             enabled = Mux(is_first, (1 << design.tile_chunks) - 1, 1 << filled[:part_bits])
             others = [Mux(is_first, 0, drained.chunks[number].as_value())] * ((1 << part_bits) - 1)
             m.d.comb += [
-                write.en.eq(self.drained.valid & ~drained.grads),
+                write.en.eq(self._drained.valid & ~drained.grads),
                 write.addr.eq(Cat(filled[:chunk_bits], filling)),
                 write.data.eq(drained.chunks[number]),
                 read.addr.eq(place),
-                write_grads.en.eq(Mux(self.drained.valid & drained.grads, enabled, 0)),
+                write_grads.en.eq(Mux(self._drained.valid & drained.grads, enabled, 0)),
                 write_grads.addr.eq(Cat(filled[part_bits:chunk_bits], filling)),
                 write_grads.data.eq(Cat(drained.chunks[number], *others)),
                 read_grads.addr.eq(Cat(tile[:tile_bits], place[-1])),
@@ -201,7 +186,7 @@ class Feeder(wiring.Component):
             for number in range(design.scatter_pes):
                 with m.Case(number):
                     for lane in range(design.lanes):
-                        marked = mask.bit_select(part * design.lanes + lane, 1) | self.config.gradient
+                        marked = mask.bit_select(part * design.lanes + lane, 1) | config.gradient
                         m.d.comb += self.lanes[lane].eq(Mux(marked, lanes[number].word_select(lane, 32), 0))
                     for column in range(design.array_columns):
                         m.d.comb += self.grads[column].eq(
@@ -209,60 +194,39 @@ class Feeder(wiring.Component):
                         )
 
 
-class SystolicArray(wiring.Component):
+def systolic_array(m: Module, design: KernelDesign, fed: Feeder, gradient: Value, parameters: Any) -> Signal:
     """``lanes`` x ``array_columns`` multiply-accumulators.
 
-    Ports:
+    Args:
+        fed: gives the operands. In gradient mode those that meet one sum are ``HAZARD`` cycles apart.
         gradient: the mode; constant while the array is busy.
-        feeds, lanes, address: operands of a cycle, and which of the weights, or sums, they meet. In gradient mode those that meet one sum are
-            ``HAZARD`` cycles apart.
-        grads, first: in gradient mode, the gradients of a tile of columns, and whether sums begin at zero.
-        parameters: written only while nothing is fed.
-        sums: of each column, ``KernelDesign.latency`` cycles after the lanes. In gradient mode, the gradients ``GRADS_AHEAD`` cycles before that.
+        parameters: a stream, which gives none while anything is fed.
+    Returns:
+        The sums of each column, ``KernelDesign.latency`` cycles after the lanes. In gradient mode, the gradients ``GRADS_AHEAD`` cycles before that.
     """
-
-    def __init__(self, design: KernelDesign) -> None:
-        self._design = design
-        columns = columns_layout(design)
-        address = ceil_log2(design.array_weights)
-        super().__init__(
-            {
-                "gradient": In(1),
-                "feeds": In(1),
-                "lanes": In(chunk_layout(design)),
-                "address": In(address),
-                "grads": In(columns),
-                "first": In(1),
-                "parameters": In(stream.Signature(parameters_layout(design), always_ready=True)),
-                "sums": Out(columns),
-            }
-        )
-
-    def elaborate(self, platform: object) -> Module:
-        design, m = self._design, Module()
-        # In weights mode sums begin at zero; a gradient reaches column j when the lanes do.
-        m.submodules.enters, m.submodules.leaves = enters, leaves = _Skew(design), _Skew(design)
-        above = Mux(self.gradient, enters.skewed.as_value(), Const(0, 32 * design.array_columns))
-        control = Cat(self.address, self.first, self.feeds & self.gradient)
-        weights = self.parameters.payload
-        for number in range(design.lanes):
-            m.submodules[f"row{number}"] = row = _ArrayRow(design)
-            behind = ADD_STAGES * number
-            m.d.comb += [
-                row.gradient.eq(self.gradient),
-                row.operand.eq(delayed(m, self.lanes[number], behind)),
-                row.control.eq(delayed(m, control, behind, resets=True)),
-                row.above.eq(above),
-                row.loads.eq(self.parameters.valid & (weights.row == number)),
-                row.load_address.eq(weights.address),
-                row.load_values.eq(weights.values),
-            ]
-            above = row.below
-        m.d.comb += enters.columns.eq(self.grads)
-        for column in range(design.array_columns):
-            other = design.array_columns - 1 - column
-            m.d.comb += [leaves.columns[other].eq(row.below[column]), self.sums[column].eq(leaves.skewed[other])]
-        return m
+    # In weights mode sums begin at zero; a gradient reaches column j when the lanes do.
+    m.submodules.enters, m.submodules.leaves = enters, leaves = _Skew(design), _Skew(design)
+    above = Mux(gradient, enters.skewed.as_value(), Const(0, 32 * design.array_columns))
+    control, weights = Cat(fed.address, fed.first, fed.feeds & gradient), parameters.payload
+    for number in range(design.lanes):
+        m.submodules[f"row{number}"] = row = _ArrayRow(design)
+        behind = ADD_STAGES * number
+        m.d.comb += [
+            row.gradient.eq(gradient),
+            row.operand.eq(delayed(m, fed.lanes[number], behind)),
+            row.control.eq(delayed(m, control, behind, resets=True)),
+            row.above.eq(above),
+            row.loads.eq(parameters.valid & (weights.row == number)),
+            row.load_address.eq(weights.address),
+            row.load_values.eq(weights.values),
+        ]
+        above = row.below
+    sums = Signal(columns_layout(design))
+    m.d.comb += enters.columns.eq(fed.grads)
+    for column in range(design.array_columns):
+        other = design.array_columns - 1 - column
+        m.d.comb += [leaves.columns[other].eq(row.below[column]), sums[column].eq(leaves.skewed[other])]
+    return sums
 
 
 class _Skew(Part):
@@ -326,57 +290,40 @@ class _ArrayRow(Part):
         return m
 
 
-class ColumnSums(wiring.Component):
+def column_sums(m: Module, design: KernelDesign, sums: Signal, tag: Any, rectifies: Value, parameters: Any) -> Any:
     """Adds the sums of the chunks of a row to its bias, and rectifies the results; or adds gradients of a tile up, for that of its bias.
 
-    Ports:
+    Args:
         sums, tag: sums of a chunk, and their tag.
         rectifies: whether negative results are zero; constant while results are under way.
-        parameters: written only while no sums arrive.
+        parameters: a stream, which gives none while sums arrive.
     """
-
-    def __init__(self, design: KernelDesign) -> None:
-        self._design = design
-        super().__init__(
-            {
-                "sums": In(columns_layout(design)),
-                "tag": In(tag_layout(design)),
-                "rectifies": In(1),
-                "parameters": In(stream.Signature(parameters_layout(design), always_ready=True)),
-                "results": Out(results_stream(design)),
-            }
-        )
-
-    def elaborate(self, platform: object) -> Module:
-        design, m = self._design, Module()
-        columns = columns_layout(design)
-        m.submodules.biases = biases = Memory(shape=columns, depth=design.array_weights, init=[])
-        m.submodules.partial = partial = Memory(
-            shape=columns, depth=design.scatter_pes * design.array_weights, init=[]
-        )
-        load, bias = biases.write_port(), biases.read_port()
-        write, read = partial.write_port(), partial.read_port()
-        tag, result = self.tag, self.results.payload
-        place = Cat(tag.row[: exact_log2(design.scatter_pes)], tag.tile)
+    results = results_stream(design).create()
+    columns, result = columns_layout(design), results.payload
+    m.submodules.biases = biases = Memory(shape=columns, depth=design.array_weights, init=[])
+    m.submodules.partial = partial = Memory(shape=columns, depth=design.scatter_pes * design.array_weights, init=[])
+    load, bias = biases.write_port(), biases.read_port()
+    write, read = partial.write_port(), partial.read_port()
+    place = Cat(tag.row[: exact_log2(design.scatter_pes)], tag.tile)
+    m.d.comb += [
+        load.en.eq(parameters.valid & (parameters.payload.row == design.lanes)),
+        load.addr.eq(parameters.payload.address),
+        load.data.eq(parameters.payload.values),
+        bias.addr.eq(tag.tile),
+        read.addr.eq(place),
+        write.en.eq(delayed(m, tag.valid & ~tag.last, 1 + ADD_STAGES, resets=True)),
+        write.addr.eq(delayed(m, place, 1 + ADD_STAGES)),
+        results.valid.eq(delayed(m, tag.valid & tag.last, 1 + ADD_STAGES, resets=True)),
+    ]
+    begins = delayed(m, tag.first, 1)
+    for column in range(design.array_columns):
+        m.submodules[f"add{column}"] = add = Add()
+        is_negative = add.result[31] & rectifies
         m.d.comb += [
-            load.en.eq(self.parameters.valid & (self.parameters.payload.row == design.lanes)),
-            load.addr.eq(self.parameters.payload.address),
-            load.data.eq(self.parameters.payload.values),
-            bias.addr.eq(tag.tile),
-            read.addr.eq(place),
-            write.en.eq(delayed(m, tag.valid & ~tag.last, 1 + ADD_STAGES, resets=True)),
-            write.addr.eq(delayed(m, place, 1 + ADD_STAGES)),
-            self.results.valid.eq(delayed(m, tag.valid & tag.last, 1 + ADD_STAGES, resets=True)),
+            add.a.eq(Mux(begins, bias.data[column], read.data[column])),
+            add.b.eq(delayed(m, sums[column], 1)),
+            write.data[column].eq(add.result),
+            result.values[column].eq(Mux(is_negative, 0, add.result)),
+            result.mask[column].eq(~is_negative & add.result[:31].any()),
         ]
-        begins = delayed(m, tag.first, 1)
-        for column in range(design.array_columns):
-            m.submodules[f"add{column}"] = add = Add()
-            is_negative = add.result[31] & self.rectifies
-            m.d.comb += [
-                add.a.eq(Mux(begins, bias.data[column], read.data[column])),
-                add.b.eq(delayed(m, self.sums[column], 1)),
-                write.data[column].eq(add.result),
-                result.values[column].eq(Mux(is_negative, 0, add.result)),
-                result.mask[column].eq(~is_negative & add.result[:31].any()),
-            ]
-        return m
+    return results

@@ -25,7 +25,7 @@ from sagann.plan.epoch import Planned
 from sagann.plan.intervals import PartIntervals
 from sagann.plan.machine import Machine
 from sagann.plan.residency import BudgetError
-from sagann.plan.simulate import StepSeconds, Tier, simulate
+from sagann.plan.simulate import Tier, simulate
 from sagann.plan.steps import Plan, Step, StepKind
 from sagann.plan.timeline import Timeline
 from sagann.plan.work import StepWork
@@ -40,9 +40,7 @@ class Forecast:
     """An epoch as it is expected to run."""
 
     planned: Planned
-    "Plan of the epoch."
     machine: Machine
-    "Machine that the forecast is for."
     timeline: Timeline
     "Steps and copies, with their times."
     tier: Tier
@@ -66,7 +64,13 @@ def forecast(
     """
     # The tier depends on free memory, so it is asked for before a rehearsal, which takes memory and keeps some.
     tier = _tier(planned, machine, on_disk=on_disk, is_at_hand=rehearsal is not None)
-    timeline = simulate(planned.plan, step_seconds(planned, machine, rehearsal, features), machine, tier=tier)
+    work = work_of(planned, features if rehearsal is None else rehearsal[1].features)
+    factors: Factors = {} if rehearsal is None else rehearse(*rehearsal, planned, machine)
+
+    def step_s(step: Step) -> float:
+        return work.of(step).seconds(machine) * factors.get(_key_of(step), 1.0)
+
+    timeline = simulate(planned.plan, step_s, machine, tier=tier)
     return Forecast(planned=planned, machine=machine, timeline=timeline, tier=tier, rehearsed=rehearsal is not None)
 
 
@@ -102,22 +106,6 @@ Key = tuple[StepKind, int, int]
 "Kind, number and part of a step. Steps with the same key run the same kernels."
 Factors = Mapping[Key, float]
 "Measured seconds of steps over their seconds by the machine's rates."
-
-
-def step_seconds(
-    planned: Planned, machine: Machine, rehearsal: Rehearsal | None, features: Features | None = None
-) -> StepSeconds:
-    """The seconds of a plan's steps, by the machine's rates and by a rehearsal if there is one.
-
-    The non-zeros of sparse features count. They are those of the rehearsal's graph, or ``features``.
-    """
-    work = work_of(planned, features if rehearsal is None else rehearsal[1].features)
-    factors: Factors = {} if rehearsal is None else rehearse(*rehearsal, planned, machine)
-
-    def step_s(step: Step) -> float:
-        return work.of(step).seconds(machine) * factors.get(_key_of(step), 1.0)
-
-    return step_s
 
 
 def rehearse(model: nn.Module, graph: Graph, planned: Planned, machine: Machine) -> Factors:
@@ -170,7 +158,6 @@ def _streamed(
 
 
 def _quick_edges(graph: Graph, planned: Planned, machine: Machine) -> int:
-    """Most edges of a part whose epoch is quick."""
     work = work_of(planned, graph.features)
     epoch_s = sum(work.of(step).seconds(machine) for step in _steps(planned.plan))
     return max(MOST_EDGES, min(_MOST_QUICK_EDGES, int(graph.num_edges * min(1.0, _LONGEST_S / epoch_s))))

@@ -141,7 +141,6 @@ def _matmul_flops(device: torch.device) -> float:
 
 
 def _large_bytes(cached: int) -> int:
-    """Size of an array of a few times the cache."""
     return _within(2 * cached, 64 << 20, 256 << 20)
 
 
@@ -307,29 +306,22 @@ def _measured(file: int, num_bytes: int) -> Disk:
     rounds: list[tuple[float, float, float]] = []
     began_s = time.perf_counter()
     while len(rounds) <= _NUM_ROUNDS and (not rounds or time.perf_counter() - began_s < _LONGEST_S):
-        write_s = _timed(lambda: _write(file, piece, num_bytes))
+        since_s = time.perf_counter()
+        for begin in range(0, num_bytes, len(piece)):
+            write_bytes(file, piece, begin)
+        os.fsync(file)
+        write_s = time.perf_counter() - since_s
         if hasattr(os, "posix_fadvise"):
             os.posix_fadvise(file, 0, num_bytes, os.POSIX_FADV_DONTNEED)
-        read_s = _timed(lambda: _read(file, num_bytes, into[:_PIECE_BYTES]))
-        rounds.append((read_s, _timed(lambda: _read(file, num_bytes, into)), write_s))
+        rounds.append((_read_s(file, num_bytes, into[:_PIECE_BYTES]), _read_s(file, num_bytes, into), write_s))
     read, cached, write = (num_bytes / median(seconds) for seconds in zip(*(rounds[1:] or rounds), strict=True))
     return Disk(read_bytes_per_s=read, cached_bytes_per_s=cached, write_bytes_per_s=write)
 
 
-def _timed(run: Callable[[], None]) -> float:
-    start_s = time.perf_counter()
-    run()
-    return time.perf_counter() - start_s
-
-
-def _write(file: int, piece: memoryview, num_bytes: int) -> None:
-    for begin in range(0, num_bytes, len(piece)):
-        write_bytes(file, piece, begin)
-    os.fsync(file)
-
-
-def _read(file: int, num_bytes: int, into: memoryview) -> None:
-    """Read piece by piece into ``into``, which begins anew at its end."""
+def _read_s(file: int, num_bytes: int, into: memoryview) -> float:
+    """Seconds to read piece by piece into ``into``, which begins anew at its end."""
+    since_s = time.perf_counter()
     for offset in range(0, num_bytes, _PIECE_BYTES):
         at = offset % len(into)
         read_bytes(file, into[at : at + _PIECE_BYTES], offset)
+    return time.perf_counter() - since_s

@@ -42,7 +42,6 @@ class Resident:
 
     @property
     def total_bytes(self) -> int:
-        """All parts together."""
         return self.process_bytes + self.budget_bytes + self.graph_bytes + self.other_bytes
 
 

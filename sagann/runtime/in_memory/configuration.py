@@ -50,7 +50,6 @@ def configuration(root: nn.Module, tensors: Mapping[str, Tensor]) -> Key:
 
 @functools.cache
 def _users(kind: type) -> list[type]:
-    """The user's own classes among a class and its bases."""
     return [
         owner for owner in kind.__mro__ if owner.__module__.partition(".")[0] not in ("torch", "sagann", "builtins")
     ]

@@ -87,20 +87,15 @@ class CompiledEngine(Engine):
         many_sources = topology.num_given > 2 * topology.num_dst
         program, tensors = self._compiled(layer, x, data, many_sources)
         if isinstance(program, str):
-            return self._run_as_written(layer, topology, _dense(x), data)
+            if torch.compiler.is_compiling():
+                return self._naive.run(layer, topology, _dense(x), data)
+            # It reads the layer's parameters itself.
+            with MODELS.reading(), naming_few_rows(type(layer).__name__):
+                return self._naive.run(layer, topology, _dense(x), data)
         if _has_feature_rows(x) and not program.maps_features:
             return self.run(layer, topology, _dense(x), data)
         program = self._ordered(program, topology, x, data)
         return self._run(layer, program, tensors, topology, x, data)
-
-    def _run_as_written(
-        self, layer: SagaLayer, topology: Topology, x: Mapping[str, Tensor], data: EdgeData
-    ) -> Tensor:
-        if torch.compiler.is_compiling():
-            return self._naive.run(layer, topology, x, data)
-        # It reads the layer's parameters itself.
-        with MODELS.reading(), naming_few_rows(type(layer).__name__):
-            return self._naive.run(layer, topology, x, data)
 
     def maps_features(self, layer: SagaLayer, x: FeatureRows, data: EdgeData) -> bool:
         """Whether the layer reads such features by linear maps alone, so that they stay sparse."""
@@ -226,7 +221,8 @@ class CompiledEngine(Engine):
         # What is kept, for other epochs or for the backward, must not be changed by an in-place operation on what the layer
         # returns.
         is_kept = program.invariant or (program.edges.gathering.reads_result and out.requires_grad)
-        return out.clone() if is_kept and _share_memory(out, accum) else out
+        shares_memory = out.untyped_storage().data_ptr() == accum.untyped_storage().data_ptr()
+        return out.clone() if is_kept and shares_memory else out
 
     def _gather(self, program: LayerProgram, topology: Topology, values: dict[str, Tensor]) -> Tensor:
         edges, dialect = program.edges, self._dialect(topology)
@@ -263,9 +259,4 @@ def _has_feature_rows(x: VertexRows) -> bool:
 
 
 def _dense(x: VertexRows) -> Mapping[str, Tensor]:
-    """The rows as dense tensors."""
     return {name: rows.dense() if isinstance(rows, FeatureRows) else rows for name, rows in x.items()}
-
-
-def _share_memory(a: Tensor, b: Tensor) -> bool:
-    return a.untyped_storage().data_ptr() == b.untyped_storage().data_ptr()

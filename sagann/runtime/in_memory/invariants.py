@@ -47,7 +47,6 @@ class Invariants:
 
     @property
     def held_bytes(self) -> int:
-        """Bytes kept now."""
         return sum(result.nbytes for result, _, _ in list(self._kept.values()))
 
     def is_constant(self, x: Tensor | FeatureRows) -> bool:

@@ -32,11 +32,8 @@ TILE_BYTES = 1 << 28
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Call:
-    """One gather over tiles, without its arrays."""
-
     edges: EdgeWork
     gather: ChunkedGather
-    "The gather of messages."
     topology: Topology
     tile_edges: int
     seed: int
@@ -49,9 +46,7 @@ class _Tile:
     topology: Topology
     "The tile's edges, with destinations counted from the first one that they reach."
     edges: slice
-    "The edges in the whole topology."
     rows: slice
-    "The destinations in the whole topology."
     src: Tensor
     "Source of each edge, int64."
 

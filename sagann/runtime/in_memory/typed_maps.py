@@ -38,7 +38,6 @@ class Pairs:
     vertex: Tensor
     "Vertex of each pair, int64 [num_pairs]; ascending within a type."
     counts: tuple[int, ...]
-    "Pairs of each type."
     members: Topology
     "Topology from pairs to their vertices, which sums the pairs of a vertex."
     order: Tensor | None
@@ -80,50 +79,30 @@ def count_pairs(topology: Topology, types: Tensor, num_types: int) -> dict[End, 
 def pairs_of(topology: Topology, types: Tensor, num_types: int, end: End) -> Pairs:
     """The pairs of a topology at the end of the edges that pairs replace; found once."""
     check_types(topology, types, num_types)
-    find = _at_sources if end == "src" else _at_destinations
     pairs: Pairs = _kept(
-        topology, f"typed pairs, {end}", types, num_types, lambda: find(topology, types, num_types)
+        topology, f"typed pairs, {end}", types, num_types, lambda: _found(topology, types, num_types, end)
     )
     return pairs
 
 
 def _keys(topology: Topology, types: Tensor, end: End) -> Tensor:
     """A number for every edge's pair. The numbers order pairs by type, then by vertex."""
-    ids, num_vertices = _vertices(topology, end)
-    return types.long() * num_vertices + ids
+    if end == "src":
+        return types.long() * topology.num_src + topology.indices
+    return types.long() * topology.num_dst + topology.edge_dst()
 
 
-def _vertices(topology: Topology, end: End) -> tuple[Tensor, int]:
-    return (topology.indices, topology.num_src) if end == "src" else (topology.edge_dst(), topology.num_dst)
-
-
-def _at_sources(topology: Topology, types: Tensor, num_types: int) -> Pairs:
-    distinct, index = torch.unique(_keys(topology, types, "src"), return_inverse=True)
-    num_rows = max(len(distinct), topology.num_dst)
-    part = Topology(
-        indptr=topology.indptr,
-        indices=index.to(id_dtype(num_rows)),
-        num_src=num_rows,
-        edge_data={"type": types},
-        validate=False,
-    )
-    return _pairs(part, distinct, topology.num_src, num_types, None)
-
-
-def _at_destinations(topology: Topology, types: Tensor, num_types: int) -> Pairs:
-    distinct, index = torch.unique(_keys(topology, types, "dst"), return_inverse=True)
-    grouped = group_by_key(index, len(distinct), values=topology.indices, positions=True)
-    part = Topology(
-        indptr=grouped.indptr,
-        indices=grouped.values,
-        num_src=max(topology.num_src, len(distinct)),
-        edge_data={"type": types.index_select(0, grouped.positions)},
-        validate=False,
-    )
-    return _pairs(part, distinct, topology.num_dst, num_types, grouped.positions)
-
-
-def _pairs(part: Topology, distinct: Tensor, num_vertices: int, num_types: int, order: Tensor | None) -> Pairs:
+def _found(topology: Topology, types: Tensor, num_types: int, end: End) -> Pairs:
+    distinct, index = torch.unique(_keys(topology, types, end), return_inverse=True)
+    order = None
+    if end == "src":
+        num_vertices, num_src = topology.num_src, max(len(distinct), topology.num_dst)
+        indptr, indices = topology.indptr, index.to(id_dtype(num_src))
+    else:
+        num_vertices, num_src = topology.num_dst, max(topology.num_src, len(distinct))
+        grouped = group_by_key(index, len(distinct), values=topology.indices, positions=True)
+        indptr, indices, order = grouped.indptr, grouped.values, grouped.positions
+        types = types.index_select(0, order)
     # Without vertices there are no pairs either.
     per_type = max(num_vertices, 1)
     vertex = distinct % per_type
@@ -134,8 +113,8 @@ def _pairs(part: Topology, distinct: Tensor, num_vertices: int, num_types: int, 
     )
     counts = torch.bincount(distinct // per_type, minlength=num_types)
     return Pairs(
-        topology=part,
-        types=part.edge_data["type"],
+        topology=Topology(indptr=indptr, indices=indices, num_src=num_src, validate=False),
+        types=types,
         vertex=vertex,
         counts=tuple(counts.tolist()),
         members=members,
@@ -206,13 +185,11 @@ def rows_of_vertices(
 
 
 def _of_pairs(rows: Tensor, pairs: Pairs, dialect: Dialect) -> Tensor:
-    """Each pair's row of its vertex."""
     read: Tensor = _Linear.apply(rows, partial(_read, pairs), partial(_sum, pairs, dialect))  # type: ignore[no-untyped-call]
     return read
 
 
 def _mapped(rows: Tensor, weight: Tensor, pairs: Pairs) -> Tensor:
-    """Each pair's row through the map of its type: [num_pairs, F']."""
     mapped: Tensor = _MappedRuns.apply(rows, weight, pairs.counts)  # type: ignore[no-untyped-call]
     return mapped
 

@@ -88,7 +88,6 @@ class Batches(ABC, Generic[B]):
             )
 
     def __len__(self) -> int:
-        """Number of batches in an epoch."""
         whole, rest = divmod(len(self._items), self.batch_size)
         return whole + (rest > 0 and not self.drop_last)
 

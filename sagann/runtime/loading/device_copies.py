@@ -41,7 +41,6 @@ class Sent:
     batch: MiniBatch
     "The batch, whose arrays view ``memory``."
     memory: Tensor
-    "The memory of the device: uint8 [bytes]."
     sampled: list[Tensor]
     "Arrays of the batch that have memory of their own: the device has sampled them."
     mark: Mark
@@ -162,7 +161,14 @@ class DeviceCopies:
             self._dialect.set_cut(sent.batch.blocks[number], at, cut.mapped(moved))
         if moved_far is None:
             return sent
-        return self._gathered(sent, moved_far, memory[num_bytes:])
+        # The features are gathered behind the copy.
+        assert self.features is not None
+        ids = sent.batch.src_ids
+        rows = memory[num_bytes:].view(self.features.dtype).view(len(ids), *self.features.row_shape)
+        with self._streams.on("load"):
+            self._streams.launch(partial(self.features.gather, ids, moved_far, rows))
+            mark = self._streams.mark("load")
+        return replace(sent, batch=replace(sent.batch, features=rows), mark=mark)
 
     def _cuts(self, batch: MiniBatch) -> list[tuple[int, str, Any]]:
         """The cuts of the passes over a batch's blocks: number of the block, end, cut. None where the kernels know no cuts."""
@@ -175,16 +181,6 @@ class DeviceCopies:
                 for number, block in enumerate(batch.blocks)
                 for at in ("dst", "src")
             ]
-
-    def _gathered(self, sent: Sent, far: FarRows, memory: Tensor) -> Sent:
-        """Gather the features of a batch that is on its way, behind its copy."""
-        assert self.features is not None
-        ids = sent.batch.src_ids
-        rows = memory.view(self.features.dtype).view(len(ids), *self.features.row_shape)
-        with self._streams.on("load"):
-            self._streams.launch(partial(self.features.gather, ids, far, rows))
-            mark = self._streams.mark("load")
-        return replace(sent, batch=replace(sent.batch, features=rows), mark=mark)
 
     def receive(self, sent: Sent) -> MiniBatch:
         """The batch, for work that this thread gives the device from now on."""
@@ -205,7 +201,6 @@ def _is_apart(array: Tensor) -> bool:
 
 
 def _fill(place: Tensor, array: Tensor) -> None:
-    """Copy an array to its place."""
     if array.is_contiguous():
         # Few of PyTorch's calls: they hold Python's lock, which the thread that trains waits for.
         ctypes.memmove(place.data_ptr(), array.data_ptr(), array.nbytes)

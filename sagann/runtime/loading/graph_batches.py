@@ -41,12 +41,10 @@ class GraphBatch(Arrays):
 
     @property
     def num_graphs(self) -> int:
-        """Number of graphs in the batch."""
         return len(self.graphs)
 
     @property
     def num_vertices(self) -> int:
-        """Number of vertices in the batch."""
         return self.topology.num_dst
 
     @property
@@ -55,11 +53,9 @@ class GraphBatch(Arrays):
         return self.topology.num_edges
 
     def hops(self, k: int) -> list[Topology]:
-        """The k topologies that a k-layer model walks: k times the topology of the batch."""
         return [self.topology] * k
 
     def to(self, device: torch.device | str) -> GraphBatch:
-        """The same batch on ``device``."""
         return self.mapped(lambda array: array.to(device))
 
 
@@ -139,11 +135,8 @@ class GraphBatches(Batches[GraphBatch]):
     ) -> None:
         require_graph(graph, "GraphBatches")
         _require_graphs(graph)
-        self.graphs = (
-            torch.arange(graph.num_graphs)
-            if graphs is None
-            else chosen(graph.graphs, graphs, where="GraphBatches.graphs")
-        )
+        every = torch.arange(graph.num_graphs)
+        self.graphs = every if graphs is None else chosen(graph.graphs, graphs, where="GraphBatches.graphs")
         "Numbers of the graphs that are taken, int64."
         super().__init__(
             graph,
@@ -187,11 +180,5 @@ def _require_graphs(graph: Graph) -> None:
         raise InputError(
             f"there are no graphs to make batches of: one graph, without graph_ptr (in {where})",
             hint="Pass several graphs in one, with graph_ptr; batches of one graph's vertices are made by sagann.MiniBatches.",
-        )
-    if graph.topology.device.type != "cpu":
-        raise InputError(
-            "graphs are not in the processor's memory: they are on a device of type "
-            f"'{graph.topology.device.type}' (in {where})",
-            hint="Make batches of graph.to('cpu'), and move each with batch.to(device).",
         )
     validate_graphs(graph)

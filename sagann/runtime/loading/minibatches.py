@@ -30,53 +30,39 @@ SampleOn: TypeAlias = str | DeviceTopology
 """Who samples: "cpu", "device", or the device of a :class:`sagann.runtime.tiered.DeviceTopology`, which states where its edges lie."""
 
 PLACES = ("cpu", "device")
-"The names of who samples."
 
 
 def device_sampler_of(
-    sample_on: SampleOn,
-    topology: Topology,
-    fanouts: Sequence[int],
-    *,
-    device: torch.device,
-    replace: bool,
-    weights: str | None,
-    seed: int,
+    sample_on: SampleOn, like: NeighborSampler, topology: Topology, device: torch.device, weights: str | None
 ) -> DeviceSampler | None:
     """The sampler of the device that batches go to; None where the processor samples. Whatever no device samples is an InputError."""
-    where, hint = "MiniBatches.sample_on", "Leave sample_on out, and the processor samples."
+    where = "MiniBatches.sample_on"
     require_type(sample_on, (str, DeviceTopology), where=where, hint='Pass "cpu", "device" or a DeviceTopology.')
     if sample_on == "cpu":
         return None
-    if isinstance(sample_on, str):
-        if sample_on not in PLACES:
-            raise InputError(
-                f"nothing of that name samples: '{sample_on}' (in {where})",
-                hint=f"Choose one of {', '.join(PLACES)}.",
-            )
-        if device.type == "cpu":
-            raise InputError(
-                f"there is no device that could sample: batches go to 'cpu' (in {where})",
-                hint="Pass device='cuda', or leave sample_on out: the processor samples.",
-            )
-    if weights is not None:
-        raise InputError(f"a device does not pick edges by weight: weights='{weights}' (in {where})", hint=hint)
+    wrong, hint = "", "Leave sample_on out, and the processor samples."
     if isinstance(sample_on, DeviceTopology):
         if sample_on.device != device:
-            raise InputError(
-                f"edges are read by another device: batches go to '{device}', the edges to "
-                f"'{sample_on.device}' (in {where})",
-                hint=f"Pass device='{sample_on.device}', or a DeviceTopology of that device.",
-            )
-        if sample_on.topology is not topology:
-            raise InputError(
-                f"edges are those of another graph: {sample_on.topology}, the graph has {topology} (in {where})",
-                hint="Make the DeviceTopology of graph.topology, after model.prepare(graph).",
-            )
-        edges = sample_on
-    else:
-        edges = DeviceTopology(topology, devices=CudaDevices([device]))
-    return DeviceSampler(edges, fanouts, replace=replace, seed=seed)
+            wrong = f"edges are read by another device: batches go to '{device}', the edges to '{sample_on.device}'"
+            hint = f"Pass device='{sample_on.device}', or a DeviceTopology of that device."
+        elif sample_on.topology is not topology:
+            wrong = f"edges are those of another graph: {sample_on.topology}, the graph has {topology}"
+            hint = "Make the DeviceTopology of graph.topology, after model.prepare(graph)."
+    elif sample_on not in PLACES:
+        wrong, hint = f"nothing of that name samples: '{sample_on}'", f"Choose one of {', '.join(PLACES)}."
+    elif device.type == "cpu":
+        wrong = "there is no device that could sample: batches go to 'cpu'"
+        hint = "Pass device='cuda', or leave sample_on out: the processor samples."
+    if weights is not None:
+        wrong = wrong or f"a device does not pick edges by weight: weights='{weights}'"
+    if wrong:
+        raise InputError(f"{wrong} (in {where})", hint=hint)
+    edges = (
+        sample_on
+        if isinstance(sample_on, DeviceTopology)
+        else DeviceTopology(topology, devices=CudaDevices([device]))
+    )
+    return DeviceSampler(edges, like.fanouts, replace=like.replace, seed=like.seed)
 
 
 class MiniBatches(Batches[MiniBatch]):
@@ -146,21 +132,14 @@ class MiniBatches(Batches[MiniBatch]):
             graph.topology, fanouts, replace=replace, weights=weights, seed=seed
         )
         self.device_sampler = device_sampler_of(
-            sample_on,
-            graph.topology,
-            fanouts,
-            device=self.device,
-            replace=replace,
-            weights=weights,
-            seed=seed,
+            sample_on, self.neighbor_sampler, graph.topology, self.device, weights
         )
         "Samples in the place of ``neighbor_sampler`` where a device samples."
         self.links = seeds if isinstance(seeds, LearnedLinks) else None
-        self.seeds = (
-            seeds.edges
-            if isinstance(seeds, LearnedLinks)
-            else chosen(graph.vertices, seeds, where="MiniBatches.seeds")
-        )
+        if isinstance(seeds, LearnedLinks):
+            self.seeds = seeds.edges
+        else:
+            self.seeds = chosen(graph.vertices, seeds, where="MiniBatches.seeds")
         "What batches are cut from, int64: seeds, or edges to learn."
         self.threads = threads
         super().__init__(
@@ -209,7 +188,13 @@ class MiniBatches(Batches[MiniBatch]):
                 return Size(rows=count, num_bytes=count * features.row_bytes)
             return size_of_rows(batch.features, count)
 
-        stages = [Stage(name="sample", work=sample, threads=self.threads, size_of=_size_of_sampled)]
+        def size_of_sampled(batch: MiniBatch) -> Size:
+            arrays = (
+                each for block in batch.blocks for each in (block.indptr, block.indices, *block.edge_data.values())
+            )
+            return Size(rows=batch.num_edges, num_bytes=sum(array.nbytes for array in arrays))
+
+        stages = [Stage(name="sample", work=sample, threads=self.threads, size_of=size_of_sampled)]
         read: Callable[[Any], MiniBatch] = self.load
         threads = self.threads
         if self.announces:
@@ -306,10 +291,3 @@ class MiniBatches(Batches[MiniBatch]):
             labels=None if labels is None else labels.index_select(0, batch.seeds),
             targets=None if targets is None else targets.index_select(0, batch.seeds),
         )
-
-
-def _size_of_sampled(sampled: MiniBatch) -> Size:
-    arrays = [
-        array for block in sampled.blocks for array in (block.indptr, block.indices, *block.edge_data.values())
-    ]
-    return Size(rows=sampled.num_edges, num_bytes=sum(array.nbytes for array in arrays))

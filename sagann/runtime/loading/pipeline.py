@@ -12,14 +12,12 @@ References:
 
 from __future__ import annotations
 
-import atexit
 import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, wait
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
-from queue import SimpleQueue
 from types import TracebackType
 from typing import Any, Generic, TypeVar
 
@@ -28,7 +26,6 @@ from sagann.runtime.loading.serial_thread import work_serially
 
 R = TypeVar("R")
 
-_ENDING_S = 10.0
 MOST_WAIT_S = 600.0
 "Seconds after which an item that is not ready is an error, by default."
 
@@ -42,9 +39,7 @@ class Size:
     """The size of a stage's result."""
 
     rows: int = 0
-    "Number of rows."
     num_bytes: int = 0
-    "Bytes of all arrays."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,98 +65,72 @@ class StageCounters:
     """The work of a stage so far. The caller is the last stage."""
 
     name: str
-    "Name of the stage."
     items: int = 0
-    "Number of items that it has finished."
     rows: int = 0
     "Number of rows of their results."
     num_bytes: int = 0
     "Bytes of their results."
     most_bytes: int = 0
-    "Bytes of the largest result."
     busy_s: float = 0.0
     "Seconds of work, of all threads together."
     waited_s: float = 0.0
     "Seconds of waiting for an item, of all threads together."
 
 
-_Task = tuple[int, Future[Any], Future[Any]]
-"An item to work on: its position among all items, what the stage before makes of it, and what the stage makes of that."
-
-
 class _Line:
     """A stage at work. It does not know the Pipeline, which is freed when its caller drops it."""
 
-    def __init__(self, stage: Stage, name_of: Callable[[int], str]) -> None:
+    def __init__(self, stage: Stage, num_items: int, name_of: Callable[[int], str]) -> None:
         self.stage, self.name_of = stage, name_of
         self.counters = StageCounters(name=stage.name)
-        self.tasks: SimpleQueue[_Task | None] = SimpleQueue()
-        "Items to work on, in order; None ends a thread."
-        self.threads: list[threading.Thread] = []
+        self.threads = ThreadPoolExecutor(max(1, min(stage.threads, num_items)), f"sagann-{stage.name}")
+        self.idle_since: dict[threading.Thread, float] = {}
         self.working: dict[int, float] = {}
         "Positions of items that are worked on, with the time of the clock when that began."
-        self.active = 0
-        "Number of threads that may take items now."
+        self.num_begun = self.num_active = 0
         self.failed: tuple[int, BaseException] | None = None
         "The position of an item that has failed, and its error. Nobody takes later items."
         self.is_closed = False
         self.changed = threading.Condition()
         "Guards everything above."
 
-    def start(self, num_items: int) -> None:
-        _OPEN.add(self)
-        for _ in range(min(self.stage.threads, num_items)):
-            thread = threading.Thread(target=self.run, name=f"sagann-{self.stage.name}", daemon=True)
-            thread.start()
-            self.threads.append(thread)
-
-    def run(self) -> None:
-        """The body of a thread."""
+    def run(self, position: int, before: Future[Any]) -> Any:
+        """Work on an item when the stage before has done so, on a thread of this stage."""
+        work_serially()
+        self.idle_since.setdefault(threading.current_thread(), time.perf_counter())
         try:
-            work_serially()
-            while self._serve():
-                pass
-        except BaseException as error:  # noqa: BLE001 - whatever ends a thread is for the caller to see.
-            while (task := self.tasks.get()) is not None:
-                task[2].set_exception(error)
-
-    def _serve(self) -> bool:
-        """Work on the next item; False at the end."""
-        since_s = time.perf_counter()
-        limit = self.stage.limit
-        with self.changed:
-            self.changed.wait_for(lambda: self.is_closed or limit is None or self.active < limit())
-            self.active += 1
-        task = self.tasks.get()
-        if task is not None:
-            self._finish(*task, since_s)
-        with self.changed:
-            self.active -= 1
-            self.changed.notify_all()
-        return task is not None
-
-    def _finish(self, position: int, before: Future[Any], result: Future[Any], since_s: float) -> None:
-        if self.is_closed:
-            result.cancel()
-            return
-        failed = self.failed
-        if failed is not None and position > failed[0]:
-            # Other processes may still be at the item that has failed.
-            result.set_exception(failed[1])
-            return
-        try:
-            given = before.result()
+            self._begin(position)
+            if self.failed is not None and position > self.failed[0]:
+                # Other processes may still be at the item that has failed.
+                raise self.failed[1]
+            try:
+                return self.work(position, before.result())
+            except BaseException as error:
+                self.failed = (position, error)
+                raise
+        finally:
             with self.changed:
-                self.counters.waited_s += time.perf_counter() - since_s
-            result.set_result(self.work(position, given))
-        except BaseException as error:  # noqa: BLE001 - whatever ends a stage is for the caller to see.
-            self.failed = (position, error)
-            result.set_exception(error)
+                self.num_active -= 1
+                self.idle_since[threading.current_thread()] = time.perf_counter()
+                self.changed.notify_all()
+
+    def _begin(self, position: int) -> None:
+        """Wait until as few threads are active as may be; items begin in order."""
+        limit = self.stage.limit or (lambda: self.stage.threads)
+        with self.changed:
+            self.changed.wait_for(
+                lambda: self.is_closed or (self.num_begun == position and self.num_active < limit())
+            )
+            self.num_begun += 1
+            self.num_active += 1
+            self.changed.notify_all()
 
     def work(self, position: int, given: Any) -> Any:
-        """Work on an item now."""
         since_s, size = time.perf_counter(), Size()
         with self.changed:
+            if self.is_closed:
+                raise CancelledError
+            self.counters.waited_s += since_s - self.idle_since.get(threading.current_thread(), since_s)
             self.working[position] = since_s
         try:
             result = self.stage.work(given)
@@ -183,24 +152,21 @@ class _Line:
                 counters.num_bytes += size.num_bytes
                 counters.most_bytes = max(counters.most_bytes, size.num_bytes)
                 counters.busy_s += time.perf_counter() - since_s
+                self.changed.notify_all()
         return result
 
-    def under_way(self) -> dict[int, float]:
-        """Positions of the items that are worked on now, with the time of the clock when that began."""
+    def late(self, most_s: float) -> dict[int, float]:
+        """What is still worked on after so many seconds, if anything is."""
         with self.changed:
+            self.changed.wait_for(lambda: not self.working, most_s)
             return dict(self.working)
-
-    def end(self) -> None:
-        """Have the threads end after the items that have entered."""
-        for _ in self.threads:
-            self.tasks.put(None)
 
     def signal(self) -> None:
         """Have the threads end after the work that they are at."""
         with self.changed:
             self.is_closed = True
             self.changed.notify_all()
-        self.end()
+        self.threads.shutdown(wait=False, cancel_futures=True)
 
 
 class Pipeline(Generic[R]):
@@ -245,7 +211,7 @@ class Pipeline(Generic[R]):
         self._numbers, self._ahead, self._receive, self._most_wait_s = numbers, ahead, receive, most_wait_s
         self._room, self._drains, self._holds = room or (lambda: ahead), drains, holds
         self._name_of: Callable[[int], str] = lambda position: f"{item} {numbers[position]}"
-        self._lines = [_Line(stage, self._name_of) for stage in stages]
+        self._lines = [_Line(stage, len(numbers), self._name_of) for stage in stages]
         self._entered: list[dict[int, Future[Any]]] = [{} for _ in stages]
         "For each stage, the results that its items will have, by position, until the next stage or the caller takes them."
         self._num_entered = [0] * len(stages)
@@ -255,20 +221,16 @@ class Pipeline(Generic[R]):
         self._is_closed = self._is_stalled = False
         # Freed on whatever thread, which may be one of the pipeline's: it must not wait.
         weakref.finalize(self, _signal, self._lines).atexit = False
-        if ahead:
-            try:
-                for line in self._lines:
-                    line.start(len(numbers))
-            except BaseException:
-                self.close()
-                raise
+        try:
             self._let_in()
+        except BaseException:
+            self.close()
+            raise
 
     def __iter__(self) -> Iterator[R]:
         return self
 
     def __len__(self) -> int:
-        """Number of items that are left to take."""
         return len(self._numbers) - self._taken
 
     def __next__(self) -> R:
@@ -309,21 +271,24 @@ class Pipeline(Generic[R]):
         self._is_closed = True
         _signal(self._lines)
         deadline_s = time.monotonic() + (0.0 if self._is_stalled else self._most_wait_s)
-        for line in self._lines:
-            for thread in line.threads:
-                if thread is not threading.current_thread():
-                    thread.join(max(0.0, deadline_s - time.monotonic()))
+        late = [
+            (began_s, position, line.stage.name)
+            for line in self._lines
+            for position, began_s in line.late(max(0.0, deadline_s - time.monotonic())).items()
+        ]
         for results in self._entered:
             results.clear()
-        late = [(began_s, position, line) for line in self._lines for position, began_s in line.under_way().items()]
         if late and not self._is_stalled:
             self._is_stalled = True
-            _, position, line = min(late, key=lambda each: each[0])
+            _, position, stage = min(late)
             raise StalledError(
                 f"a thread does not end: it has worked on {self._name_of(position)} for more than "
-                f"{self._most_wait_s:.0f} s (in stage '{line.stage.name}')",
+                f"{self._most_wait_s:.0f} s (in stage '{stage}')",
                 hint="See whether the disk or the network that the data lie on answers.",
             )
+        if not late:
+            for line in self._lines:
+                line.threads.shutdown(wait=threading.current_thread() not in line.idle_since)
 
     def _let_in(self) -> None:
         """Let items enter the stages as far as there is room."""
@@ -335,14 +300,12 @@ class Pipeline(Generic[R]):
             ready = self._num_entered[at - 1] if at else most
             for position in range(self._num_entered[at], min(ready, self._freed + bound)):
                 before = self._entered[at - 1].pop(position) if at else _done(self._numbers[position])
-                self._entered[at][position] = result = Future[Any]()
-                line.tasks.put((position, before, result))
+                self._entered[at][position] = line.threads.submit(line.run, position, before)
                 self._num_entered[at] = position + 1
                 if position == most - 1:
-                    line.end()
+                    line.threads.shutdown(wait=False)
 
     def _take(self) -> Any:
-        """The next result; waits for it."""
         result, since_s = self._entered[-1].pop(self._taken), time.perf_counter()
         if not wait([result], self._most_wait_s).done:
             self._is_stalled = True
@@ -385,15 +348,3 @@ def _done(value: Any) -> Future[Any]:
 def _signal(lines: Sequence[_Line]) -> None:
     for line in lines:
         line.signal()
-
-
-_OPEN: weakref.WeakSet[_Line] = weakref.WeakSet()
-
-
-@atexit.register
-def _close_open() -> None:
-    """Threads that still run PyTorch while the interpreter ends may crash the process."""
-    lines, deadline_s = list(_OPEN), time.monotonic() + _ENDING_S
-    _signal(lines)
-    for thread in (thread for line in lines for thread in line.threads):
-        thread.join(max(0.0, deadline_s - time.monotonic()))

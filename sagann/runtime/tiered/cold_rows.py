@@ -10,7 +10,15 @@ from torch import Tensor
 
 from sagann.errors import DatasetError, InputError
 from sagann.graph.checks import require_distinct, require_ids
-from sagann.graph.feature_store import Features, FeatureStore, feature_store, read_rows, require_no_gradient
+from sagann.graph.feature_store import (
+    Features,
+    FeatureStore,
+    feature_store,
+    read_rows,
+    read_slice,
+    require_no_gradient,
+    row_bytes,
+)
 from sagann.graph.large_arrays import made_by
 from sagann.graph.rows import as_bytes, is_sparse
 from sagann.jit import Array
@@ -80,30 +88,43 @@ class StoreRows:
         return self.read(ids, target, places)
 
 
-ColdRows = FileRows | StoreRows
-"Rows that are read one batch after the other, from any thread."
+class StoreInTiers:
+    """Base of feature stores in front of ``features``, which are the cold tier; of ``hottest`` rows the first ones are hot.
 
+    Raises:
+        InputError: sparse features, those that lie on a device, and those that learn have no tiers.
+    """
 
-def cold_rows(features: Features) -> ColdRows:
-    """The rows of features where they are: a tensor that is mapped from a file is read by position."""
-    store = positioned(features)
-    return FileRows(store) if isinstance(store, MappedRows) else StoreRows(feature_store(store))
-
-
-def require_on_host(features: Features, where: str) -> None:
-    """Refuse features that have no tiers: sparse ones, those that lie on a device, and those that learn."""
-    if is_sparse(features):
-        raise InputError(
-            f"sparse features have no tiers: rows of different sizes (in {where})",
-            hint="Make them dense with .to_dense(), or train with the sparse ones in memory.",
+    def __init__(self, features: Features, hottest: Tensor | None) -> None:
+        where = f"{type(self).__name__}, features"
+        if is_sparse(features):
+            raise InputError(
+                f"sparse features have no tiers: rows of different sizes (in {where})",
+                hint="Make them dense with .to_dense(), or train with the sparse ones in memory.",
+            )
+        if isinstance(features, Tensor) and features.device.type != "cpu":
+            raise InputError(
+                "features are not in memory of the processor: a tensor on a device of type "
+                f"'{features.device.type}' (in {where})",
+                hint="Index the tensor itself, or move it with .to('cpu').",
+            )
+        require_no_gradient(features, where=where)
+        self._features, store = features, feature_store(features)
+        self.num_rows, self.row_shape, self.dtype = store.num_rows, tuple(store.row_shape), store.dtype
+        self.row_bytes = row_bytes(store)
+        self._order: Array | None = None
+        if hottest is not None:
+            where = f"{type(self).__name__}, hottest"
+            self._order = checked_ids(hottest, self.num_rows, where, distinct=True)
+        # A tensor that is mapped from a file is read by position.
+        cold = positioned(features)
+        self._cold: FileRows | StoreRows = (
+            FileRows(cold) if isinstance(cold, MappedRows) else StoreRows(feature_store(cold))
         )
-    if isinstance(features, Tensor) and features.device.type != "cpu":
-        raise InputError(
-            "features are not in memory of the processor: a tensor on a device of type "
-            f"'{features.device.type}' (in {where})",
-            hint="Index the tensor itself, or move it with .to('cpu').",
-        )
-    require_no_gradient(features, where=where)
+
+    def slice(self, start: int, stop: int) -> Tensor:
+        """Read the rows of vertices ``start`` to ``stop - 1`` from ``features``, on the processor; the hot tier is not used."""
+        return read_slice(positioned(self._features), start, stop)
 
 
 def checked_ids(ids: Tensor, num_rows: int, where: str, *, distinct: bool = False) -> Array:

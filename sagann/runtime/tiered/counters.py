@@ -28,9 +28,7 @@ class TierCounts(_Sums):
     """What one tier has given."""
 
     rows: int = 0
-    "Number of rows."
     num_bytes: int = 0
-    "Number of bytes of these rows."
 
     @classmethod
     def of(cls, rows: int, row_bytes: int) -> TierCounts:
@@ -61,7 +59,6 @@ class Traffic(_Sums):
 
     @property
     def rows(self) -> int:
-        """Number of rows of both tiers."""
         return self.hot.rows + self.cold.rows
 
     @property

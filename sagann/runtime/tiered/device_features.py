@@ -25,14 +25,14 @@ from torch import Tensor
 
 from sagann.errors import InputError
 from sagann.graph.checks import require_ids
-from sagann.graph.feature_store import Features, feature_store, read_slice, row_bytes
+from sagann.graph.feature_store import Features
 from sagann.graph.large_arrays import empty_array
 from sagann.graph.rows import Arrays, as_byte_tensor, as_bytes
 from sagann.jit import Array
 from sagann.kernels.row_gather import NOWHERE, RowSources, gather_rows, place_dtype, shift_of
 from sagann.runtime.device.cuda_devices import CudaDevices
 from sagann.runtime.device.pinning import Pinned, PinningError, pin_in_pieces
-from sagann.runtime.tiered.cold_rows import checked_ids, cold_rows, require_on_host
+from sagann.runtime.tiered.cold_rows import StoreInTiers, checked_ids
 from sagann.runtime.tiered.counters import TierCounts, Traffic
 from sagann.runtime.tiered.features import TieredFeatures
 from sagann.runtime.tiered.hot_size import HotSize, hot_rows
@@ -51,10 +51,9 @@ class FarRows(Arrays):
     positions: Tensor
     "int64 [m]: positions of the rows in the batch."
     rows: Tensor
-    "The rows: [m, *row_shape]."
 
 
-class DeviceFeatures:
+class DeviceFeatures(StoreInTiers):
     """The rows of features for a device that computes. Every row has the bits that it has in ``features``.
 
     ``rows`` gives tensors on the device; ``slice`` gives tensors on the processor, as other stores do. Several threads may ask at once. Ids that
@@ -87,15 +86,8 @@ class DeviceFeatures:
         replicated: float = 0.0,
         hottest: Tensor | None = None,
     ) -> None:
-        require_on_host(features, "DeviceFeatures, features")
-        store = feature_store(features)
-        self.num_rows, self.row_shape, self.dtype = store.num_rows, tuple(store.row_shape), store.dtype
-        self._features, self._devices = features, devices
-        self.row_bytes = row_bytes(store)
-        self._order = None
-        if hottest is not None:
-            self._order = checked_ids(hottest, self.num_rows, "DeviceFeatures, hottest", distinct=True)
-        self._cold = cold_rows(features)
+        super().__init__(features, hottest)
+        self._devices = devices
         self._shift = shift_of(self.num_rows)
         # The devices, and the host.
         self._place_dtype = place_dtype(len(devices) + 1, self._shift)
@@ -166,10 +158,6 @@ class DeviceFeatures:
         out = memory.view(self.dtype).view(len(ids), *self.row_shape)
         self.gather(pool.bring(ids) if on_host else ids, far.mapped(pool.bring) if len(far.positions) else far, out)
         return out
-
-    def slice(self, start: int, stop: int) -> Tensor:
-        """Read the rows of vertices ``start`` to ``stop - 1`` from ``features``, on the processor."""
-        return read_slice(positioned(self._features), start, stop)
 
     def pick(self, ids: Tensor) -> FarRows:
         """Read the far rows of a batch; the part of the work that the processor does. Ids may lie on the device where no row is far.

@@ -63,11 +63,9 @@ class Hop:
     indices: Tensor
     "Local ids of the sources [room of edges]; 0 for padding."
     edge_ids: Tensor
-    "Ids of the edges in the graph [room of edges]."
     ids: Tensor
     "int64 [room of sources]: ids of the sources in the graph."
     num_src: Tensor
-    "int64 []: number of sources."
 
     def out_edges(self) -> Csr:
         """The edges by source, padding last."""
@@ -314,7 +312,6 @@ def number_sources(ids: Tensor, sources: Tensor, room: int) -> tuple[Tensor, Ten
 
 
 def _rows_of(indptr: Tensor, room: int) -> Tensor:
-    """The row of each of ``room`` edges; the number of rows for padding."""
     return torch.searchsorted(indptr, torch.arange(room, device=indptr.device), right=True) - 1
 
 

@@ -130,7 +130,6 @@ class DeviceTopology:
 
     @property
     def device(self) -> torch.device:
-        """The device that reads."""
         return self._devices.device(self._reader)
 
     @property
@@ -151,12 +150,10 @@ class DeviceTopology:
 
     @property
     def num_vertices(self) -> int:
-        """Number of vertices."""
         return self.topology.num_dst
 
     @property
     def num_edges(self) -> int:
-        """Number of edges."""
         return self.topology.num_edges
 
     def offsets(self, positions: Tensor) -> Tensor:

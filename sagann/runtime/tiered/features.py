@@ -25,14 +25,13 @@ import torch
 from torch import Tensor
 
 from sagann.errors import InputError, require_choice
-from sagann.graph.feature_store import Features, FeatureStore, feature_store, read_slice, row_bytes
+from sagann.graph.feature_store import Features, FeatureStore, feature_store, row_bytes
 from sagann.graph.large_arrays import empty_array
 from sagann.graph.rows import as_bytes
 from sagann.jit import Array, compiled
-from sagann.runtime.tiered.cold_rows import checked_ids, cold_rows, require_on_host
+from sagann.runtime.tiered.cold_rows import StoreInTiers, checked_ids
 from sagann.runtime.tiered.counters import TierCounts, Traffic
 from sagann.runtime.tiered.hot_size import HotSize, hot_rows
-from sagann.storage.mapped import positioned
 from sagann.storage.scattered import copy_row
 from sagann.tiering import CACHES, Cache
 from sagann.tiering.look_ahead import Announced, id_type
@@ -51,7 +50,7 @@ class Announcement:
     "The batch, as the store's cache knows it."
 
 
-class TieredFeatures:
+class TieredFeatures(StoreInTiers):
     """The rows of features, the hot ones kept in memory. Every row has the bits that it has in ``features``.
 
     The store is a feature store like any other, and ``Graph.features`` may be one. Several threads may ask at once.
@@ -87,19 +86,13 @@ class TieredFeatures:
         hottest: Tensor | None = None,
     ) -> None:
         require_choice(cache, CACHES, what="unknown cache", where="TieredFeatures, cache")
-        require_on_host(features, "TieredFeatures, features")
-        self._features = features
+        super().__init__(features, hottest)
+        order, self._order = self._order, None
         store = feature_store(features)
-        self.num_rows, self.row_shape, self.dtype = store.num_rows, tuple(store.row_shape), store.dtype
-        self._row_bytes = row_bytes(store)
-        order = None
-        if hottest is not None:
-            order = checked_ids(hottest, self.num_rows, "TieredFeatures, hottest", distinct=True)
         num_slots, self._table_bytes = _slots_and_tables(store, hot, cache, has_order=order is not None)
         self._cache: Cache = CACHES[cache](self.num_rows, num_slots, order)
-        self._hot = np.empty((num_slots, self._row_bytes), np.uint8)
+        self._hot = np.empty((num_slots, self.row_bytes), np.uint8)
         self._arrived = self._cache.owners.copy()
-        self._cold = cold_rows(features)
         self._traffic = Traffic()
         self._mark = object()
         "Stands for the store in announcements, which do not keep it."
@@ -126,10 +119,6 @@ class TieredFeatures:
         """
         found = checked_ids(ids, self.num_rows, "TieredFeatures.rows, ids")
         return self._load(found, lambda: self._cache.place(found))
-
-    def slice(self, start: int, stop: int) -> Tensor:
-        """Read the rows of vertices ``start`` to ``stop - 1`` from ``features``; the hot tier is not used."""
-        return read_slice(positioned(self._features), start, stop)
 
     @property
     def wants_announcements(self) -> bool:
@@ -160,7 +149,11 @@ class TieredFeatures:
             DatasetError: see :meth:`rows`.
         """
         with self._lock:
-            _require_waiting(announcement, self._mark)
+            if not isinstance(announcement, Announcement) or announcement.store is not self._mark:
+                raise InputError(
+                    "batch does not wait for its rows: they were given before, or are another store's (in TieredFeatures.rows_of, announcement)",
+                    hint="Pass what announce(ids) returns, and each announcement once.",
+                )
             announcement.store = None
         return self._load(announcement.batch.ids, lambda: self._cache.slots_of(announcement.batch))
 
@@ -193,8 +186,8 @@ class TieredFeatures:
             if not self._cache.is_fixed:
                 _keep(ids, slots, missing, self._cache.owners, self._arrived, self._hot, target)
             self._traffic += Traffic(
-                hot=TierCounts.of(len(ids) - len(missing), self._row_bytes),
-                cold=TierCounts.of(len(missing), self._row_bytes),
+                hot=TierCounts.of(len(ids) - len(missing), self.row_bytes),
+                cold=TierCounts.of(len(missing), self.row_bytes),
                 cold_reads=reads.num_reads,
                 cold_read_bytes=reads.num_bytes,
             )
@@ -204,22 +197,10 @@ class TieredFeatures:
         """Read the rows that the cache begins with."""
         slots = (self._arrived >= 0).nonzero()[0]
         slots = slots[self._arrived[slots].argsort()]
-        step = max(1, _PRELOAD_BYTES // max(1, self._row_bytes))
+        step = max(1, _PRELOAD_BYTES // max(1, self.row_bytes))
         for first in range(0, len(slots), step):
             part = slots[first : first + step]
             self._cold.read_once(self._arrived[part].astype(np.int64), self._hot, part)
-
-
-def _require_waiting(announcement: object, store: object) -> None:
-    if isinstance(announcement, Announcement) and announcement.store is store:
-        return
-    is_given = isinstance(announcement, Announcement) and announcement.store is None
-    raise InputError(
-        "batch does not wait for its rows: "
-        f"{'the rows of the announcement were given before' if is_given else 'no announcement of this store'} "
-        "(in TieredFeatures.rows_of, announcement)",
-        hint="Pass what announce(ids) returns, and each announcement once.",
-    )
 
 
 def hot_tier_bytes(features: Features, hot: HotSize, *, cache: str) -> int:

@@ -88,7 +88,6 @@ class _Started:
         self._works = dist.batch_isend_irecv(operations)
 
     def wait(self, patience: timedelta) -> None:
-        """Wait for the end, at most so long from now on."""
         # PyTorch counts the time of NCCL's operations from their start.
         limit = timedelta(seconds=time.perf_counter() - self._began_s) + patience
         for work in self._works:
@@ -133,31 +132,24 @@ def device_of_worker(name: str, *, local_rank: int, num_local: int) -> torch.dev
         InputError: there is no such device, devices are named that workers do not share, there are fewer devices than workers, or PyTorch has
             no NCCL.
     """
-    if "," in name:
-        raise InputError(
-            f"several devices compute for one process, and workers have one each: device is '{name}' (in {_WHERE})",
-            hint="Train with one worker; or with --device cuda, where worker i of a machine computes on cuda:i.",
-        )
     kind, _, index = name.partition(":")
     count = num_cuda_devices()
-    if kind != "cuda" or not count:
+    if "," in name:
+        wrong = f"several devices compute for one process, and workers have one each: device is '{name}'"
+        hint = "Train with one worker; or with --device cuda, where worker i of a machine computes on cuda:i."
+    elif kind != "cuda" or not count:
         return device_named(name, where=_WHERE)
-    if index and num_local > 1:
-        raise InputError(
-            f"a CUDA device computes for one worker: device is '{name}', and the machine has {num_local} "
-            f"workers (in {_WHERE})",
-            hint="Name no number: with --device cuda, worker i of a machine computes on cuda:i.",
+    elif index and num_local > 1:
+        wrong = (
+            f"a CUDA device computes for one worker: device is '{name}', and the machine has {num_local} workers"
         )
-    if num_local > count:
-        raise InputError(
-            f"there are fewer CUDA devices than workers: PyTorch sees {count}, and the machine has {num_local} "
-            f"workers (in {_WHERE})",
-            hint=f"Start at most {count} workers on this machine, or train on processors (--device cpu).",
-        )
-    device = device_named(name if index else f"cuda:{local_rank}", where=_WHERE)
-    if not dist.is_nccl_available():
-        raise InputError(
-            f"workers on CUDA devices talk by NCCL: torch {torch.__version__} is built without NCCL (in {_WHERE})",
-            hint="Install a CUDA build of torch for Linux, or train on processors (--device cpu).",
-        )
-    return device
+        hint = "Name no number: with --device cuda, worker i of a machine computes on cuda:i."
+    elif num_local > count:
+        wrong = f"there are fewer CUDA devices than workers: PyTorch sees {count}, and the machine has {num_local} workers"
+        hint = f"Start at most {count} workers on this machine, or train on processors (--device cpu)."
+    elif not dist.is_nccl_available():
+        wrong = f"workers on CUDA devices talk by NCCL: torch {torch.__version__} is built without NCCL"
+        hint = "Install a CUDA build of torch for Linux, or train on processors (--device cpu)."
+    else:
+        return device_named(name if index else f"cuda:{local_rank}", where=_WHERE)
+    raise InputError(f"{wrong} (in {_WHERE})", hint=hint)

@@ -116,14 +116,12 @@ class HaloSteps(ExchangeSteps):
         self._under_way.clear()
 
     def collect(self, step: Step) -> None:
-        """Copy the rows that other workers need."""
         (read,) = step.reads
         for block in step.writes:
             rows = self._blocks.sent_rows(self._part, block)
             self._resident[block] = picked({"": self._resident[read]}, rows)[""]
 
     def begin_exchange(self, step: Step) -> None:
-        """Begin to receive blocks of a value, or of its gradient."""
         exchanged = _exchanged(step)
         self._num_begun += 1
         finishes: list[Callable[..., None]] = []
@@ -162,7 +160,6 @@ class HaloSteps(ExchangeSteps):
         self._resident[at] = total
 
     def _transfer(self, exchanged: Exchanged, block: Block, rows: Tensor, *, sends: bool) -> None:
-        """Begin to send, or to receive, the messages with a block's rows."""
         first, finishes = self._under_way[exchanged.key]
         peer = self._peer(block)
         doing = f"exchanging {'gradients' if exchanged.is_grad else 'rows'} of the halo"

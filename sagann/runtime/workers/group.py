@@ -66,7 +66,6 @@ class Workers(Team):
 
     @property
     def others(self) -> list[int]:
-        """Ranks of the other workers, in order."""
         return [rank for rank in range(self.size) if rank != self.rank]
 
     def bounds(self, indptr: Tensor) -> tuple[int, ...]:
@@ -287,7 +286,6 @@ class Workers(Team):
     def _operations(
         self, sends: Mapping[int, Tensor], receives: Mapping[int, Tensor], tag: int
     ) -> Sequence[Operation]:
-        """The operations of a transfer, by the carrier of its tensors."""
         sends, receives = (
             {rank: tensor for rank, tensor in tensors.items() if tensor.numel()} for tensors in (sends, receives)
         )
@@ -307,7 +305,6 @@ class Workers(Team):
         return self._asides[name]
 
     def close(self) -> None:
-        """Close the connections of :meth:`aside`."""
         for channel in self._asides.values():
             channel.close()
 
@@ -372,13 +369,11 @@ def _flat_gradients(parameters: Sequence[Parameter]) -> Tensor:
 
 
 def _sum(arrays: Sequence[Tensor]) -> Tensor:
-    """The sum of an array of each worker, in the order of the ranks."""
     first, *others = arrays
     return sum(others, first)
 
 
 def _random_states(device: torch.device) -> list[Tensor]:
-    """The states of PyTorch's generators that a device draws from."""
     return [generator.get_state() for generator in generators_of(device)]
 
 

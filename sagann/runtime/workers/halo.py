@@ -63,7 +63,6 @@ class Halo:
 
     @property
     def first_edge(self) -> int:
-        """Id in the graph of the part's first edge."""
         return self.part.edges.start
 
     @cached_property
@@ -129,7 +128,6 @@ class RowsOfHalo:
         self._coming = {name: halo.rows(own, keeps=keeps) for name, own in rows.items()}
 
     def wait(self) -> Mapping[str, Tensor]:
-        """The rows, by name: [num_halo, ...]. Called once."""
         # Nothing is held until the backward but what the engine keeps.
         coming, self._coming = self._coming, {}
         for _, finish in coming.values():

@@ -102,63 +102,43 @@ def meet(rank: int, size: int, *, timeout_s: float) -> tuple[Any, str | None]:
     machine; None if all workers are on one machine, or if the interface is not found. A worker that does not come in time is a WorkerError.
     """
     store, *_ = next(dist.rendezvous("env://", timeout=timedelta(seconds=timeout_s)))  # type: ignore[attr-defined]
-    patience = _Patience(rank, size, timeout_s)
-    token = secrets.token_hex(16)
-    if rank == 0:
-        start = _named(store, token)
-        start.set("address/0", address_toward(os.environ["MASTER_ADDR"]))
-        patience.wait(
-            start, {f"address/{other}": other for other in range(size)}, lambda: _tell(store, size, token)
-        )
-    else:
-        store.set(f"sagann/comes/{rank}", token)
-        patience.wait(store, {f"sagann/told/{token}": 0})
-        start = _named(store, store.get(f"sagann/told/{token}").decode())
-        start.set(f"address/{rank}", address_toward(os.environ["MASTER_ADDR"]))
-    return start, _interface(start, rank, size, patience)
+    ends_s, token = time.monotonic() + timeout_s, secrets.token_hex(16)
 
-
-class _Patience:
-    """Waits for what other workers write."""
-
-    def __init__(self, rank: int, size: int, timeout_s: float) -> None:
-        self._rank, self._size, self._timeout_s = rank, size, timeout_s
-        self._ends_s = time.monotonic() + timeout_s
-
-    def wait(self, store: Any, keys: Mapping[str, int], meanwhile: Callable[[], None] = lambda: None) -> None:
-        """Wait until a store has keys, each of which the worker of a rank writes; ``meanwhile`` is called at every look."""
-        while missing := [rank for key, rank in keys.items() if not store.check([key])]:
-            if time.monotonic() > self._ends_s:
+    def wait(within: Any, keys: Mapping[str, int], meanwhile: Callable[[], None] = lambda: None) -> None:
+        """Wait until a store has keys, each of which the worker of a rank writes."""
+        while missing := [other for key, other in keys.items() if not within.check([key])]:
+            if time.monotonic() > ends_s:
                 raise WorkerError(
                     f"the workers do not find each other: worker {missing[0]} has not come within "
-                    f"{self._timeout_s:g} s (in worker {self._rank} of {self._size})",
+                    f"{timeout_s:g} s (in worker {rank} of {size})",
                     hint="Look for the first error of that worker, and check that it was started.",
                 )
             meanwhile()
             time.sleep(_POLL_S)
 
+    def tell() -> None:
+        """Tell the name to whoever has come. A worker of an earlier start, which has ended, is told too: it does no harm."""
+        for other in range(1, size):
+            if store.check([f"sagann/comes/{other}"]):
+                store.set(f"sagann/told/{store.get(f'sagann/comes/{other}').decode()}", token)
 
-def _named(store: Any, name: str) -> Any:
-    return dist.PrefixStore(f"sagann/start/{name}", store)  # type: ignore[attr-defined]
-
-
-def _tell(store: Any, size: int, name: str) -> None:
-    """Tell the name to whoever has come. A worker of an earlier start, which has ended, is told too: it does no harm."""
-    for rank in range(1, size):
-        if store.check([f"sagann/comes/{rank}"]):
-            store.set(f"sagann/told/{store.get(f'sagann/comes/{rank}').decode()}", name)
-
-
-def _interface(start: Any, rank: int, size: int, patience: _Patience) -> str | None:
-    """Name of the interface that leads from this worker to another machine."""
+    name = token
+    if rank:
+        store.set(f"sagann/comes/{rank}", token)
+        wait(store, {f"sagann/told/{token}": 0})
+        name = store.get(f"sagann/told/{token}").decode()
+    start = dist.PrefixStore(f"sagann/start/{name}", store)  # type: ignore[attr-defined]
+    start.set(f"address/{rank}", address_toward(os.environ["MASTER_ADDR"]))
+    if not rank:
+        wait(start, {f"address/{other}": other for other in range(size)}, tell)
     # The first worker may be at the rendezvous, or know its own machine by an address of the loopback: it looks to the last worker,
     # which is on another machine if any is.
     for other in (rank, size - 1):
-        patience.wait(start, {f"address/{other}": other})
+        wait(start, {f"address/{other}": other})
         address = start.get(f"address/{other}").decode()
         if not address.startswith(_LOOPBACK):
-            return interface_of(address_toward(address))
-    return None
+            return start, interface_of(address_toward(address))
+    return start, None
 
 
 def address_toward(host: str) -> str:

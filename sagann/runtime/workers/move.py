@@ -31,7 +31,6 @@ class MovedRows:
     received: Mapping[int, slice]
     "For each worker, this one included, the rows of the new array that it gives."
     num_rows: int
-    "Number of rows of the new array."
 
     @classmethod
     def of_vertices(cls, before: Sequence[int], after: Sequence[int], rank: int) -> MovedRows:
@@ -52,7 +51,6 @@ class MovedRows:
         return MovedRows(sent=entries(old, self.sent), received=entries(new, self.received), num_rows=int(new[-1]))
 
     def move(self, rows: Tensor, workers: Workers) -> Tensor:
-        """The new array. All workers call this at the same time."""
         rows = rows.contiguous()
         moved = rows.new_empty(self.num_rows, *rows.shape[1:])
         moved[self.received[workers.rank]] = rows[self.sent[workers.rank]]

@@ -56,9 +56,7 @@ class _Asked:
         "Where each vertex stands in the order of the owners."
         asked = dict(enumerate(torch.from_numpy(by_owner).split(sizes)))
         self.own = asked.pop(channel.rank)
-        "The vertices that this worker owns."
         self.num_others = len(ids) - len(self.own)
-        "Number of vertices that the others own."
         found = channel.exchange({rank: [each] for rank, each in asked.items()}, doing)
         self.wanted = {rank: each for rank, (each,) in found.items()}
         "The own vertices that each other worker asks for."
@@ -108,7 +106,6 @@ class PartEdges:
         self._own = InEdges(self._topology, first_vertex=part.vertices.start)
 
     def pick(self, vertices: Array, fanout: int, key: np.uint64, *, replace: bool, hop: int) -> Picked:
-        """Pick in-edges of some vertices. All workers call this at the same time."""
         asked = _Asked(torch.from_numpy(vertices), self._bounds, self._channel, "sampling neighbours")
 
         def picked(ids: Tensor) -> list[Tensor]:
@@ -172,12 +169,10 @@ class PartRows:
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of a row."""
         return math.prod(self.row_shape) * self.dtype.itemsize
 
     @property
     def id_bytes(self) -> int:
-        """Bytes of the id of a row in the hot tier."""
         return self._hot_ids.itemsize
 
     @property
@@ -248,7 +243,6 @@ class PartRows:
         return asked
 
     def slice(self, start: int, stop: int) -> Tensor:
-        """The rows of vertices ``start`` to ``stop - 1``."""
         return self.rows(torch.arange(start, stop))
 
 

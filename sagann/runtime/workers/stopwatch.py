@@ -21,7 +21,6 @@ class Lap:
     row_bytes: int
     "Bytes of a source's row that the edges read; 0 where no edge reads rows."
     seconds: float
-    "Seconds of computing."
 
 
 class Stopwatch:
@@ -65,7 +64,6 @@ class Stopwatch:
         return len(self._widths)
 
     def turn(self) -> None:
-        """The forward pass has ended."""
         self._end_piece()
         self._kind, self._row_bytes = "backward 0", 0
 
@@ -77,7 +75,6 @@ class Stopwatch:
             self._kind, self._row_bytes = "backward 0", 0
 
     def stop(self) -> None:
-        """The step has ended."""
         self._end_piece()
         self._since_s = None
 

@@ -31,7 +31,6 @@ class WorkerPart:
     """A worker's part of a graph that the model has prepared. :meth:`move` alone changes it."""
 
     workers: Workers
-    "All workers."
     halo: Halo
     "The worker's vertices and edges, and the exchange of rows with the others."
     topology: Topology
@@ -41,7 +40,6 @@ class WorkerPart:
     first_value: int
     "Number of non-zeros in the features of the vertices before; 0 for dense features."
     num_edges: int
-    "Number of edges of the whole graph."
     first_bounds: tuple[int, ...]
     "Bounds that the workers begin with, by their policy."
     opened_features: Features | None
@@ -51,12 +49,10 @@ class WorkerPart:
 
     @property
     def bounds(self) -> tuple[int, ...]:
-        """Bounds of the ranges of vertices that the workers own."""
         return self.halo.part.bounds
 
     @property
     def vertices(self) -> slice:
-        """Ids in the graph of the worker's own vertices."""
         return self.halo.part.vertices
 
     def hops(self, k: int) -> list[Topology]:
@@ -166,7 +162,6 @@ def _alone(rows: Tensor, is_kept: bool, device: torch.device) -> Tensor:
 
 
 def _on(rows: Tensor, device: torch.device) -> Tensor:
-    """Dense or sparse rows on a device."""
     # .to() would check the offsets and columns of sparse rows again.
     found = mapped_rows(rows, lambda array: array.to(device))
     assert found is not None
