@@ -195,7 +195,7 @@ def plan(
         option(
             "With --workers: predict seconds with the cost model that this run learned (--balance cost).",
             "RUN_DIR",
-            default="the run of --config",
+            default="none",
         ),
     ] = None,
     config: Annotated[
@@ -215,9 +215,7 @@ def plan(
     with shared.loading():
         from sagann.cli.plan_run import plan_run
 
-    plan_run(
-        given, config, shared, show=show, machine_file=machine, kernel=kernel, picture=picture, learned=learned
-    )
+    plan_run(given, config, shared, show=show, machine=machine, kernel=kernel, picture=picture, learned=learned)
 
 
 @command()
