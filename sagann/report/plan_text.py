@@ -109,7 +109,9 @@ def _visited(schedule: Schedule) -> str:
         at_a_time = f", at most {lanes} features at a time" if lanes else ""
         return f"Edges: one chunk per interval and pass; rows read at random stay in memory{at_a_time}."
     widths = listed([str(width) for width in sorted({*schedule.traversal.widths.values()})])
-    return f"Order: zigzag: each sweep begins where the last one ended{widths and f'; strips of {widths} intervals'}."
+    return (
+        f"Order: zigzag: each sweep begins where the last one ended{widths and f'; strips of {widths} intervals'}."
+    )
 
 
 def steps_text(plan: Plan) -> str:
