@@ -25,9 +25,7 @@ def check_options(
     With ``by_type``, a value has the type of the parameter, where that is bool, int, float or str by its annotation or else by its default.
     ``where`` and ``what`` name the options for errors.
     """
-    name = name or kind.__name__
-    parameters = inspect.signature(kind).parameters
-    takes_any = any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters.values())
+    name, parameters = name or kind.__name__, inspect.signature(kind).parameters
     named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     known = [key for key, each in parameters.items() if each.kind in named and key not in taken]
     for key, value in options.items():
@@ -35,9 +33,12 @@ def check_options(
             problem = f"{what} sets an argument that has an option of its own"
             raise InputError(f"{problem}: '{key}' (in {where})", hint="Leave it out.")
         if key in known:
-            if by_type:
-                _check_type(name, parameters[key], value, where)
-        elif not takes_any:
+            expected = _type_of(parameters[key]) if by_type else None
+            if not (expected is None or type(value) is expected or (expected is float and type(value) is int)):
+                noun = _NOUNS[expected]
+                found = f"option {key} of {name} is not {noun}: {shown(value)} (in {where})"
+                raise InputError(found, hint=f"Pass {noun}.")
+        elif all(each.kind is not inspect.Parameter.VAR_KEYWORD for each in parameters.values()):
             hint = closest(key, known) if known else "Leave it out: it takes none."
             raise InputError(f"{name} has no such option: {shown(key)} (in {where})", hint=hint)
 
@@ -61,16 +62,6 @@ def require_options(options: object, *, where: str, what: str) -> None:
 
 _NOUNS: dict[type, str] = {bool: "true or false", int: "an integer", float: "a number", str: "a text"}
 _KINDS = {kind.__name__: kind for kind in _NOUNS}
-
-
-def _check_type(name: str, parameter: inspect.Parameter, value: object, where: str) -> None:
-    expected = _type_of(parameter)
-    if expected is None or type(value) is expected or (expected is float and type(value) is int):
-        return
-    raise InputError(
-        f"option {parameter.name} of {name} is not {_NOUNS[expected]}: {shown(value)} (in {where})",
-        hint=f"Pass {_NOUNS[expected]}.",
-    )
 
 
 def _type_of(parameter: inspect.Parameter) -> type | None:

@@ -15,6 +15,7 @@ import re
 import sys
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import MISSING, fields
 from functools import cache, reduce, wraps
 from itertools import pairwise
@@ -106,13 +107,11 @@ class _Type(NamedTuple):
 
 def _integer(value: Any) -> int:
     # Integers of NumPy are integers as well.
-    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
-        raise TypeError
-    return int(value)
+    return int(_of(numbers.Integral)(value))
 
 
 def _number(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if not math.isfinite(_of(int | float)(value)):
         raise TypeError
     return float(value)
 
@@ -124,7 +123,7 @@ def _column(text: str) -> Column:
 
 def _of(kind: Any) -> Callable[[Any], Any]:
     def item(value: Any) -> Any:
-        if not isinstance(value, kind):
+        if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
             raise TypeError
         return value
 
@@ -213,7 +212,7 @@ class Option(NamedTuple):
         A text that stands for no value stays as it is, and is refused with the values that there are. The value of a pair is written as in TOML.
         """
         if self.type == Arguments:
-            return {key: _toml_value(value) for key, value in map(self._pair, given)}
+            return dict(map(self._pair, given))
         if self.optional and given == NONE:
             return None
         if BYTES in self.marks:
@@ -224,11 +223,15 @@ class Option(NamedTuple):
         except ValueError:
             return given
 
-    def _pair(self, text: str) -> tuple[str, str]:
+    def _pair(self, text: str) -> tuple[str, Any]:
         key, equals, value = text.partition("=")
         if not equals or not key:
             hint = f"Write {self.flag} KEY=VALUE."
             raise InputError(f"{self.name} is not KEY=VALUE: {shown(text)} (in {self.flag})", hint=hint)
+        with suppress(ValueError):
+            parsed = tomllib.loads(f"value = {value}")
+            # With a line break the text can hold further keys: then it is a string.
+            value = parsed["value"] if list(parsed) == ["value"] else value
         return key, value
 
     def checked(self, value: Any) -> Any:
@@ -263,15 +266,6 @@ class Option(NamedTuple):
         )
 
 
-def _toml_value(text: str) -> Any:
-    try:
-        parsed = tomllib.loads(f"value = {text}")
-    except ValueError:
-        return text
-    # With a line break the text can hold further keys: then it is a string.
-    return parsed["value"] if list(parsed) == ["value"] else text
-
-
 @cache
 def _texts(path: str) -> Mapping[tuple[str, str], str]:
     """The text after each field, by class and field. Python keeps none for a field."""
@@ -303,35 +297,20 @@ def options(section: str, panel: str) -> Callable[[type[T]], type[T]]:
 
 
 def with_known_names(kind: type[T]) -> type[T]:
-    """Decorate a dataclass whose fields are given by name: other names, and values without a name, are an InputError.
-
-    Example:
-        >>> from dataclasses import dataclass
-        >>> @with_known_names
-        ... @dataclass(kw_only=True)
-        ... class Options:
-        ...     epochs: int = 1
-        >>> Options(epoch=3)
-        Traceback (most recent call last):
-        ...
-        sagann.errors.InputError: Options has no such option: 'epoch' (in Options). Did you mean 'epochs'? Known: epochs.
-    """
+    """Decorate a dataclass whose fields are given by name: other names are an InputError."""
     name, known = kind.__name__, [each.name for each in fields(kind)]  # type: ignore[arg-type]
     _KNOWN[name] = known
     make: Callable[..., None] = kind.__init__
 
     @wraps(make)
     def checked(self: T, *values: object, **named: Any) -> None:
-        if values:
-            value = shown(values[0])
-            hint = f"Write the name of each option, as {name}({known[0]}={value})."
-            raise InputError(f"{name} takes options by name alone: {value} without a name (in {name})", hint=hint)
         for each in named:
             if each not in known:
-                others = [other for other, names in _KNOWN.items() if each in names]
-                hint = "".join(f"{other} has it. " for other in others) + closest(each, known)
-                raise InputError(f"{name} has no such option: {shown(each)} (in {name})", hint=hint)
-        make(self, **named)
+                hint = "".join(f"{other} has it. " for other, names in _KNOWN.items() if each in names)
+                raise InputError(
+                    f"{name} has no such option: {shown(each)} (in {name})", hint=hint + closest(each, known)
+                )
+        make(self, *values, **named)
 
     kind.__init__ = checked  # type: ignore[method-assign, assignment]
     return kind

@@ -99,11 +99,6 @@ def test_unknown_options_are_refused_with_the_nearest_one(kind: Any, given: dict
     assert said in str(caught.value)
 
 
-def test_options_without_a_name_are_refused() -> None:
-    with pytest.raises(InputError, match=r"TrainConfig takes options by name alone: 100 without .*epochs=100"):
-        TrainConfig(100)  # type: ignore[misc]
-
-
 def test_options_are_copied_changed_and_shown_as_others() -> None:
     config = TrainConfig(epochs=3)
     assert replace(config, lr=0.1).lr == 0.1

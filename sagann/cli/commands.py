@@ -195,7 +195,7 @@ def plan(
         option(
             "With --workers: predict seconds with the cost model that this run learned (--balance cost).",
             "RUN_DIR",
-            default="the run of --config",
+            default="none",
         ),
     ] = None,
     config: Annotated[
@@ -215,9 +215,7 @@ def plan(
     with shared.loading():
         from sagann.cli.plan_run import plan_run
 
-    plan_run(
-        given, config, shared, show=show, machine_file=machine, kernel=kernel, picture=picture, learned=learned
-    )
+    plan_run(given, config, shared, show=show, machine=machine, kernel=kernel, picture=picture, learned=learned)
 
 
 @command()
@@ -263,7 +261,6 @@ def machine(
         import torch
 
         from sagann.cli.result_file import check_target
-        from sagann.report.doctor_tables import rates_table
         from sagann.runtime.forecasting.probe import probe
         from sagann.runtime.places import device_named
         from sagann.storage.folder import write_whole
@@ -275,7 +272,7 @@ def machine(
     what = f"{torch.get_num_threads()} threads" if computes.type == "cpu" else str(computes)
     terminal.say(f"Measuring on {what}, and the disk of {disk.absolute()} ...")
     found = probe(disk, computes)
-    terminal.show(rates_table(found))
+    terminal.show(found.to_toml())
     if out is not None:
         write_whole(out, found.to_toml().encode())
         terminal.show(f"Rates written to {out}")

@@ -1,4 +1,4 @@
-"""``sagann data``: import, info, check, reorder, score and generate. Their work is imported when a command runs."""
+"""``sagann data``: import, info, check, reorder and generate. Their work is imported when a command runs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sagann.interop import FORMATS
 from sagann.options import options_of
 from sagann.ranges import RANGES, Range
 
-app = App(help="Import, describe, check, reorder, score and generate datasets.", no_args_is_help=True)
+app = App(help="Import, describe, check, reorder and generate datasets.", no_args_is_help=True)
 
 IMPORTS = options_of(ImportOptions)
 "Options of every import."
@@ -178,51 +178,6 @@ def reorder(
     manifest = read_manifest(Path(dataset)) if Path(dataset).is_dir() else None
     save_reordered(graph, order, out, overwrite=overwrite, manifest=manifest)
     report_dataset(out, shared)
-
-
-@app.command("score")
-@command()
-def score(
-    shared: Shared,
-    dataset: DatasetArgument,
-    scores: Annotated[
-        str, option("Scores to compare: names with commas.", "degree,rpr,wrpr,vip", name="--score")
-    ] = "degree,rpr,wrpr,vip",
-    fanouts: Annotated[
-        str,
-        option("In-edges to sample for a vertex, a number per hop, -1 for all; the first is nearest the seeds."),
-    ] = "25,10",
-    batch_size: Annotated[int, option("Vertices that a batch starts from.", within=RANGES["batch_size"])] = 1024,
-    split: Annotated[
-        str | None,
-        option(
-            "Vertices that batches start from.",
-            "train|val|test|all",
-            default="train; without that split, all labelled ones",
-        ),
-    ] = None,
-    seed: SeedOption = 0,
-    plot: Annotated[Path | None, option("File (.png) for the curves; needs matplotlib.", "FILE")] = None,
-    overwrite: Annotated[bool, switch("--overwrite", "Replace the file of --plot.")] = False,
-) -> None:
-    """Say what share of a sampled epoch's reads of features goes to the hottest rows, by each score and at best.
-
-    Example: sagann data score demo --score vip --fanouts 25,10 --plot curves.png
-    """
-    with shared.loading():
-        from sagann.cli.score_run import score_run
-
-    score_run(
-        dataset,
-        shared.terminal(),
-        names=scores.split(","),
-        fanouts_text=fanouts,
-        batch_size=batch_size,
-        split=split,
-        seed=seed,
-        plot=plot,
-        overwrite=overwrite,
-    )
 
 
 generate = App(help="Generate a random dataset.", no_args_is_help=True)

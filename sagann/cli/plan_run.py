@@ -7,27 +7,27 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
-from torch import nn
 
 from sagann.byte_size import format_bytes
 from sagann.cli.options import Given, Shared
-from sagann.cli.plan_trainers import described_machine, require_vertices, show_trainers
+from sagann.cli.plan_machine import best_split_on, described_machine, machine_in, machine_of_equations
 from sagann.cli.result_file import check_target
 from sagann.cli.run_settings import chosen_settings, new_engine, require_nothing_of_workers
 from sagann.cli.train_run import made_trainer, opened_graph
-from sagann.compiler import LayerProgram
 from sagann.compiler.explain import explain
 from sagann.config import RunConfig
-from sagann.errors import CheckpointError, InputError, first_line
+from sagann.errors import InputError
 from sagann.free_space import nearest_folder
 from sagann.graph import Graph
+from sagann.graph.graph import task_of
 from sagann.graph.renumber import subgraph
+from sagann.hybrid.devices import Devices
+from sagann.hybrid.forecast import accelerator_names
 from sagann.kernels.edge.cpu import source_of
+from sagann.options import refuse
 from sagann.partition import part_of, vertex_ranges
-from sagann.plan.machine import Machine
 from sagann.report.plan_text import (
     batches_text,
-    cost_model_table,
     costs_text,
     forecast_text,
     parts_table,
@@ -35,9 +35,9 @@ from sagann.report.plan_text import (
     resident_text,
     routes_text,
     steps_text,
+    trainers_text,
 )
 from sagann.report.progress import ProgressReporter
-from sagann.report.terminal import Terminal
 from sagann.runtime.forecasting.forecast import forecast
 from sagann.runtime.forecasting.probe import probe
 from sagann.runtime.forecasting.resident import expected_resident, resident_bytes
@@ -46,13 +46,13 @@ from sagann.runtime.in_memory.engine import CompiledEngine
 from sagann.runtime.loading import GraphBatches
 from sagann.runtime.processor import num_cores, processor_name
 from sagann.runtime.streaming.stream import foretell, foretell_devices
-from sagann.runtime.streaming.streamed import why_queued
 from sagann.saga import SagaLayer
 from sagann.saga.engine import using_engine
 from sagann.saga.layer import count_hops
 from sagann.storage.picture import require_drawing
 from sagann.train import Trainer
 from sagann.train.balancer import learned_costs
+from sagann.train.rehearsals import foretell_trainers
 from sagann.train.resources import resolve_device
 from sagann.train.run_folder import RUNS, is_of_run
 from sagann.train.streamed import Streaming
@@ -62,14 +62,14 @@ _PROGRAMS, _STREAMED = "the programs of layers", "an epoch within a budget (--me
 _SAMPLED, _TRAINERS, _PARTS = "mini-batches (--sample)", "several trainers (--devices)", "workers (--workers)"
 _DEALT = "an epoch within a budget on devices of a described machine (--memory, --machine, --devices 8)"
 _READ_BY = {
-    "--show kernels": (_PROGRAMS,),
-    "--show steps": (_STREAMED, _DEALT),
-    "--picture": (_STREAMED,),
-    "--machine": (_STREAMED, _TRAINERS, _DEALT),
-    "--kernel": (_TRAINERS,),
-    "--learned": (_PARTS,),
+    _PROGRAMS: ("--show kernels",),
+    _STREAMED: ("--show steps", "--machine", "--picture"),
+    _DEALT: ("--show steps", "--machine"),
+    _SAMPLED: (),
+    _TRAINERS: ("--machine", "--kernel"),
+    _PARTS: ("--learned",),
 }
-"Plans that read an option of the command."
+"Options of the command that each plan reads."
 # Programs do not depend on the number of rows; a few rows show everything that a training step compiles.
 _FEW_VERTICES = 16
 _WAY_IN = re.compile(r"device(\d{1,4})\.copy_in")
@@ -81,41 +81,38 @@ def plan_run(
     shared: Shared,
     *,
     show: str,
-    machine_file: Path | None,
+    machine: Path | None,
     kernel: str | None,
     picture: Path | None,
     learned: Path | None,
 ) -> None:
     """Explain what ``sagann train`` would do; ``given`` are its settings on the command line, ``file`` is ``--config``."""
-    of_run = is_of_run(file)
     # Without mini-batches, the number of devices of a described machine.
     devices = str(given.get("devices") or "")
     count = int(devices) if re.fullmatch(r"\d{1,4}", devices) else 0
     if count:
         given = {name: value for name, value in given.items() if name != "devices"}
-    settings = chosen_settings(given, file, of_run=of_run)
+    settings = chosen_settings(given, file, of_run=is_of_run(file))
     shared.add_user_file(settings.model.model)
-    train, plan = settings.train, _PARTS
-    if settings.workers == 1 and train.sample is not None:
+    train = settings.train
+    if settings.workers > 1:
+        plan = _PARTS
+    elif train.sample is not None:
         plan = _SAMPLED if train.devices is None else _TRAINERS
-    elif settings.workers == 1:
+    else:
         plan = _PROGRAMS if train.memory is None else _DEALT if count else _STREAMED
-    if count and (plan != _DEALT or machine_file is None):
+    if count and (plan != _DEALT or machine is None):
         raise InputError(
             f"a number of devices is planned on a machine that is described, within a budget: {count} (in --devices)",
             hint="Add --machine p100x8, or a file of your own, and --memory, the budget of each device; leave --sample and --workers out.",
         )
-    for name in (
-        f"--show {show}",
-        machine_file and "--machine",
-        kernel and "--kernel",
-        picture and "--picture",
-        learned and "--learned",
-    ):
-        if name in _READ_BY and plan not in _READ_BY[name]:
+    options = {"--machine": machine, "--kernel": kernel, "--picture": picture, "--learned": learned}
+    for name in [f"--show {show}", *(name for name, value in options.items() if value is not None)]:
+        readers = [each for each, names in _READ_BY.items() if name in names]
+        if readers and plan not in readers:
             raise InputError(
                 f"an option has no effect on this plan: {name}, and the plan is of {plan} (in sagann plan)",
-                hint=f"Leave {name} out, or plan {' or '.join(_READ_BY[name])}.",
+                hint=f"Leave {name} out, or plan {' or '.join(readers)}.",
             )
     if plan != _PARTS:
         require_nothing_of_workers(given)
@@ -123,15 +120,15 @@ def plan_run(
     if plan == _PROGRAMS:
         run.show_programs(with_source=show == "kernels")
     elif plan == _STREAMED:
-        run.show_streaming(with_steps=show == "steps", machine_file=machine_file, picture=picture)
-    elif plan == _DEALT and machine_file is not None:
-        run.show_devices(count, with_steps=show == "steps", machine_file=machine_file)
+        run.show_streaming(with_steps=show == "steps", machine_file=machine, picture=picture)
+    elif plan == _DEALT and machine is not None:
+        run.show_devices(count, with_steps=show == "steps", machine_file=machine)
     elif plan == _SAMPLED:
         run.show_batches()
     elif plan == _TRAINERS:
-        show_trainers(run, machine_file=machine_file, kernel=kernel)
+        run.show_trainers(machine_file=machine, kernel=kernel)
     else:
-        run.show_parts(learned=learned, run_dir=file.parent if file and of_run else None)
+        run.show_parts(learned)
 
 
 class PlannedRun:
@@ -146,10 +143,17 @@ class PlannedRun:
         spill = settings.train.spill and str(self.folder)
         self.settings = replace(settings, train=replace(settings.train, spill=spill))
 
-    def opened(self) -> Graph:
-        """The graph with its split, as training opens it."""
+    def opened(self, option: str = "") -> Graph:
+        """The graph with its split, as training opens it. An ``option`` that plans vertices alone refuses other tasks."""
         streaming = Streaming.of(self.settings.train, self.folder, device=self.device)
-        return opened_graph(self.settings, streaming, say=self.terminal.say)
+        graph = opened_graph(self.settings, streaming, say=self.terminal.say)
+        if option and graph.answers.unit != "vertex":
+            raise InputError(
+                f"training on links, and on whole graphs, is not planned: the task is {task_of(graph)}, and "
+                f"{option} plans how one graph is trained on its vertices (in sagann plan)",
+                hint=f"Leave {option} out.",
+            )
+        return graph
 
     def trainer(self, graph: Graph, *, device: str | None = None) -> Trainer:
         """The Trainer of the run, or of the same run on another device."""
@@ -164,13 +168,31 @@ class PlannedRun:
 
     def show_programs(self, *, with_source: bool) -> None:
         """Print the layer programs of the model, and the source of their kernels if ``with_source``."""
+        show = self.terminal.show
         trainer, engine = self.trainer(self.opened(), device="cpu"), CompiledEngine()
+        model, graph = trainer.model, trainer.prepared.graph
+        # A step forward and backward on few vertices compiles everything.
         with using_engine(engine):
-            _step(trainer.model, trainer.prepared.graph)
-        for name, module in trainer.model.named_modules():
-            if isinstance(module, SagaLayer):
-                for program in engine.programs_of(module):
-                    _show(self.terminal, name or "the model", program, with_source=with_source)
+            if graph.answers.unit == "graph":
+                batch = GraphBatches(graph, graphs=None).load(torch.arange(1))
+                model(batch.hops(count_hops(model)), batch.features, batch.graph_ptr).sum().backward()
+            else:
+                graph = replace(graph, links=None)
+                if graph.features is not None:
+                    graph = subgraph(graph, torch.arange(min(_FEW_VERTICES, graph.num_vertices)))
+                model(graph.hops(count_hops(model)), graph.in_memory().features).sum().backward()
+        layers = {name: each for name, each in model.named_modules() if isinstance(each, SagaLayer)}
+        for name, layer in layers.items():
+            for program in engine.programs_of(layer):
+                if isinstance(program, str):
+                    show(f"{name or 'the model'}: runs as it is written, because {program}\n")
+                    continue
+                show(f"{name or 'the model'}, {explain(program)}\n")
+                for either in (program, program.maps_last) if with_source else ():
+                    if either is not None and either.edges.function is not None:
+                        derived = [step.function for step in sum(either.edges.derived.values(), ())]
+                        for function in (either.edges.function, *derived):
+                            show(source_of(function))
 
     def show_streaming(self, *, with_steps: bool, machine_file: Path | None, picture: Path | None) -> None:
         """Print the plan of an epoch within a budget, and its forecast."""
@@ -198,12 +220,6 @@ class PlannedRun:
         devices = ",".join(map(str, streaming.devices or [self.device]))
         planned = foretell(model, graph, budget_bytes=budget_bytes, folded=folded, device=devices, on_disk=on_disk)
         show(plan_text(planned, on_disk=on_disk))
-        if self.device.type != "cpu":
-            assert graph.features is not None
-            cause = why_queued(planned, graph.features, on_disk=on_disk)
-            show(
-                f"Epochs are {'' if cause is None else 'not '}replayed as CUDA graphs{'' if cause is None else f', because {cause}'}."
-            )
         if loaded_bytes is not None and self.device.type == "cpu":
             resident = expected_resident(
                 model,
@@ -217,7 +233,7 @@ class PlannedRun:
             show(steps_text(planned.plan))
         if machine is None and streaming.devices:
             say(
-                "No time is estimated, because copies between devices are not measured here: describe them with --machine."
+                "No time is estimated, because copies between devices are not measured: describe them with --machine."
             )
             return
         if machine is None:
@@ -237,20 +253,23 @@ class PlannedRun:
     def show_devices(self, count: int, *, with_steps: bool, machine_file: Path) -> None:
         """Print the plan of an epoch on the first devices of a described machine, each with the budget, and its routes."""
         machine = described_machine(machine_file)
-        known = 1 + max((int(at[1]) for name in machine.links if (at := _WAY_IN.fullmatch(name))), default=0)
-        if machine.host_to_device_bytes is None or count > known:
+        known = 0
+        if machine.host_to_device_bytes is not None:
+            known = 1 + max((int(at[1]) for each in machine.links if (at := _WAY_IN.fullmatch(each))), default=0)
+        if count > known:
             raise InputError(
-                f"the machine has not so many devices: {count} of {known if machine.host_to_device_bytes else 0}, {machine.name} (in --devices)",
+                f"the machine has not so many devices: {count} of {known}, {machine.name} (in --devices)",
                 hint='Name fewer, or add [links."device1.copy_in"] and so on to the machine\'s file, with host_to_device_bytes.',
             )
         names = [f"device{number}" for number in range(count)]
         trainer = self.trainer(self.opened(), device="cpu")
+        graph = trainer.prepared.graph
         self.terminal.say("Planning ...")
         found = foretell_devices(
             trainer.model,
-            trainer.prepared.graph,
+            graph,
             budget_bytes=self.settings.train.memory_bytes or 0,
-            folded=trainer.prepared.graph.answers.unit == "vertex",
+            folded=graph.answers.unit == "vertex",
             machine=machine,
             devices=names,
         )
@@ -268,79 +287,76 @@ class PlannedRun:
             found = trainer.foretell()
         self.terminal.show(batches_text(found, processor=f"{num_cores()} cores of {processor_name()}"))
 
-    def show_parts(self, *, learned: Path | None, run_dir: Path | None) -> None:
-        """Print the parts of the workers, and the cost model of the run ``learned``, or of the run in ``run_dir`` that the settings are of."""
+    def show_trainers(self, *, machine_file: Path | None, kernel: str | None) -> None:
+        """Print the best split of seeds and threads: of this machine as rehearsed, of a described one by the equations.
+
+        ``kernel`` are other sizes of that machine's hardware kernels, as 'scatter_pes=16'.
+        """
+        train, say = self.settings.train, self.terminal.say
+        assert train.devices is not None
+        refuse(train, ["memory"], "devices is set", "leave it out: evaluations are not planned")
+        devices = Devices.parse(train.devices, where="--devices")
+        num_others, machine = len(devices.names), None
+        if machine_file is not None:
+            machine = machine_of_equations(self.settings, machine_file, kernel)
+        elif kernel is not None or any(devices.fpga):
+            raise InputError(
+                "hardware kernels are planned on a machine that is described: "
+                f"{'--kernel' if kernel is not None else train.devices}, without --machine (in sagann plan)",
+                hint="Add --machine epyc-7763-u250, or a file of your own.",
+            )
+        else:
+            # More cores than there are are refused.
+            devices.cores()
+        graph = self.opened("--devices")
+        total = min(train.seeds_per_batch, int(graph.splits["train"].sum()))
+        if total <= num_others:
+            raise InputError(
+                f"fewer seeds than trainers: {total} seeds an iteration, {num_others} accelerators (in --batch-size)",
+                hint="Raise it, or name fewer accelerators in --devices.",
+            )
+        if machine is None:
+            say("Sampling, loading and training a few mini-batches with every trainer ...")
+            with using_engine(new_engine(self.settings)):
+                found, more = foretell_trainers(self.trainer(graph))
+            cores = devices.accelerator_cores
+            others = zip(cores, accelerator_names(len(cores)), strict=True)
+            name = (
+                f"this one, {processor_name()}, rehearsed; {devices.threads()} of {num_cores()} cores for the processor's tasks"
+                + "".join(f", {count} for {other}" for count, other in others)
+            )
+        else:
+            say("Sampling a few mini-batches ...")
+            name = machine.name + (f"; kernels with {kernel}" if kernel else "")
+            best = best_split_on(self.settings, graph, machine, total=total, uses_host=devices.uses_host)
+            found, more = best(num_others), best(num_others + 1) if total > num_others + 1 else None
+        self.terminal.show(trainers_text(found, machine=name, more=more))
+
+    def show_parts(self, learned: Path | None) -> None:
+        """Print the parts of the workers, with the seconds that the cost model of the run ``learned`` predicts."""
         show, say = self.terminal.show, self.terminal.say
         size, balance = self.settings.workers, self.settings.balance
         require_divisible(self.settings.train, balance=balance)
         if self.settings.train.memory is not None:
             say("Streaming within --memory is planned for one process only: leave --workers out.")
         costs = None if learned is None else learned_costs(learned)
-        if costs is None and run_dir is not None and balance == "cost":
-            try:
-                costs = learned_costs(run_dir)
-            except CheckpointError as error:
-                say(f"The run gives no cost model: {first_line(error)}")
-        graph = self.opened()
-        require_vertices(graph, "--workers")
-        topology = self.trainer(graph, device="cpu").prepared.graph.topology
+        topology = self.trainer(self.opened("--workers"), device="cpu").prepared.graph.topology
         if costs is None:
             if balance == "cost":
                 say("Without a cost model (--learned), parts begin with equal edges, and move after some epochs.")
-            bounds, seconds = vertex_ranges(topology.indptr, size, balance), None
-        else:
-            features, fitting = costs.count(topology), costs.for_workers(size).model
-            divisions: dict[str, tuple[int, ...]] = {
-                name: vertex_ranges(topology.indptr, size, by=name) for name in ("edges", "vertices")
-            }
-            divisions["cost"] = costs.bounds(features, size)
-            predicted = {
-                name: fitting.seconds_of_parts(features, costs.operations, each) for name, each in divisions.items()
-            }
-            bounds, seconds = divisions[balance], predicted[balance]
-        show(parts_table([part_of(topology, bounds, rank) for rank in range(size)], seconds, balance=balance))
-        if costs is not None:
-            show(cost_model_table(costs.model, costs.operations))
-            show(costs_text(costs.model, {name: max(each) for name, each in predicted.items()}))
-            if not costs.knows(size):
-                say(costs.unknown_text(size))
-
-
-def machine_in(file: Path, device: torch.device) -> Machine:
-    """The described machine, with rates of copies to a device where a device computes, and without where the processor does."""
-    found = described_machine(file)
-    of_device = found.host_to_device_bytes is not None
-    if of_device == (device.type != "cpu"):
-        return found
-    if of_device:
-        value, hint = "copies to a device have rates", "Add --device cuda, name a file of `sagann machine`"
-    else:
-        value, hint = "copies to a device have no rates", "Name a file of `sagann machine --device cuda`"
-    raise InputError(
-        f"machine file is for another kind of device: {value}, and --device is {device} (in {file})",
-        hint=f"{hint}, or leave --machine out: this machine is measured then.",
-    )
-
-
-def _step(model: nn.Module, graph: Graph) -> None:
-    """Run the model forward and backward on a few vertices of a prepared graph, so that everything is compiled."""
-    if graph.answers.unit == "graph":
-        batch = GraphBatches(graph, graphs=None).load(torch.arange(1))
-        model(batch.hops(count_hops(model)), batch.features, batch.graph_ptr).sum().backward()
-        return
-    graph = replace(graph, links=None)
-    if graph.features is not None:
-        graph = subgraph(graph, torch.arange(min(_FEW_VERTICES, graph.num_vertices)))
-    model(graph.hops(count_hops(model)), graph.in_memory().features).sum().backward()
-
-
-def _show(terminal: Terminal, name: str, program: LayerProgram | str, *, with_source: bool) -> None:
-    if isinstance(program, str):
-        terminal.show(f"{name}: runs as it is written, because {program}\n")
-        return
-    terminal.show(f"{name}, {explain(program)}\n")
-    for either in (program, program.maps_last) if with_source else ():
-        if either is not None and either.edges.function is not None:
-            terminal.show(source_of(either.edges.function))
-            for step in sum(either.edges.derived.values(), ()):
-                terminal.show(source_of(step.function))
+            bounds = vertex_ranges(topology.indptr, size, balance)
+            show(parts_table([part_of(topology, bounds, rank) for rank in range(size)], None, balance=balance))
+            return
+        features, fitting = costs.count(topology), costs.for_workers(size).model
+        divisions: dict[str, tuple[int, ...]] = {
+            name: vertex_ranges(topology.indptr, size, by=name) for name in ("edges", "vertices")
+        }
+        divisions["cost"] = costs.bounds(features, size)
+        seconds = {
+            name: fitting.seconds_of_parts(features, costs.operations, bounds) for name, bounds in divisions.items()
+        }
+        parts = [part_of(topology, divisions[balance], rank) for rank in range(size)]
+        show(parts_table(parts, seconds[balance], balance=balance))
+        show(costs_text(costs.model, {name: max(each) for name, each in seconds.items()}))
+        if not costs.knows(size):
+            say(costs.unknown_text(size))

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from rich.table import Table
 
 from sagann.byte_size import format_bytes
+from sagann.errors import listed
 from sagann.hybrid.assignment import HOST
 from sagann.hybrid.forecast import Prediction
-from sagann.partition import FEATURES, CostModel
+from sagann.partition import CostModel
 from sagann.partition.halo import Part
 from sagann.plan.epoch import Planned
 from sagann.plan.intervals import sizes
 from sagann.plan.machine import Machine
 from sagann.plan.routes import Routed
 from sagann.plan.schedule import Schedule
-from sagann.plan.steps import DEVICE, Block, Move, Plan, Step
+from sagann.plan.steps import DEVICE, Move, Plan, Step
 from sagann.plan.timeline import Lane
 from sagann.report.progress import short_seconds
 from sagann.report.terminal import table
@@ -47,27 +48,40 @@ def plan_text(planned: Planned, *, on_disk: bool = True) -> str:
     steps = [operation for operation in plan.operations if isinstance(operation, Step)]
     moves = [operation for operation in plan.operations if isinstance(operation, Move)]
     loads = [move for move in moves if move.kind == "load" and not move.peer]
+    needed = [step.temporary_bytes + sum(map(schedule.sizes.of, step.blocks)) for step in steps]
+    rows, in_place = sizes(plan.bounds), [load.block for load in loads if schedule.sizes.is_in_place(load.block)]
+    if len(rows) > 1:
+        cut = f"intervals of {min(rows):,} to {max(rows):,} vertices"
+    elif plan.stored_bytes == 0 and len(loads) == len({load.block for load in loads}):
+        cut = "the whole graph fits in memory"
+    else:
+        cut = "one interval, but not everything fits at once; evicted blocks are loaded again when needed"
+    copies = {
+        "From device to device": [(move.block, move.num_bytes) for move in moves if move.peer],
+        "Kept from epoch to epoch": [(load.block, load.num_bytes) for load in plan.staying],
+        "Loaded": [(load.block, load.num_bytes) for load in loads],
+        "Read in place": [(block, schedule.sizes.content_of(block)) for block in in_place],
+        "Stored": [(move.block, move.num_bytes) for move in moves if move.kind == "store"],
+    }
     lines = [
-        f"P = {plan.num_intervals}: {_cut(plan, loads)}.",
+        f"P = {plan.num_intervals}: {cut}.",
         f"Memory: at most {format_bytes(plan.peak_bytes)} of {format_bytes(plan.budget_bytes)}, for vertex data, edges, "
         "gradients and temporaries. Parameters, their gradients, the optimizer, Python and PyTorch come on top.",
-        f"Stages: {_gradients(steps)}. Gathers run once.",
-        *([_visited(schedule)] if plan.num_intervals > 1 else []),
-        f"Epoch: {len(steps):,} steps, {format_bytes(plan.loaded_bytes)} loaded, "
-        f"{format_bytes(plan.stored_bytes)} stored.",
-        f"{'On disk' if on_disk else 'In the host memory'}: {format_bytes(schedule.edge_bytes)} of edges, {format_bytes(schedule.constant_bytes)} of gathers "
-        f"cached for all epochs, up to {format_bytes(plan.spilled_bytes)} spilled during an epoch.",
+        *([_visited(schedule)] if len(rows) > 1 else []),
+        f"Epoch: {len(steps):,} steps, {format_bytes(plan.loaded_bytes)} loaded, {format_bytes(plan.stored_bytes)} stored.",
+        f"{'On disk' if on_disk else 'In the host memory'}: {format_bytes(schedule.edge_bytes)} of edges, "
+        f"{format_bytes(schedule.constant_bytes)} of gathers cached for all epochs, up to {format_bytes(plan.spilled_bytes)} "
+        "spilled during an epoch.",
     ]
-    lines += _by_kind("From device to device", ((move.block, move.num_bytes) for move in moves if move.peer))
-    in_place = [load.block for load in loads if schedule.sizes.is_in_place(load.block)]
-    lines += _by_kind("Kept from epoch to epoch", ((load.block, load.num_bytes) for load in plan.staying))
-    lines += _by_kind("Loaded", ((load.block, load.num_bytes) for load in loads))
-    lines += _by_kind("Read in place", ((block, schedule.sizes.content_of(block)) for block in in_place))
-    lines += _by_kind("Stored", ((move.block, move.num_bytes) for move in moves if move.kind == "store"))
-    lines += _picked(planned, loads)
-    taken = [step.temporary_bytes + sum(map(schedule.sizes.of, step.blocks)) for step in steps]
-    largest = steps[taken.index(max(taken))]
-    lines.append(f"Largest step: {_named(largest)} needs {format_bytes(max(taken))}.")
+    for verb, blocks in copies.items():
+        by_kind: Counter[str] = Counter()
+        for block, num_bytes in blocks:
+            by_kind[block.kind] += num_bytes
+        # The largest first; no line where nothing is copied.
+        if parts := [f"{_KINDS[kind]} {format_bytes(size)}" for kind, size in by_kind.most_common() if size]:
+            lines.append(f"{verb}: {', '.join(parts)}.")
+    largest = max(needed)
+    lines.append(f"Largest step: {steps[needed.index(largest)].label} needs {format_bytes(largest)}.")
     return "\n".join(lines)
 
 
@@ -88,82 +102,32 @@ def routes_text(found: Sequence[Routed], machine: Machine, devices: Sequence[str
     )
 
 
-def _by_kind(verb: str, blocks: Iterable[tuple[Block, int]]) -> list[str]:
-    """A line with the bytes of each kind of block, the largest first; no line if there are none."""
-    found: Counter[str] = Counter()
-    for block, num_bytes in blocks:
-        found[block.kind] += num_bytes
-    parts = [f"{_KINDS[kind]} {format_bytes(size)}" for kind, size in found.most_common() if size]
-    return [f"{verb}: {', '.join(parts)}."] if parts else []
-
-
-def _cut(plan: Plan, loads: Sequence[Move]) -> str:
-    """The sizes of the intervals, or whether one interval fits memory."""
-    rows = sizes(plan.bounds)
-    if len(rows) > 1:
-        return f"intervals of {min(rows):,} to {max(rows):,} vertices"
-    if plan.stored_bytes == 0 and len(loads) == len({load.block for load in loads}):
-        return "the whole graph fits in memory"
-    return "one interval, but not everything fits at once; evicted blocks are loaded again when needed"
-
-
-def _picked(planned: Planned, loads: Sequence[Move]) -> list[str]:
-    """A line with the share of rows that is loaded for chunks that need few rows; no line if no rows are picked."""
-    picked = [move for move in loads if move.block.needed_by is not None]
-    if not picked:
-        return []
-    found = sum(move.num_bytes for move in picked)
-    whole = sum(planned.schedule.sizes.of(move.block.whole) for move in picked)
-    return [
-        f"Selected by the host: {format_bytes(found)} of rows, {found / whole:.0%} of their intervals, in {len(picked):,} of {len(loads):,} loads; "
-        f"this saves {format_bytes(whole - found)}."
-    ]
-
-
-def _gradients(steps: Sequence[Step]) -> str:
-    """The stages that run again for their gradients, and those whose results are kept."""
-    keeps = {
-        step.number: any(block.kind == "stage_saved" for block in step.reads)
-        for step in steps
-        if step.kind == "transform_grad"
-    }
-    found = []
-    for kept, what in ((True, "saved for the backward: {}"), (False, "recomputed in the backward: {}")):
-        numbers = [str(number) for number in sorted(keeps) if keeps[number] is kept]
-        found += [what.format(", ".join(numbers))] if numbers else []
-    return "; ".join(found) or "none is recomputed"
-
-
 def _visited(schedule: Schedule) -> str:
     """The order of intervals and chunks."""
     if schedule.part.undivided:
         lanes = schedule.part.slice_lanes
         at_a_time = f", at most {lanes} features at a time" if lanes else ""
         return f"Edges: one chunk per interval and pass; rows read at random stay in memory{at_a_time}."
-    widths = Counter(schedule.traversal.widths.values())
-    strips = "".join(
-        f"; strips of {width} intervals in {count} {'pass' if count == 1 else 'passes'}"
-        for width, count in sorted(widths.items())
+    widths = listed([str(width) for width in sorted({*schedule.traversal.widths.values()})])
+    return (
+        f"Order: zigzag: each sweep begins where the last one ended{widths and f'; strips of {widths} intervals'}."
     )
-    return f"Order: zigzag: each sweep begins where the last one ended{strips}."
 
 
 def steps_text(plan: Plan) -> str:
     """A line for each step and copy, in the order in which they begin."""
     lines, staying = [], {load.block for load in plan.staying}
     for operation in plan.operations:
+        # Where it runs, beside others that run on the first device.
+        at = "" if operation.owner == DEVICE else f" ({operation.owner})"
         if isinstance(operation, Step):
-            lines.append(f"  {operation.label}{_at(operation.owner)}")
+            lines.append(f"  {operation.label}{at}")
         elif operation.kind != "drop" and operation.block not in staying:
             source = f" from {operation.peer}" if operation.peer else ""
-            size = format_bytes(operation.num_bytes)
-            lines.append(f"{operation.kind} {operation.block.label}{source}, {size}{_at(operation.owner)}")
+            lines.append(
+                f"{operation.kind} {operation.block.label}{source}, {format_bytes(operation.num_bytes)}{at}"
+            )
     return "\n".join(lines)
-
-
-def _at(owner: str) -> str:
-    """Where an operation runs, beside others that run on the first device."""
-    return "" if owner == DEVICE else f" ({owner})"
 
 
 def forecast_text(forecast: Forecast) -> str:
@@ -189,14 +153,6 @@ def resident_text(resident: Resident) -> str:
     )
     listed = ", ".join(f"{format_bytes(size)} {what}" for size, what in parts)
     return f"Resident memory (RES in top): about {format_bytes(resident.total_bytes)}: {listed}."
-
-
-def _named(step: Step) -> str:
-    of = "stage" if step.kind.startswith(("transform", "output")) else "means" if "means" in step.kind else "gather"
-    with_loss = " with the loss" if step.kind == "transform_loss" else ""
-    what = ("the gradient of " if step.kind.endswith("_grad") else "") + f"{of} {step.number}{with_loss}"
-    is_chunk = step.dst_interval != -1
-    return f"{what} on {'chunk' if is_chunk else 'interval'} {step.place}"
 
 
 _FEWER_EDGES = "Smaller fanouts (--sample)"
@@ -306,17 +262,6 @@ def parts_table(parts: Sequence[Part], seconds: Sequence[float] | None, *, balan
         for rank, part in enumerate(parts)
     )
     return table(f"Parts of {len(parts)} workers, balanced by {balance}", columns, rows, num_texts=0)
-
-
-def cost_model_table(model: CostModel, operations: Mapping[str, int]) -> Table:
-    """A row per kind of operation, with the nanoseconds of one unit of each feature."""
-    units = [f"per {name.replace('vertices', 'vertex').removesuffix('es').removesuffix('s')}" for name in FEATURES]
-    rows = []
-    for kind, row_bytes in operations.items():
-        shown = (f"{1e9 * weight:.3g}" if weight else "-" for weight in model.kinds[kind].weights)
-        rows.append((kind, f"{row_bytes:,}" if row_bytes else "-", *shown))
-    title = "Cost model: nanoseconds on a worker of speed 1"
-    return table(title, ["kind of operation", "bytes of a row", *units], rows)
 
 
 def costs_text(model: CostModel, slowest_s: Mapping[str, float]) -> str:

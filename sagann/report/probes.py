@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -50,12 +49,8 @@ def _numba_threads() -> str:
     double(values)
     _expect(int(values.sum()), 999_000)
     layer: str = numba.threading_layer()  # type: ignore[attr-defined]
-    several = (
-        "only one Python thread at a time may enter; with several, install one of tbb or an OpenMP library"
-        if layer == "workqueue"
-        else "several Python threads may enter at once"
-    )
-    return f"threading layer '{layer}', {numba.get_num_threads()} threads; {several}"
+    note = "; install tbb or an OpenMP library if several Python threads compute" if layer == "workqueue" else ""
+    return f"threading layer '{layer}', {numba.get_num_threads()} threads{note}"
 
 
 def _kernels() -> str:
@@ -79,8 +74,14 @@ def _kernels() -> str:
     return f"a layer compiled and equal to plain PyTorch; kernels run on {launcher()[0]}, several may enter at once"
 
 
-def _storage() -> str:
+def _files() -> str:
+    import io
+
+    import pyarrow as pa
+    import pyarrow.csv
+    import pyarrow.parquet
     import torch
+    from safetensors.torch import load, save
 
     from sagann.graph import Graph, Topology
     from sagann.storage import check_dataset, open_graph, save_graph
@@ -90,39 +91,19 @@ def _storage() -> str:
         save_graph(Graph(topology=topology, features=torch.eye(3)), f"{folder}/graph")
         check_dataset(f"{folder}/graph")
         _expect(open_graph(f"{folder}/graph").topology.indices.tolist(), [0, 1])
-    return "a dataset written, checked and opened by memory map"
-
-
-def _arrow() -> str:
-    import io
-
-    import pyarrow as pa
-    import pyarrow.csv
-    import pyarrow.parquet
-
     _expect(pyarrow.csv.read_csv(io.BytesIO(b"src,dst\n1,2\n")).column("dst").to_pylist(), [2])
     buffer = io.BytesIO()
     pyarrow.parquet.write_table(pa.table({"src": [1]}), buffer)
     _expect(pyarrow.parquet.read_table(buffer).column("src").to_pylist(), [1])
-    return "CSV and Parquet"
-
-
-def _checkpoints() -> str:
-    import torch
-    from safetensors.torch import load, save
-
     _expect(load(save({"w": torch.ones(2)}))["w"].tolist(), [1.0, 1.0])
-    return "safetensors written and read"
+    return "a dataset opened by memory map; CSV, Parquet and safetensors written and read"
 
 
 def _cuda() -> str:
     import torch
 
     if not torch.cuda.is_available():
-        built = (
-            f"torch is built for CUDA {torch.version.cuda}" if torch.version.cuda else "torch is built without CUDA"
-        )
-        raise ValueError(f"no CUDA device; {built}")
+        raise ValueError(f"no CUDA device; torch is built for CUDA {torch.version.cuda}")
     found = []
     for number in range(torch.cuda.device_count()):
         properties = torch.cuda.get_device_properties(number)
@@ -131,14 +112,7 @@ def _cuda() -> str:
     return "; ".join(found)
 
 
-_PROBES: dict[str, Callable[[], str]] = {
-    "numba threads": _numba_threads,
-    "kernels": _kernels,
-    "datasets on disk": _storage,
-    "tables": _arrow,
-    "checkpoints": _checkpoints,
-    "CUDA": _cuda,
-}
+_PROBES = {"numba threads": _numba_threads, "kernels": _kernels, "files": _files, "CUDA": _cuda}
 
 
 def run_probes() -> list[Finding]:

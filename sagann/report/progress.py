@@ -8,7 +8,7 @@ import sys
 import textwrap
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,7 +34,6 @@ from sagann.report.terminal import Terminal
 if TYPE_CHECKING:
     from sagann.train.reporter import EpochProgress, EpochRecord, RunInfo, TrainResult
 
-
 _RECENT_EPOCHS = 20
 """Number of epochs whose median time is shown, so that one slow epoch does not make time and rate jump."""
 _LONG_EPOCH_S = 1.0
@@ -44,10 +43,9 @@ _WIDE = 100
 _LINE_EVERY_S = 60.0
 "Least seconds between two lines of progress where there is no terminal."
 
-_MOST_WORKERS = 4
-"Number of workers up to which the part of each one is shown."
-
-_NOTE_WIDTH = 70
+_MOST_VALUES = 4
+"Number of values of a list that are shown."
+_NOTE_WIDTH = 50
 "Most characters in a line of a note below a bar."
 
 _SCALES = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
@@ -56,8 +54,7 @@ _SCALES = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
 class ProgressReporter:
     """A progress bar of a run, with epoch time, edges per second, loss and the monitored metric, on standard error.
 
-    A second line shows what the tiers gave to the last epoch, or shares and seconds of workers that are balanced by cost, or of several trainers.
-    A long sampled epoch has a bar of its own below. A terminal gets live bars; a pipe or a file gets the messages, a line a minute, and the last
+    Lines below show what else the last epoch's line of metrics.jsonl has, such as counts of the hot tier. A long sampled epoch has a bar of its own below. A terminal gets live bars; a pipe or a file gets the messages, a line a minute, and the last
     state.
     """
 
@@ -140,7 +137,7 @@ class ProgressReporter:
         self._progress.update(
             self._epochs,
             completed=record.epoch,
-            state=f"{state}{_tiers(record.extra)}{_parts(record.extra)}{_trainers(record.extra)}",
+            state=f"{state}{_lines_of(record.extra)}",
         )
         self._log(f"epoch {record.epoch}/{self._info.epochs}  {state}".replace("\n", "  "))
 
@@ -190,47 +187,23 @@ def import_progress(terminal: Terminal) -> Iterator[ImportProgress]:
         yield draw
 
 
-def _tiers(extra: Mapping[str, Any]) -> str:
-    """A line with what the tiers gave to an epoch; empty without tiers."""
-    if "hot_rows" not in extra:
-        return ""
-    num_rows = extra["hot_rows"] + extra["cold_rows"]
-    hot, cold = format_bytes(extra["hot_bytes"]), format_bytes(extra["cold_bytes"])
-    return f"\n{_short(num_rows)} rows  hits {extra['hot_rows'] / max(1, num_rows):.1%}  hot {hot}  cold {cold}"
+def _lines_of(extra: Mapping[str, Any]) -> str:
+    """Lines with what else an epoch's line of metrics.jsonl has: counts of tiers, parts of workers, shares of trainers."""
+    parts = []
+    for name, value in extra.items():
+        values = value if isinstance(value, list | tuple) else [] if value is None else [value]
+        shown = [_valued(name, each) for each in values[:_MOST_VALUES]] + ["..."] * (len(values) > _MOST_VALUES)
+        parts += [f"{name} {', '.join(shown)}"] if shown else []
+    return _note("  ".join(parts))
 
 
-def _parts(extra: Mapping[str, Any]) -> str:
-    """A line with the parts of the workers in an epoch, and their seconds; empty unless they are balanced by cost."""
-    if "worker_s" not in extra:
-        return ""
-    seconds, predicted_s, shares = extra["worker_s"], extra["predicted_worker_s"], _shares(extra["worker_edges"])
-    moved = "" if extra["moved_to"] is None else "  vertices move"
-    if len(seconds) > _MOST_WORKERS:
-        predicted = "" if predicted_s is None else f"  at most {short_seconds(max(predicted_s))} predicted"
-        ends = " to ".join(map(short_seconds, (min(seconds), max(seconds))))
-        return f"\n{len(seconds)} workers  edges {min(shares):.1%} to {max(shares):.1%}  {ends}{predicted}{moved}"
-    predicted = "" if predicted_s is None else f"  predicted {', '.join(map(short_seconds, predicted_s))}"
-    edges = " ".join(f"{share:.1%}" for share in shares)
-    return f"\nworkers  edges {edges}  {', '.join(map(short_seconds, seconds))}{predicted}{moved}"
-
-
-def _trainers(extra: Mapping[str, Any]) -> str:
-    """A line with the shares of the trainers in an epoch, how long each one propagated and waited, and the throughput; empty for one trainer."""
-    if "trainers" not in extra:
-        return ""
-    columns = (extra["trainers"], _shares(extra["trainer_seeds"]), extra["trainer_s"], extra["trainer_idle_s"])
-    simulation_s = extra.get("trainer_simulation_s", [0.0] * len(extra["trainers"]))
-    parts = [
-        f"{name} {share:.1%} of the seeds, {short_seconds(train_s)} and {short_seconds(idle_s)} idle"
-        + (f", simulated in {short_seconds(simulated_s)}" if simulated_s else "")
-        for name, share, train_s, idle_s, simulated_s in zip(*columns, simulation_s, strict=True)
-    ]
-    throughput = [f"{extra['mteps']:.3g} MTEPS"] if "mteps" in extra else []
-    return "\n" + "  ".join(parts[:_MOST_WORKERS] + throughput) + _note(extra["trainer_why"])
-
-
-def _shares(counts: Sequence[int]) -> list[float]:
-    return [count / max(1, sum(counts)) for count in counts]
+def _valued(name: str, value: Any) -> str:
+    """A value in the unit that its name ends with."""
+    if isinstance(value, str):
+        return value
+    if name.endswith("_s"):
+        return short_seconds(value)
+    return format_bytes(value) if name.endswith("_bytes") else _short(value)
 
 
 def _note(text: str) -> str:

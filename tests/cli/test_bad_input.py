@@ -53,7 +53,6 @@ def test_a_flipped_bit_is_refused_unless_nobody_asks(
     "command",
     [
         ("data", "reorder", "DATA", "OUT"),
-        ("data", "score", "DATA", "--fanouts", "2,2"),
         ("evaluate", "--run", "RUN", "--data", "DATA"),
         ("predict", "--run", "RUN", "--data", "DATA", "--out", "OUT.csv"),
         ("embed", "--run", "RUN", "--data", "DATA", "--out", "OUT.npy"),

@@ -27,7 +27,6 @@ COMMANDS: tuple[tuple[object, ...], ...] = (
     ("data", "info", "graph"),
     ("data", "check", "graph"),
     ("data", "reorder", "graph", "reordered"),
-    ("data", "score", "graph", "--fanouts", "3,3", "--plot", "score.png"),
     ("plan", "graph"),
     ("plan", "graph", "--memory", "1MiB"),
     ("plan", "graph", "--sample", "3,3"),

@@ -59,7 +59,7 @@ def test_the_bar_shows_every_number_and_the_metric_of_the_last_evaluation(width)
     text = shown(records=[tiered], info=replace(INFO, data="/somewhere/deep/down/cora"), width=width)
     assert "gcn on cora" in text
     assert "1/200 250 ms  24M edges/s  loss 0.5000" in text
-    assert "1k rows  hits 83.5%  hot 835.0 MiB  cold 165.0 KiB" in text
+    assert "hot_rows 835  hot_bytes 835.0 MiB  cold_rows 165" in text
     assert "…" not in text
     text = shown(records=[tiered, record(2, 2.0)], width=width)
     assert "val accuracy 0.7500" in text.rpartition("2/200 2.00 s  3M edges/s  loss 0.5000")[2]
@@ -137,44 +137,20 @@ def test_an_import_has_a_bar_per_stage_on_a_terminal(monkeypatch: pytest.MonkeyP
     assert "vertices" in text
 
 
-BALANCE = {"worker_edges": [300, 100], "worker_s": [1.5, 0.025], "predicted_worker_s": None, "moved_to": None}
-
-
-def balanced(**changes):
-    return replace(record(1, 0.25), extra=BALANCE | changes)
-
-
-def test_parts_and_seconds_of_workers_have_a_line():
-    text = shown(records=[balanced()])
-    assert "workers  edges 75.0% 25.0%  1.50 s, 25 ms" in text
-    assert "predicted" not in text
-    assert "move" not in text
-    text = shown(records=[balanced(predicted_worker_s=[1.25, 0.75], moved_to=[0, 3, 10])])
-    assert "1.50 s, 25 ms  predicted 1.25 s, 750 ms  vertices move" in text
-
-
-def test_of_many_workers_the_ends_are_shown():
-    many = balanced(
-        worker_edges=[10, 20, 30, 40, 50, 50], worker_s=[*range(1, 7)], predicted_worker_s=[2.0] * 5 + [3.0]
-    )
-    text = shown(records=[many])
-    assert "6 workers  edges 5.0% to 25.0%  1.00 s to 6.00 s  at most 3.00 s predicted" in text
-
-
-def test_shares_of_trainers_and_the_last_decision_stand_below_the_numbers():
-    text = shown(records=[replace(record(1, 0.25), extra={**WORK.to_json(), "mteps": 24.0})])
-    assert "24 MTEPS" in text
-    assert (
-        "host 75.0% of the seeds, 1.50 s and 0 ms idle  accelerator0 25.0% of the seeds, 500 ms and 1.00 s" in text
-    )
-    simulated = replace(WORK, simulation_s={"host": 0.0, "accelerator0": 9.5})
-    text = shown(records=[replace(record(1, 0.25), extra=simulated.to_json())])
-    assert "0 ms idle  accelerator0 25.0% of the seeds, 500 ms and 1.00 s idle, simulated in 9.50 s" in " ".join(
-        text.split("\n")
-    )
+def test_what_else_an_epoch_has_stands_below_the_numbers_in_its_units():
+    extra = {
+        "worker_edges": [300, 100],
+        "worker_s": [1.5, 0.025],
+        "moved_to": None,
+        "worker_bounds": [0, 1, 2, 3, 4],
+    }
+    text = shown(records=[replace(record(1, 0.25), extra=extra)])
+    assert "worker_edges 300, 100  worker_s 1.50 s, 25 ms" in text
+    assert "worker_bounds 0, 1, 2, 3, ..." in text
+    assert "moved_to" not in text
+    text = shown(records=[replace(record(1, 0.25), extra={"mteps": 24.0, **WORK.to_json()})])
+    assert "mteps 24  trainers host, accelerator0" in text
     assert WORK.why[:27] in shown(records=[replace(within(1, 300, 2.0), note=WORK.why)])
-    # In lines that fit a terminal.
-    assert "2 seeds go to the processor: estimated 1 s per iteration, was 2" in text
 
 
 class Screen(io.StringIO):
