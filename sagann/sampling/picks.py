@@ -159,50 +159,29 @@ def pick_weighted(
 ) -> int:
     """Pick ``fanout`` different in-edges one after the other, each in proportion to its weight among those that are left.
 
-    Every edge draws an exponential variable whose rate is its weight. The smallest variables are kept in a heap, whose root
-    is the largest one of them. Edges of weight 0 are never picked. The variable of a uniform number ``u`` is at least
-    ``u / weight``, which spares most edges of a long row the logarithm.
+    Every edge draws an exponential variable whose rate is its weight, and those with the smallest ones are picked. Edges of weight 0 never are.
     """
-    times = np.empty(min(fanout, len(positions)))
+    times = np.empty(64)
     at = 0
     for row in range(len(vertices)):
         indptr[row] = at
         state = stream_of(key, vertices[row])
-        count = 0
-        for edge in range(begins[row], ends[row]):
+        begin, degree = begins[row], ends[row] - begins[row]
+        if degree > len(times):
+            times = np.empty(2 * degree)
+        for e in range(degree):
             state += GOLDEN
-            number, weight = unit(mix(state)), weights[edge]
-            if not weight > 0 or (count == fanout and number > times[0] * weight):
-                continue
-            time = -math.log(1.0 - number) / weight
-            if count < fanout:
-                positions[at + count], times[count] = edge, time
-                count += 1
-                if count == fanout:
-                    for root in range(count // 2 - 1, -1, -1):
-                        _sift_down(times, positions[at : at + count], count, root)
-            elif time < times[0]:
-                positions[at], times[0] = edge, time
-                _sift_down(times, positions[at : at + count], count, 0)
-        at += count
+            weight = weights[begin + e]
+            times[e] = -math.log(1.0 - unit(mix(state))) / weight if weight > 0 else np.inf
+        last, stop = np.inf, at + fanout
+        if degree > fanout:
+            last = np.partition(times[:degree], fanout - 1)[fanout - 1]
+        for e in range(degree):
+            if at < stop and times[e] <= last and weights[begin + e] > 0:
+                positions[at] = begin + e
+                at += 1
     indptr[len(vertices)] = at
-    sort_range(indptr, positions, positions[:0], 0, len(vertices))
     return at
-
-
-@compiled()
-def _sift_down(times: Array, edges: Array, count: int, root: int) -> None:
-    """Move the root of a heap down until no child is larger."""
-    time, edge = times[root], edges[root]
-    while 2 * root + 1 < count:
-        child = 2 * root + 1
-        if child + 1 < count and times[child + 1] > times[child]:
-            child += 1
-        if not times[child] > time:
-            break
-        times[root], edges[root] = times[child], edges[child]
-        root = child
-    times[root], edges[root] = time, edge
 
 
 @compiled()
@@ -220,27 +199,18 @@ def pick_weighted_replacing(
 
     A draw is searched for in the sums of the weights. Edges of weight 0 are never picked.
     """
-    sums = np.empty(64)
     at = 0
     for row in range(len(vertices)):
         indptr[row] = at
-        begin, degree = begins[row], ends[row] - begins[row]
-        if degree > len(sums):
-            sums = np.empty(2 * degree)
-        total, last = 0.0, -1
-        for e in range(degree):
-            weight = weights[begin + e]
-            if weight > 0:
-                last = e
-            total += weight
-            sums[e] = total
-        if last < 0:
+        sums = np.cumsum(weights[begins[row] : ends[row]].astype(np.float64))
+        if len(sums) == 0 or sums[-1] == 0:
             continue
         state = stream_of(key, vertices[row])
         for e in range(at, at + fanout):
             state += GOLDEN
-            # The last edge that has a weight also stands for a product that was rounded up to the sum of all weights.
-            positions[e] = begin + min(last, np.searchsorted(sums[:degree], unit(mix(state)) * total, side="right"))
+            # Rounded, a product may be the sum of all weights.
+            drawn = min(unit(mix(state)) * sums[-1], np.nextafter(sums[-1], 0.0))
+            positions[e] = begins[row] + np.searchsorted(sums, drawn, side="right")
         at += fanout
     indptr[len(vertices)] = at
     sort_range(indptr, positions, positions[:0], 0, len(vertices))
