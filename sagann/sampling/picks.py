@@ -159,29 +159,50 @@ def pick_weighted(
 ) -> int:
     """Pick ``fanout`` different in-edges one after the other, each in proportion to its weight among those that are left.
 
-    Every edge draws an exponential variable whose rate is its weight, and those with the smallest ones are picked. Edges of weight 0 never are.
+    Every edge draws an exponential variable whose rate is its weight. The smallest variables are kept in a heap, whose root
+    is the largest one of them. Edges of weight 0 are never picked. The variable of a uniform number ``u`` is at least
+    ``u / weight``, which spares most edges of a long row the logarithm.
     """
-    times = np.empty(64)
+    times = np.empty(min(fanout, len(positions)))
     at = 0
     for row in range(len(vertices)):
         indptr[row] = at
         state = stream_of(key, vertices[row])
-        begin, degree = begins[row], ends[row] - begins[row]
-        if degree > len(times):
-            times = np.empty(2 * degree)
-        for e in range(degree):
+        count = 0
+        for edge in range(begins[row], ends[row]):
             state += GOLDEN
-            weight = weights[begin + e]
-            times[e] = -math.log(1.0 - unit(mix(state))) / weight if weight > 0 else np.inf
-        last, stop = np.inf, at + fanout
-        if degree > fanout:
-            last = np.partition(times[:degree], fanout - 1)[fanout - 1]
-        for e in range(degree):
-            if at < stop and times[e] <= last and weights[begin + e] > 0:
-                positions[at] = begin + e
-                at += 1
+            number, weight = unit(mix(state)), weights[edge]
+            if not weight > 0 or (count == fanout and number > times[0] * weight):
+                continue
+            time = -math.log(1.0 - number) / weight
+            if count < fanout:
+                positions[at + count], times[count] = edge, time
+                count += 1
+                if count == fanout:
+                    for root in range(count // 2 - 1, -1, -1):
+                        _sift_down(times, positions[at : at + count], count, root)
+            elif time < times[0]:
+                positions[at], times[0] = edge, time
+                _sift_down(times, positions[at : at + count], count, 0)
+        at += count
     indptr[len(vertices)] = at
+    sort_range(indptr, positions, positions[:0], 0, len(vertices))
     return at
+
+
+@compiled()
+def _sift_down(times: Array, edges: Array, count: int, root: int) -> None:
+    """Move the root of a heap down until no child is larger."""
+    time, edge = times[root], edges[root]
+    while 2 * root + 1 < count:
+        child = 2 * root + 1
+        if child + 1 < count and times[child + 1] > times[child]:
+            child += 1
+        if not times[child] > time:
+            break
+        times[root], edges[root] = times[child], edges[child]
+        root = child
+    times[root], edges[root] = time, edge
 
 
 @compiled()
