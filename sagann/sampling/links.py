@@ -78,10 +78,8 @@ class LinkSampler:
     Args:
         topology: a whole graph's. Where the in-edges of a vertex do not ascend by source, as :meth:`~sagann.Topology.from_coo` sorts
             them, a sorted copy of all sources is kept with the topology.
-        negatives: number of negative links for each positive one; 0 for none.
-        how: ``"uniform"`` draws both ends; ``"structured"`` keeps the source of the positive link and draws the destination. The two ends
-            of a negative link differ.
-        avoid_edges: draw again while a negative link is an edge of the topology.
+        negatives: number of negative links for each positive one; 0 for none. None of them is an edge, or joins a vertex to itself.
+        how: ``"uniform"`` draws both ends; ``"structured"`` keeps the source of the positive link and draws the destination.
         undirected: the reverse of an edge counts as an edge, as it does for a decoder that scores both alike.
         seed: seed of the run.
     Raises:
@@ -99,21 +97,16 @@ class LinkSampler:
         *,
         negatives: int = 1,
         how: Negatives = "uniform",
-        avoid_edges: bool = True,
         undirected: bool = False,
         seed: int = 0,
     ) -> None:
         require_square(topology, where="LinkSampler.topology")
         require_integer(negatives, "negatives", where="LinkSampler.negatives")
         require_choice(how, get_args(Negatives), what="unknown way to draw negative links", where="LinkSampler.how")
-        self.topology = topology
         # Sorted now, not by several threads at once.
         _ordered_edges(topology)
-        self.negatives = negatives
-        self.how = how
-        self.avoid_edges = avoid_edges
-        self.undirected = undirected
-        self.seed = seed
+        self.topology, self.negatives, self.how = topology, negatives, how
+        self.undirected, self.seed = undirected, seed
 
     def sample(self, src: Tensor, dst: Tensor, *, epoch: int = 0, batch: int = 0, first: int = 0) -> Links:
         """Draw the negative links of some positive ones.
@@ -139,14 +132,14 @@ class LinkSampler:
         src, dst = src.cpu(), dst.cpu()
         negative = self.negatives_of(src, epoch=epoch, batch=batch, first=first)
         seeds, positions = torch.cat([src, dst, *negative]).unique(return_inverse=True)
-        num_positive, num_negative = len(src), len(negative[0])
-        ends = positions.split([num_positive, num_positive, num_negative, num_negative])
+        count, num_negative = len(src), len(negative[0])
+        ends = positions.split([count, count, num_negative, num_negative])
         return Links(
             seeds=seeds,
-            src=torch.cat([ends[0], ends[2]]),
-            dst=torch.cat([ends[1], ends[3]]),
-            labels=torch.cat([torch.ones(num_positive), torch.zeros(num_negative)]),
-            num_positive=num_positive,
+            src=torch.cat(ends[::2]),
+            dst=torch.cat(ends[1::2]),
+            labels=torch.cat([torch.ones(count), torch.zeros(num_negative)]),
+            num_positive=count,
         )
 
     def negatives_of(self, src: Tensor, *, epoch: int, batch: int, first: int = 0) -> tuple[Tensor, Tensor]:
@@ -154,24 +147,18 @@ class LinkSampler:
 
         The arguments are as for :meth:`sample`, which checks them.
         """
-        sources = src.repeat_interleave(self.negatives)
-        destinations = torch.empty_like(sources)
-        failed = _draw_into(
-            sources,
-            destinations,
+        sources, destinations, failed = _drawn(
             self.topology,
+            src.repeat_interleave(self.negatives),
             key_of(self.seed, LINKS, epoch, batch),
             first * self.negatives,
             draws_sources=self.how == "uniform",
-            avoids=self.avoid_edges * (1 + self.undirected),
+            avoids=1 + self.undirected,
         )
         if len(failed):
+            where = f"LinkSampler.sample, positive link {first + int(failed[0]) // self.negatives}"
             raise _not_found(
-                f"LinkSampler.sample, positive link {first + int(failed[0]) // self.negatives}",
-                "The graph has nearly all edges there; pass avoid_edges=False."
-                if self.avoid_edges
-                else "Take a graph of two vertices or more.",
-                avoids_edges=self.avoid_edges,
+                where, "The graph has nearly all edges there; take one with fewer edges, or more vertices."
             )
         return sources, destinations
 
@@ -228,41 +215,36 @@ def found_destinations(
     ``avoids`` is 1 to avoid edges, 2 to avoid their reverses too. Links of different ``parts``, uint8 [num_links] below 3, share no negative link,
     unless a source has too few. Returns destinations int64 [num_links, negatives], and the numbers of the links for which some are not found.
     """
-    sources = src.cpu().repeat_interleave(negatives)
+    sources, key = src.cpu().repeat_interleave(negatives), key_of(seed, MEASURED_LINKS)
     parts = parts.repeat_interleave(negatives)
-    destinations, key = torch.zeros_like(sources), key_of(seed, MEASURED_LINKS)
-    failed = _draw_into(sources, destinations, topology, key, first * negatives, parts=parts, avoids=avoids)
+    _, destinations, failed = _drawn(topology, sources, key, first * negatives, parts=parts, avoids=avoids)
     return destinations.view(len(src), negatives), (failed // max(1, negatives)).unique()
 
 
-def _draw_into(
-    sources: Tensor,
-    destinations: Tensor,
+def _drawn(
     topology: Topology,
+    sources: Tensor,
     key: np.uint64,
-    first: int = 0,
+    first: int,
     *,
     parts: Tensor = _NO_PARTS,
     draws_sources: bool = False,
     avoids: int,
-) -> Tensor:
-    """Draw negative links, of which the first one has the number ``first``; return the positions of those that are not found, int64 ascending.
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Sources and destinations of negative links, of which the first one has the number ``first``, and the positions of those that are not found.
 
-    ``avoids`` is 1 to avoid edges, 2 to avoid their reverses as well, and 0 for neither.
+    ``sources`` are overwritten where they are drawn, too. ``avoids`` is 1 to avoid edges, 2 to avoid their reverses as well.
     """
     edges = topology.indptr.contiguous().numpy(), _ordered_edges(topology)[0].numpy()
-    failed = torch.zeros(len(sources), dtype=torch.bool)
+    destinations, failed = torch.zeros_like(sources), torch.zeros(len(sources), dtype=torch.bool)
     drawn = sources.numpy(), destinations.numpy(), parts.numpy(), failed.numpy()
     _draw(*edges, key, first, draws_sources, avoids, *drawn)
-    return failed.nonzero().squeeze(1)
+    return sources, destinations, failed.nonzero().squeeze(1)
 
 
-def _not_found(where: str, hint: str, *, avoids_edges: bool = True) -> InputError:
-    return InputError(
-        f"no negative link found: {MOST_DRAWS} links drawn, each of them "
-        f"{'an edge or ' if avoids_edges else ''}a self-loop (in {where})",
-        hint=hint,
-    )
+def _not_found(where: str, hint: str) -> InputError:
+    what = f"no negative link found: {MOST_DRAWS} links drawn, each of them an edge or a self-loop"
+    return InputError(f"{what} (in {where})", hint=hint)
 
 
 def are_edges(topology: Topology, src: Tensor, dst: Tensor, types: Tensor | None) -> Tensor:
@@ -330,7 +312,7 @@ def _draw(
             src, dst = sources[link], destinations[link]
             is_wrong = (
                 src == dst
-                or (avoids > 0 and _is_edge(indptr, indices, src, dst))
+                or _is_edge(indptr, indices, src, dst)
                 or (avoids > 1 and _is_edge(indptr, indices, dst, src))
             )
             if not is_wrong and len(parts) > 0 and num_draws < MOST_DRAWS // 2:

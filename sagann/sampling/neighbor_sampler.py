@@ -12,18 +12,17 @@ References:
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from sagann.errors import InputError
-from sagann.graph.checks import require_ids, slices, wrong_form
+from sagann.graph.checks import first_true, require_ids, slices, wrong_form
 from sagann.graph.random_numbers import key_of
-from sagann.graph.rows import id_dtype
+from sagann.graph.rows import id_dtype, pick_rows
 from sagann.graph.topology import Topology
 from sagann.jit import Array
 from sagann.sampling import numbering, picks
@@ -39,22 +38,11 @@ from sagann.sampling.minibatch import MiniBatch
 
 LARGEST_WEIGHT = 1e300
 "Weights are at most this large, so that the sum of a destination's weights is finite."
-_OF_NUMPY = (
-    torch.float32,
-    torch.float64,
-    torch.float16,
-    torch.int64,
-    torch.int32,
-    torch.int16,
-    torch.uint8,
-    torch.bool,
-)
 # Slots of a thread's first table.
 _FEWEST_SLOTS = 1 << 12
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Picked:
+class Picked(NamedTuple):
     """The in-edges that a hop picks of some vertices; those of a vertex are in the order of the graph."""
 
     indptr: Array
@@ -84,9 +72,9 @@ class InEdges:
 
     def __init__(self, topology: Topology, *, weights: str | None = None, first_vertex: int = 0) -> None:
         self._indptr, self._indices = (array.contiguous().numpy() for array in (topology.indptr, topology.indices))
-        self._first_vertex, self._edge_data, self._weights = first_vertex, topology.edge_data, weights
+        self._first_vertex, self._edge_data = first_vertex, topology.edge_data
         # Arguments of the picks besides those that all of them have.
-        self._given = () if weights is None else (_checked_weights(topology, weights).contiguous().numpy(),)
+        self._given = () if weights is None else (_checked_weights(topology, weights),)
 
     def pick(self, vertices: Array, fanout: int, key: np.uint64, *, replace: bool, hop: int) -> Picked:
         """Pick in-edges of some of the vertices; see :class:`Edges`."""
@@ -99,18 +87,13 @@ class InEdges:
         if replace:
             require_drawable(most, len(vertices), fanout, where=f"fanouts, hop {hop}")
         indptr, positions = np.empty(len(vertices) + 1, dtype=np.int64), _empty(most, num_edges)
-        pick: Callable[..., int]
-        if self._weights is None:
-            pick = picks.pick_uniform_replacing if replace else picks.pick_uniform
-        else:
-            pick = picks.pick_weighted_replacing if replace else picks.pick_weighted
+        uniform = picks.pick_uniform, picks.pick_uniform_replacing
+        pick = (picks.pick_weighted, picks.pick_weighted_replacing)[replace] if self._given else uniform[replace]
         count = pick(begins, ends, vertices, fanout, key, indptr, positions, *self._given)
         # Edges of weight 0 leave room.
         positions = positions if count == most else positions[:count].copy()
         edge_data = {name: _rows_at(positions, rows) for name, rows in self._edge_data.items()}
-        return Picked(
-            indptr=indptr, indices=self._indices, positions=positions, edge_ids=positions, edge_data=edge_data
-        )
+        return Picked(indptr, self._indices, positions, positions, edge_data)
 
 
 class NeighborSampler:
@@ -252,13 +235,14 @@ def _empty(length: int, num_ids: int) -> Array:
 
 def _rows_at(edge_ids: Array, rows: Tensor) -> Tensor:
     """Rows of edge data, differentiable where they learn."""
-    if rows.requires_grad or rows.dtype not in _OF_NUMPY:
-        return rows.index_select(0, torch.from_numpy(edge_ids))
-    # PyTorch would share the work with other threads, which have batches of their own.
-    return torch.from_numpy(rows.numpy().take(edge_ids, axis=0))
+    ids = torch.from_numpy(edge_ids)
+    if rows.requires_grad:
+        return rows.index_select(0, ids)
+    # On this thread alone: others have batches of their own.
+    return pick_rows(rows, ids, rows.new_empty(len(ids), *rows.shape[1:]))
 
 
-def _checked_weights(topology: Topology, name: str) -> Tensor:
+def _checked_weights(topology: Topology, name: str) -> Array:
     """Edge data by which edges can be picked."""
     where = f"edge data '{name}'"
     if name not in topology.edge_data:
@@ -269,11 +253,8 @@ def _checked_weights(topology: Topology, name: str) -> Tensor:
         )
     weights = topology.edge_data[name]
     if weights.dtype not in (torch.float32, torch.float64) or weights.ndim != 1:
-        expected, hint = (
-            "torch.float32 or torch.float64 [num_edges]",
-            "Convert the weights with .to(torch.float32).",
-        )
-        raise wrong_form(weights, expected, where=where, hint=hint)
+        expected = "torch.float32 or torch.float64 [num_edges]"
+        raise wrong_form(weights, expected, where=where, hint="Convert the weights with .to(torch.float32).")
     if weights.requires_grad:
         raise InputError(
             f"weights that learn do not pick edges: they require a gradient, and are read once (in {where})",
@@ -281,12 +262,11 @@ def _checked_weights(topology: Topology, name: str) -> Tensor:
         )
     for part in slices(len(weights)):
         # Written so that NaN is found too.
-        wrong = ~((weights[part] >= 0) & (weights[part] <= LARGEST_WEIGHT))
-        if wrong.any():
-            at = part.start + int(wrong.nonzero()[0])
+        at = first_true(~((weights[part] >= 0) & (weights[part] <= LARGEST_WEIGHT)))
+        if at is not None:
             raise InputError(
-                f"weight of an edge out of range: {float(weights[at]):g}, expected a number from 0 to "
-                f"{LARGEST_WEIGHT:g} (in {where}, edge {at})",
+                f"weight of an edge out of range: {float(weights[part][at]):g}, expected a number from 0 to "
+                f"{LARGEST_WEIGHT:g} (in {where}, edge {part.start + at})",
                 hint="Replace negative, NaN and infinite weights; 0 leaves an edge out.",
             )
-    return weights
+    return weights.contiguous().numpy()

@@ -220,27 +220,18 @@ def pick_weighted_replacing(
 
     A draw is searched for in the sums of the weights. Edges of weight 0 are never picked.
     """
-    sums = np.empty(64)
     at = 0
     for row in range(len(vertices)):
         indptr[row] = at
-        begin, degree = begins[row], ends[row] - begins[row]
-        if degree > len(sums):
-            sums = np.empty(2 * degree)
-        total, last = 0.0, -1
-        for e in range(degree):
-            weight = weights[begin + e]
-            if weight > 0:
-                last = e
-            total += weight
-            sums[e] = total
-        if last < 0:
+        sums = np.cumsum(weights[begins[row] : ends[row]].astype(np.float64))
+        if len(sums) == 0 or sums[-1] == 0:
             continue
         state = stream_of(key, vertices[row])
         for e in range(at, at + fanout):
             state += GOLDEN
-            # The last edge that has a weight also stands for a product that was rounded up to the sum of all weights.
-            positions[e] = begin + min(last, np.searchsorted(sums[:degree], unit(mix(state)) * total, side="right"))
+            # Rounded, a product may be the sum of all weights.
+            drawn = min(unit(mix(state)) * sums[-1], np.nextafter(sums[-1], 0.0))
+            positions[e] = begins[row] + np.searchsorted(sums, drawn, side="right")
         at += fanout
     indptr[len(vertices)] = at
     sort_range(indptr, positions, positions[:0], 0, len(vertices))

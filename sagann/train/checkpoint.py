@@ -8,10 +8,9 @@ epoch 10.
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 from collections import Counter, OrderedDict, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from io import BytesIO
@@ -61,12 +60,11 @@ class CheckpointFolder:
     """The checkpoints of one run, of which the ``keep`` newest stay. The folder is made with the first one."""
 
     def __init__(self, path: Path, *, keep: int) -> None:
-        self.path = path
-        self.keep = keep
+        self.path, self.keep = path, keep
 
     def positions(self) -> list[Position]:
         """Positions that have a checkpoint, newest first. The checkpoints are not opened."""
-        matches = [_NAME.fullmatch(name) for name in self._names()]
+        matches = [_NAME.fullmatch(path.name) for path in self.path.glob("epoch-*")]
         return sorted((Position(int(match[1]), int(match[2] or 0)) for match in matches if match), reverse=True)
 
     def write(self, state: State) -> Path:
@@ -75,14 +73,13 @@ class CheckpointFolder:
         final = self._file(position)
         with disk_errors(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
-            unfinished = (name.removeprefix(TEMPORARY_PREFIX) for name in self._names())
-            remove_leftovers(self.path, filter(_NAME.fullmatch, unfinished))
-            # Only a damaged checkpoint of this position can exist: the run would have resumed from a valid one.
+            # What a killed process has left.
+            for unfinished in self.path.glob(f"{TEMPORARY_PREFIX}epoch-*"):
+                unfinished.unlink()
             write_whole(final, content)
-            # Checkpoints of later positions are damaged, and do not count.
-            known = [each for each in self.positions() if each <= position]
-            for each in known[self.keep :]:
-                self._file(each).unlink()
+            # Checkpoints of later positions are damaged, and do not count: the run would have resumed from a valid one.
+            for older in [each for each in self.positions() if each <= position][self.keep :]:
+                self._file(older).unlink()
         return final
 
     def read(self, position: Position) -> State:
@@ -123,28 +120,14 @@ class CheckpointFolder:
             )
         return None
 
-    def _names(self) -> list[str]:
-        return [entry.name for entry in self.path.iterdir()] if self.path.is_dir() else []
-
     def _file(self, position: Position) -> Path:
         batch = f"-batch-{position.batch:06d}" if position.batch else ""
         return self.path / f"epoch-{position.epoch:06d}{batch}.pt"
 
 
-def write_json(path: Path, value: Any) -> None:
-    """Write ``value`` as indented JSON; a reader sees the old file or the new one."""
-    write_whole(path, (json.dumps(value, indent=2, allow_nan=False) + "\n").encode())
-
-
-def new_digest(content: bytes = b"") -> Any:
-    """BLAKE2b-128 of bytes, to which more may be added."""
-    return hashlib.blake2b(content, digest_size=16)
-
-
 def digest(content: bytes) -> str:
     """BLAKE2b-128, in hexadecimal."""
-    found: str = new_digest(content).hexdigest()
-    return found
+    return hashlib.blake2b(content, digest_size=16).hexdigest()
 
 
 @contextmanager
@@ -159,17 +142,11 @@ def disk_errors(folder: Path) -> Iterator[None]:
         ) from error
 
 
-def remove_leftovers(folder: Path, names: Iterable[str]) -> None:
-    """Remove files of these names that a killed process has left unfinished."""
-    for name in names:
-        (folder / f"{TEMPORARY_PREFIX}{name}").unlink(missing_ok=True)
-
-
 def pack(state: Mapping[str, Any]) -> bytes:
     """The state as a file. A value that is neither a number, a text, a plain container nor a tensor is a CheckpointError, which names it."""
     file = BytesIO()
     try:
-        torch.save({name: _plain(part, name) for name, part in state.items()}, file)
+        torch.save({name: plain(part, name) for name, part in state.items()}, file)
     except RecursionError as error:
         raise _unsaved("containers that lie in each other too deeply", ", ".join(state)) from error
     return file.getvalue()
@@ -181,8 +158,8 @@ def unpack(content: bytes) -> dict[str, Any]:
     return state
 
 
-def _plain(value: Any, name: str) -> Any:
-    """A copy without views and classes of other libraries, on the host."""
+def plain(value: Any, name: str) -> Any:
+    """A copy without views and classes of other libraries, on the host; ``name`` is for the error, as :func:`pack` says."""
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, Tensor):
@@ -196,9 +173,9 @@ def _plain(value: Any, name: str) -> Any:
     # A default factory is a function.
     kind = dict if isinstance(value, defaultdict) else type(value)
     if kind in (dict, OrderedDict, Counter):
-        return kind({_plain(key, f"{name}.key"): _plain(item, f"{name}.{key}") for key, item in value.items()})
+        return kind({plain(key, f"{name}.key"): plain(item, f"{name}.{key}") for key, item in value.items()})
     if kind in (list, tuple, set):
-        return kind(_plain(item, f"{name}.{at}") for at, item in enumerate(value))
+        return kind(plain(item, f"{name}.{at}") for at, item in enumerate(value))
     raise _unsaved(f"a {kind.__module__}.{kind.__qualname__}", name)
 
 

@@ -41,11 +41,7 @@ class Contract:
     def __post_init__(self) -> None:
         check_fields(self)
         # A list where it is read from a file.
-        object.__setattr__(
-            self,
-            "feature_names",
-            as_texts([*self.feature_names] if isinstance(self.feature_names, tuple) else self.feature_names),
-        )
+        object.__setattr__(self, "feature_names", as_texts([*self.feature_names]))
 
     @property
     def unit(self) -> Unit:
@@ -79,18 +75,15 @@ class Contract:
 
     def shape_only_graph(self) -> Graph:
         """A graph of these sizes without content, on which a model of the zoo can be built."""
-        zeros = torch.zeros(1, dtype=torch.int64)
-        n = self.num_vertices
-        num_rows, of = 1 if self.unit == "graph" else n, PREFIXES[self.unit]
+        zeros, n, of = torch.zeros(1, dtype=torch.int64), self.num_vertices, PREFIXES[self.unit]
+        num_rows = 1 if self.unit == "graph" else n
         answers: dict[str, Any] = {f"{of}labels": zeros.expand(num_rows), f"num_{of}classes": self.num_outputs}
         if self.kind == "multi-label":
-            zero = torch.zeros((1, 1), dtype=torch.uint8)
-            answers[f"{of}labels"] = zero.expand(num_rows, self.num_outputs)
+            answers[f"{of}labels"] = zeros.to(torch.uint8).unsqueeze(1).expand(num_rows, self.num_outputs)
         elif self.kind == "regression":
-            answers = {f"{of}targets": torch.zeros((1, 1)).expand(num_rows, self.num_outputs)}
+            answers = {f"{of}targets": torch.zeros(1, 1).expand(num_rows, self.num_outputs)}
         elif self.unit == "link":
-            no_links = MeasuredLinks(src=zeros[:0], dst=zeros[:0], negatives=torch.zeros((0, 1), dtype=torch.int64))
-            answers = {"links": no_links}
+            answers = {"links": MeasuredLinks(src=zeros[:0], dst=zeros[:0], negatives=zeros[:0].unsqueeze(1))}
         return Graph(
             topology=Topology(
                 indptr=zeros.expand(n + 1),
@@ -99,7 +92,7 @@ class Contract:
                 edge_data={"attr": torch.zeros(0, self.edge_dim)} if self.edge_dim else {},
                 validate=False,
             ),
-            features=torch.zeros((1, 1)).expand(n, self.num_features) if self.num_features else None,
+            features=torch.zeros(1, 1).expand(n, self.num_features) if self.num_features else None,
             feature_names=self.feature_names,
             graph_ptr=torch.tensor([0, n]) if self.unit == "graph" else None,
             **answers,

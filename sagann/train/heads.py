@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 from sagann.errors import InputError, LayerError, require_type
 from sagann.graph import Graph
 from sagann.graph.answers import answers_in
-from sagann.graph.checks import CHECKED_AT_ONCE, Unit, check_ids, check_types, form_of, numbered, require_ids
+from sagann.graph.checks import CHECKED_AT_ONCE, Unit, check_types, form_of, numbered, require_ids
 from sagann.graph.topology import Topology
 from sagann.graph.validate import FEATURE_DTYPES
 from sagann.kernels.feature_rows import FeatureRows
@@ -34,6 +34,7 @@ Batch: TypeAlias = "MiniBatch | GraphBatch"
 
 _TRIED_LINKS = 8
 "Links on which it is tried whether a score depends on others."
+_DIVERGED = "Look for features far larger than in training; a model that diverged wants a lower lr."
 _LINKS_HINT = "Pass links=(src, dst), or with edge types (src, dst, types)."
 
 
@@ -73,15 +74,18 @@ class Head:
 
     def check(self, rows: object, count: int, device: torch.device) -> Tensor:
         """The model's rows, if they have the right form; else a LayerError."""
-        expected, is_values = [count, self.contract.num_outputs], self.contract.kind == "regression"
-        if _is_floats(rows, device) and list(rows.shape) == expected:
+        width: Any = self.contract.num_outputs
+        column = "target" if self.contract.kind == "regression" else "class"
+        said = f"row per {self.unit}, with a column per {column}"
+        if self.unit == "link":
+            said, width = "row per vertex, of any width, to score pairs of rows", "F"
+        if _is_floats(rows, device) and rows.ndim == 2 and len(rows) == count and width in (rows.shape[1], "F"):
             return rows
         elsewhere = f" on {rows.device}" if isinstance(rows, Tensor) and rows.device != device else ""
         raise LayerError(
-            f"the model must return one row {'' if is_values else 'of logits '}per {self.unit}, with a column per "
-            f"{'target' if is_values else 'class'}: {form_of(rows)}{elsewhere}, expected a dense tensor of 16- to 64-bit "
-            f"floats {expected} on {device} (in model {self.name})",
-            hint=f"Let the last layer return such a tensor, with {self.contract.num_outputs} columns.",
+            f"the model must return one {said}: {form_of(rows)}{elsewhere}, expected a dense tensor "
+            f"of 16- to 64-bit floats [{count}, {width}] on {device} (in model {self.name})",
+            hint="Let the last layer return such a tensor.",
         )
 
     def try_rows(self, rows: Tensor) -> None:
@@ -107,7 +111,7 @@ class Head:
             raise InputError(
                 f"the model's output is not finite: {self.unit} {int(wrong.nonzero()[0])} and "
                 f"{int(wrong.sum()) - 1} more (in graph '{graph.name}')",
-                hint="Look for features far larger than in training; a model that diverged wants a lower lr.",
+                hint=_DIVERGED,
             )
         return outputs
 
@@ -181,15 +185,6 @@ class LinkHead(Head):
         # The rows that links are scored by.
         self.embedder = model
 
-    def check(self, rows: object, count: int, device: torch.device) -> Tensor:
-        if _is_floats(rows, device) and rows.ndim == 2 and len(rows) == count:
-            return rows
-        raise LayerError(
-            f"the model must return one row per vertex, of any width: {form_of(rows)}, expected a dense tensor "
-            f"of 16- to 64-bit floats [{count}, F] on {device} (in model {self.name})",
-            hint="Let the last layer return such a tensor. Two rows are scored by their product, or by a method score(src, dst, types).",
-        )
-
     def try_rows(self, rows: Tensor) -> None:
         """Refuse a score of a link that depends on the links beside it."""
         ids = torch.arange(min(_TRIED_LINKS, len(rows)), device=rows.device)
@@ -215,81 +210,68 @@ class LinkHead(Head):
         assert links is not None
         masks = [mask for name, mask in links.splits.items() if name in splits]
         chosen = torch.stack(masks).any(dim=0).nonzero().squeeze(1) if masks else links.src[:0]
-        found: Tensor | None = None
+        found = list[Tensor]()
         for part in chosen.split(max(1, CHECKED_AT_ONCE // (1 + links.num_negatives))):
             dst = torch.cat([links.dst[part].unsqueeze(1), links.negatives[part]], dim=1)
-            src = links.src[part].unsqueeze(1).expand_as(dst)
-            scores = self._side_by_side(rows, src, dst, None if links.types is None else links.types[part])
+            types = None if links.types is None else links.types[part]
+            scores = self.scores(rows, links.src[part].unsqueeze(1), dst, types)
             if not bool(scores.isfinite().all()):
                 raise InputError(
                     f"a score is not finite: {int((~scores.isfinite()).sum())} of {scores.numel()} scores "
                     f"(in model {self.name})",
-                    hint="Look for features far larger than in training; a model that diverged wants a lower lr.",
+                    hint=_DIVERGED,
                 )
-            if found is None:
-                # A model's own scores may have another dtype than its rows.
-                found = scores.new_zeros(links.num_links, 1 + links.num_negatives, device=chosen.device)
-            found[part] = scores.to(found.device)
-        # One part at least is scored, if an empty one.
-        assert found is not None
-        return found
+            found.append(scores.to(chosen.device))
+        # A model's own scores may have another dtype than its rows.
+        outputs = found[0].new_zeros(links.num_links, 1 + links.num_negatives)
+        outputs[chosen] = torch.cat(found)
+        return outputs
 
     def require_finite(self, outputs: Tensor, graph: Graph) -> Tensor:
         return outputs
 
     def loss_of_links(self, rows: Tensor, src: Tensor, dst: Tensor, types: Tensor | None) -> Tensor:
         """The mean loss of positive links, each with its negative ones: ``src`` and ``dst`` int64 [n, 1 + K], ``types`` int64 [n] or None."""
-        scores = self._side_by_side(rows, src, dst, types)
+        scores = self.scores(rows, src, dst, types)
         return self.mean_loss(scores, torch.zeros(len(src), dtype=torch.int64, device=scores.device))
 
-    def _side_by_side(self, rows: Tensor, src: Tensor, dst: Tensor, types: Tensor | None) -> Tensor:
-        """The scores [n, 1 + K] of links whose ends are ``src`` and ``dst``, [n, 1 + K], those of a row of the type ``types``, [n]."""
-        of_each = None if types is None else types.unsqueeze(1).expand_as(dst).flatten()
-        return self.scores(rows, src.flatten(), dst.flatten(), of_each).view(dst.shape)
-
     def scores(self, rows: Tensor, src: Tensor, dst: Tensor, types: Tensor | None) -> Tensor:
-        """The logits [n] of links between rows, slice by slice; the rows of a slice are gathered again in the backward pass."""
-        src, dst = src.to(rows.device), dst.to(rows.device)
-        types = None if types is None else types.to(rows.device)
+        """The logits of links between rows: ``dst`` [n] or [n, 1 + K], ``src`` the same or [n, 1], ``types`` [n] or None; slice by slice."""
+        ends = [src, dst] if types is None else [src, dst, types.view(-1, *[1] * (dst.ndim - 1))]
+        flat = [each.expand_as(dst).flatten().to(rows.device) for each in ends]
         step = max(1, CHECKED_AT_ONCE // max(1, rows.shape[1]))
-        found = [
-            self._score(rows, src[part], dst[part], None if types is None else types[part], keeps=len(src) <= step)
-            for part in (slice(first, first + step) for first in range(0, max(1, len(src)), step))
-        ]
-        return found[0] if len(found) == 1 else torch.cat(found)
-
-    def _score(self, rows: Tensor, src: Tensor, dst: Tensor, types: Tensor | None, *, keeps: bool) -> Tensor:
-        score = own_score(self.model) or product
-
-        def scored(rows: Tensor) -> Tensor:
-            # The backward pass of an embedding adds in parallel, that of an index does not. Rows may be too many for the device.
-            sources, destinations = (F.embedding(ids, rows).to(self.device) for ids in (src, dst))
-            # A score may overwrite its arguments.
-            scores = score(sources, destinations, None if types is None else types.to(self.device, copy=True))
-            if _is_floats(scores, self.device) and scores.shape == (len(src),):
-                return scores
-            raise LayerError(
-                f"score must give a logit for each link: {form_of(scores)}, expected a dense tensor of floats "
-                f"[{len(src)}] on {self.device} (in {self.name}.score)",
-                hint="Let score(src, dst, types) return a dense tensor of one number for each pair of rows.",
+        found, keeps = list[Tensor](), len(flat[0]) <= step or not torch.is_grad_enabled()
+        for part in zip(*(each.split(step) for each in flat), strict=True):
+            # Of several slices, the rows of each are gathered again in the backward pass.
+            found.append(
+                self._score(rows, *part) if keeps else checkpoint(self._score, rows, *part, use_reentrant=False)
             )
+        return torch.cat(found).view(dst.shape)
 
-        if keeps or not torch.is_grad_enabled():
-            return scored(rows)
-        found: Tensor = checkpoint(scored, rows, use_reentrant=False)
-        return found
+    def _score(self, rows: Tensor, src: Tensor, dst: Tensor, types: Tensor | None = None) -> Tensor:
+        # The backward pass of an embedding adds in parallel, that of an index does not. Rows may be too many for the device.
+        sources, destinations = (F.embedding(ids, rows).to(self.device) for ids in (src, dst))
+        # A score may overwrite its arguments.
+        kinds = None if types is None else types.to(self.device, copy=True)
+        scores = (own_score(self.model) or product)(sources, destinations, kinds)
+        if _is_floats(scores, self.device) and scores.shape == (len(src),):
+            return scores
+        raise LayerError(
+            f"score must give a logit for each link: {form_of(scores)}, expected a dense tensor of floats "
+            f"[{len(src)}] on {self.device} (in {self.name}.score)",
+            hint="Let score(src, dst, types) return a dense tensor of one number for each pair of rows.",
+        )
 
     def check_request(self, graph: Graph, *, probabilities: bool, links: Any) -> tuple[Tensor, ...]:
         if links is None:
             raise InputError(
                 "there are no pairs of vertices to score: links is None (in predict)",
-                hint="Pass links=(src, dst), or with edge types (src, dst, types); embed gives the rows of all vertices.",
+                hint=f"{_LINKS_HINT} embed gives the rows of all vertices.",
             )
-        wanted = 3 if self.contract.num_edge_types else 2
         require_type(links, (tuple, list, Tensor), where="predict.links", hint=_LINKS_HINT)
-        found = tuple(links)
+        found, wanted = tuple(links), 3 if self.contract.num_edge_types else 2
         for number, ids in enumerate(found):
-            require_ids(ids, where=f"predict.links[{number}]")
+            require_ids(ids, graph.num_vertices if number < 2 else None, where=f"predict.links[{number}]")
         if len(found) != wanted or len({len(ids) for ids in found}) != 1:
             raise InputError(
                 f"pairs of vertices have another form: {len(found)} arrays of "
@@ -297,12 +279,8 @@ class LinkHead(Head):
                 "predict.links)",
                 hint=_LINKS_HINT,
             )
-        for number, ids in enumerate(found):
-            where = numbered(f"predict.links[{number}]", "pair")
-            if number < 2:
-                check_ids(ids, graph.num_vertices, "vertex", where=where)
-            else:
-                check_types(ids, self.contract.num_edge_types, where=where)
+        for types in found[2:]:
+            check_types(types, self.contract.num_edge_types, where=numbered("predict.links[2]", "pair"))
         return found
 
     def predict(self, rows: Tensor, graph: Graph, *, probabilities: bool, links: tuple[Tensor, ...]) -> Tensor:
@@ -320,9 +298,8 @@ def _is_floats(found: object, device: torch.device) -> TypeGuard[Tensor]:
     """Whether something is a dense tensor of floats on a device."""
     return (
         isinstance(found, Tensor)
-        and found.layout == torch.strided
+        and (found.layout, found.device) == (torch.strided, device)
         and found.dtype in FEATURE_DTYPES
-        and found.device == device
     )
 
 

@@ -20,7 +20,7 @@ from sagann import processes
 from sagann.config import FREE_OPTIONS, TrainConfig, class_in_file
 from sagann.errors import CheckpointError, InputError
 from sagann.graph import Graph
-from sagann.graph.feature_store import Features, feature_store
+from sagann.graph.feature_store import feature_store
 from sagann.graph.graph import named_arrays
 from sagann.nn import ModelConfig
 from sagann.nn.model_call import class_of
@@ -35,22 +35,24 @@ if TYPE_CHECKING:
     from sagann.train.predictor import Predictor
     from sagann.train.session import TrainSession
 
-_OF_LOSS = ("task", "loss", "class_weights")
-"Training options that the task and the loss of a run are made of, which the identity has instead."
-
 
 def identity_of(
     session: TrainSession, predictor: Predictor, graph: Graph, model_config: ModelConfig | None
 ) -> dict[str, Any]:
     """The identity of a run as nested JSON values. ``graph`` is the graph before it was prepared."""
-    model, config, scheduler = session.model, session.config, session.scheduler
+    model, config, scheduler, optimizer = session.model, session.config, session.scheduler, session.optimizer
     tensors = {name: value for name, value in model.state_dict().items() if isinstance(value, Tensor)}
-    unit = graph.answers.unit
-    options = {name: value for name, value in config.to_json().items() if name not in (*FREE_OPTIONS, *_OF_LOSS)}
+    # The task and the loss have entries of their own.
+    others = (*FREE_OPTIONS, "task", "loss", "class_weights")
+    options = {name: value for name, value in config.to_json().items() if name not in others}
+    options["device"] = session.device.type
     if config.sample is not None:
         options["batch_size"] = config.seeds_per_batch
-    elif unit == "graph":
+    elif graph.answers.unit == "graph":
         options["batch_size"] = config.graphs_per_batch
+    if predictor.streaming is not None and predictor.streaming.devices:
+        # Each adds the gradients of its part of the vertices.
+        options["num_devices"] = len(predictor.streaming.devices)
     identity = {
         "model": {
             "class": class_of(model).__qualname__,
@@ -58,13 +60,13 @@ def identity_of(
             "tensors": {name: f"{value.dtype} {list(value.shape)}" for name, value in tensors.items()},
         },
         "graph": graph_identity(graph),
-        "optimizer": {"class": type(session.optimizer).__name__, "num_groups": len(session.optimizer.param_groups)},
+        "optimizer": {"class": type(optimizer).__name__, "num_groups": len(optimizer.param_groups)},
         "scheduler": {"class": None if scheduler is None else type(scheduler).__name__},
-        "train": {**options, "device": session.device.type} | _sharing(predictor),
+        "train": options,
         "param_groups": {
             at: {name: value for name, value in group.items() if isinstance(value, int | float | tuple)}
             | {"num_parameters": len(group["params"])}
-            for at, group in enumerate(session.optimizer.param_groups)
+            for at, group in enumerate(optimizer.param_groups)
         },
         "task": predictor.contract.kind,
         "loss": predictor.mean_loss.to_json(),
@@ -76,26 +78,18 @@ def identity_of(
     return found
 
 
-def _sharing(predictor: Predictor) -> dict[str, int]:
-    """The number of devices that share an epoch: each adds the gradients of its part of the vertices. Nothing for one."""
-    devices = () if predictor.streaming is None else predictor.streaming.devices
-    return {"num_devices": len(devices)} if devices else {}
-
-
 def config_identity(config: ModelConfig | None) -> dict[str, Any]:
     """The fields that a model was built from. Of a user's file, its name, its content, and that of the files beside it that it imports."""
     if config is None:
         return {}
     fields = asdict(config)
-    named = class_in_file(config.model)
-    if named is None:
+    if (named := class_in_file(config.model)) is None:
         return {"config": fields}
     path, class_name = named
-    imports = {str(each.relative_to(path.parent)): digest(each.read_bytes()) for each in imported_files(path)}
     return {
         "config": {**fields, "model": f"{path.name}:{class_name}"},
         "file": digest(path.read_bytes()),
-        "imports": imports,
+        "imports": {str(each.relative_to(path.parent)): digest(each.read_bytes()) for each in imported_files(path)},
     }
 
 
@@ -108,7 +102,10 @@ def graph_identity(graph: Graph, *, as_stated: bool = False) -> dict[str, Any]:
     found: dict[str, Any] = {name: getattr(graph, name) for name in sizes}
     if graph.feature_names:
         found["feature_names"] = list(graph.feature_names)
-    return found | {name: _digest(array, as_stated=as_stated) for name, array in named_arrays(graph)}
+    for name, array in named_arrays(graph):
+        store, checksums = feature_store(array), array_checksums(array, as_stated=as_stated)
+        found[name] = digest(f"{array.dtype} {[store.num_rows, *store.row_shape]} {checksums}".encode())
+    return found
 
 
 def digest_of(identity: Mapping[str, Any]) -> str:
@@ -143,11 +140,6 @@ def differences(saved: Any, current: Any, name: str = "") -> Iterator[tuple[str,
         yield name, str(saved), str(current)
 
 
-def _digest(array: Features, *, as_stated: bool = False) -> str:
-    store, checksums = feature_store(array), array_checksums(array, as_stated=as_stated)
-    return digest(f"{array.dtype} {[store.num_rows, *store.row_shape]} {checksums}".encode())
-
-
 def device_together(name: str, team: Team, say: Callable[[str | None], None] = lambda text: None) -> torch.device:
     """The device that this process computes on; of several workers, connected with the others' devices. All call this at the same time.
 
@@ -180,13 +172,13 @@ def require_agreement(
     model = predictor.model
     # LBFGS asks for another pass by sums that other threads round differently. Else every worker adds the same gradients.
     may_differ = "" if config.optimizer == "LBFGS" else "threads"
-    weights = {
-        name: "none yet"
-        if is_lazy(value)
-        else digest(f"{value.dtype} {list(value.shape)} {array_checksums(value.detach().reshape(-1))}".encode())
-        for name, value in model.state_dict().items()
-        if isinstance(value, Tensor)
-    }
+    weights = dict[str, str]()
+    for name, value in model.state_dict().items():
+        if is_lazy(value):
+            weights[name] = "none yet"
+        elif isinstance(value, Tensor):
+            checksums = array_checksums(value.detach().reshape(-1))
+            weights[name] = digest(f"{value.dtype} {list(value.shape)} {checksums}".encode())
     values = {
         "versions": {name: value for name, value in versions().items() if name != may_differ},
         "train": config.to_json(),

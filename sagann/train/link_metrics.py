@@ -26,7 +26,6 @@ from sagann.graph.checks import require_ids, slices, wrong_form
 from sagann.graph.rows import gather_ranges
 from sagann.graph.topology import Topology
 from sagann.ranges import require_integer
-from sagann.train.metrics import Metrics, area
 
 HITS = (1, 3, 10)
 "Values of K for which hits_K is measured by default."
@@ -34,7 +33,7 @@ End = Literal["head", "tail"]
 "The end of a triple that candidates replace."
 
 
-def link_metrics(positive: Tensor, negative: Tensor, *, hits: Sequence[int] = HITS) -> Metrics:
+def link_metrics(positive: Tensor, negative: Tensor, *, hits: Sequence[int] = HITS) -> dict[str, float]:
     """Measure ``mrr``, ``hits_K`` and ``roc_auc`` of true links, each ranked among false links of its own.
 
     Args:
@@ -56,7 +55,7 @@ def link_metrics(positive: Tensor, negative: Tensor, *, hits: Sequence[int] = HI
     return rank_metrics(ranks, hits=hits) | {"roc_auc": area(scores, torch.arange(len(scores)) < len(positive))}
 
 
-def rank_metrics(ranks: Tensor, *, hits: Sequence[int] = HITS) -> Metrics:
+def rank_metrics(ranks: Tensor, *, hits: Sequence[int] = HITS) -> dict[str, float]:
     """Measure ``mrr`` and ``hits_K`` from ranks, [num_links]; nothing where there are none.
 
     Example:
@@ -138,30 +137,14 @@ def filtered_ranks(
         if ids is not None:
             require_ids(ids, None if name == "relation" else known.num_src, where=name)
             _require_rows(len(ids), len(scores), where=name)
-    given, true = (head, tail) if replaced == "tail" else (tail, head)
-    true = true.to(scores.device)
-    of_true = scores.gather(1, true.unsqueeze(1)).squeeze(1)
-    row, candidate = (ids.to(scores.device) for ids in _known_candidates(known, given, relation, replaced))
-    # The true triple is not left out where it is known, and is one of the candidates where it is not.
-    other = candidate != true[row]
-    row, candidate = row[other], candidate[other]
-    left_out = _above(scores[row, candidate], of_true[row]).double()
-    # The true triple equals itself: one half of its rank.
-    return (0.5 + _num_above(scores, of_true)).index_add_(0, row, left_out, alpha=-1)
-
-
-def _known_candidates(
-    known: Topology, given: Tensor, relation: Tensor | None, replaced: End
-) -> tuple[Tensor, Tensor]:
-    """The candidates of each triple that make a known one: numbers of triples, and vertices, each pair once."""
-    given = given.to(known.device)
     if replaced == "tail":
-        edges = known.csr()
-        offsets, positions = gather_ranges(edges.indptr, given)
-        ids, candidates = edges.edge_ids[positions].long(), edges.indices[positions].long()
+        true, edges = tail, known.csr()
+        offsets, positions = gather_ranges(edges.indptr, head.to(known.device))
+        ids, candidates = edges.edge_ids[positions].long(), edges.indices[positions]
     else:
-        offsets, ids = gather_ranges(known.indptr, given)
-        candidates = known.indices[ids].long()
+        true = head
+        offsets, ids = gather_ranges(known.indptr, tail.to(known.device))
+        candidates = known.indices[ids]
     rows = torch.repeat_interleave(offsets.diff(), output_size=len(ids))
     if relation is not None:
         if "type" not in known.edge_data:
@@ -171,8 +154,11 @@ def _known_candidates(
             )
         same = known.edge_data["type"][ids] == relation.to(known.device)[rows]
         rows, candidates = rows[same], candidates[same]
-    pairs = (rows * known.num_src + candidates).unique()
-    return pairs // known.num_src, pairs % known.num_src
+    true = true.to(scores.device).unsqueeze(1)
+    # NaN is neither above nor equal.
+    others = scores.scatter(1, true, torch.nan)
+    others[rows.to(scores.device), candidates.long().to(scores.device)] = torch.nan
+    return 1 + _num_above(others, scores.gather(1, true).squeeze(1))
 
 
 def _num_above(scores: Tensor, of_true: Tensor) -> Tensor:
@@ -186,6 +172,16 @@ def _num_above(scores: Tensor, of_true: Tensor) -> Tensor:
 def _above(scores: Tensor, of_true: Tensor) -> Tensor:
     """1 for a higher score, 0.5 for an equal one, else 0."""
     return (scores > of_true).float() + 0.5 * (scores == of_true)
+
+
+def area(scores: Tensor, truth: Tensor) -> float:
+    """Share of pairs of a true and a false row in which the true one scores higher. Of equal scores half the pairs count."""
+    distinct, rank = scores.unique(return_inverse=True)
+    true = torch.bincount(rank[truth], minlength=len(distinct))
+    false = torch.bincount(rank[~truth], minlength=len(distinct))
+    below = false.cumsum(0) - false
+    pairs = (true * (2 * below + false)).sum()
+    return float(pairs.double() / (2 * true.sum() * false.sum()))
 
 
 def _require_scores(scores: Tensor, form: str, num_dims: int, *, where: str) -> None:

@@ -29,6 +29,7 @@ LossFunction: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 of n positive links and of K negative links for each, [n, 1 + K], and answers are 0, the place of the positive one."""
 
 _LARGEST_WEIGHT = torch.finfo(torch.float32).max
+_WEIGHTS = "TrainConfig.class_weights"
 # Rows on which a loss of the user's is tried.
 _TRIED_ROWS = 3
 
@@ -100,10 +101,11 @@ class Loss:
 
     def require_fit(self, kind: str, num_classes: int) -> None:
         """A TypeError for a loss that a model of this kind, with so many classes, cannot have been trained by."""
-        if self.is_known and LOSSES[self.name] != kind:
-            raise TypeError(f"loss is {self.name}, which is not for the task {kind}")
-        if self.class_weights and (self.name != "cross_entropy" or len(self.class_weights) != num_classes):
-            raise TypeError(f"loss has {len(self.class_weights)} class weights, expected {num_classes}")
+        fits = not self.class_weights or (self.name == "cross_entropy" and len(self.class_weights) == num_classes)
+        if not fits or LOSSES.get(self.name, kind) != kind:
+            raise TypeError(
+                f"loss is {self.name}, with {len(self.class_weights)} class weights, for {num_classes} classes of {kind}"
+            )
 
     def _rows(self, function: LossFunction, outputs: Tensor, answers: Tensor) -> Tensor:
         """The user's losses of some rows; an InputError where they are not one for each row."""
@@ -169,9 +171,8 @@ def build_loss(
             hint = "Name a loss as TrainConfig(loss='mae'); pass a function of outputs and answers here."
             raise _refused("a loss cannot be called", shown(function), hint, where="Trainer.loss")
         if name is not None:
-            raise _refused(
-                "two losses", f"TrainConfig.loss is '{name}', and a function is passed", "Pass one of them."
-            )
+            value = f"TrainConfig.loss is '{name}', and a function is passed"
+            raise _refused("two losses", value, "Pass one of them.")
         kind = function if hasattr(function, "__qualname__") else type(function)
         loss = Loss(name=f"({kind.__qualname__})", function=function)
     else:
@@ -185,8 +186,7 @@ def build_loss(
     if loss.name != "cross_entropy":
         value = f"class_weights, with the loss {loss.name}"
         raise _refused("only the loss cross_entropy has class weights", value, "Leave class_weights out.")
-    weights = _scaled(class_weights, known)
-    return Loss(name=loss.name, class_weights=weights)
+    return Loss(name=loss.name, class_weights=_scaled(class_weights, known))
 
 
 def _scaled(class_weights: str | Sequence[float], known: Answers) -> tuple[float, ...]:
@@ -197,23 +197,17 @@ def _scaled(class_weights: str | Sequence[float], known: Answers) -> tuple[float
         # A class without a training vertex has no part in training.
         weights = torch.where(counts > 0, 1 / counts.clamp(min=1), 1 / max(1.0, float(counts.max())))
     elif len(class_weights) != known.num_classes:
-        raise _refused(
-            "class weights and classes differ in number",
-            f"{len(class_weights)} weights, {known.num_classes} classes",
-            "Pass one weight for each class, or 'balanced'.",
-            where="TrainConfig.class_weights",
-        )
+        value = f"{len(class_weights)} weights, {known.num_classes} classes"
+        hint = "Pass one weight for each class, or 'balanced'."
+        raise _refused("class weights and classes differ in number", value, hint, where=_WEIGHTS)
     else:
         weights = torch.tensor(class_weights, dtype=torch.float64)
     total = float((counts * weights).sum())
     scaled = weights / total * float(counts.sum()) if total else weights
     if not 0 < total < float("inf") or not float(scaled.max()) <= _LARGEST_WEIGHT:
-        raise _refused(
-            "class weights cannot be scaled to a mean of 1",
-            f"their sum over the training vertices is {total:g}, the largest weight {float(weights.max()):g}",
-            "Give positive weights of like magnitude, at least to classes with training vertices.",
-            where="TrainConfig.class_weights",
-        )
+        value = f"their sum over the training vertices is {total:g}, the largest weight {float(weights.max()):g}"
+        hint = "Give positive weights of like magnitude, at least to classes with training vertices."
+        raise _refused("class weights cannot be scaled to a mean of 1", value, hint, where=_WEIGHTS)
     return tuple(scaled.tolist())
 
 

@@ -29,6 +29,7 @@ from torch import Tensor
 from sagann.errors import InputError, require_type
 from sagann.graph import LINK_TASK, SPLIT_NAMES, Answers
 from sagann.graph.checks import CHECKED_AT_ONCE, slices
+from sagann.train.link_metrics import area, link_ranks, rank_metrics
 from sagann.train.losses import Loss, default_loss
 
 
@@ -151,14 +152,15 @@ def compute_metrics(
     found: Metrics = {}
     if "loss" in names and loss.is_known:
         found["loss"] = float(_mean([(loss(slab, answers[part]), len(slab)) for part, slab in chosen.slabs()]))
-    measured = [name for name in names if name != "loss"]
-    if not measured:
-        return found
-    if task == LINK_TASK:
-        return found | _measure_links(chosen, measured)
-    if task == "regression":
-        return found | _measure_values(chosen, answers, measured)
-    return found | _measure(chosen, answers, measured, multi_label=task == "multi-label")
+    if any(name != "loss" for name in names):
+        if task == LINK_TASK:
+            measured = _measure_links(chosen, with_area="roc_auc" in names)
+        elif task == "regression":
+            measured = _measure_values(chosen, answers)
+        else:
+            measured = _measure_classes(chosen, answers.cpu(), with_area="roc_auc" in names)
+        found |= {name: value for name, value in measured.items() if name in names}
+    return found
 
 
 def quick_metrics(outputs: Tensor, answers: Tensor, *, task: str, loss: Loss, rows: Tensor) -> dict[str, Tensor]:
@@ -210,7 +212,7 @@ def predict_classes(logits: Tensor, *, multi_label: bool) -> Tensor:
     return (logits > 0).to(torch.uint8) if multi_label else logits.argmax(dim=1)
 
 
-def _measure_values(rows: Rows, targets: Tensor, names: Collection[str]) -> Metrics:
+def _measure_values(rows: Rows, targets: Tensor) -> Metrics:
     """Metrics of a regression, summed in double precision."""
     absolute = torch.zeros(rows.num_classes, dtype=torch.float64)
     squares, deviations = torch.zeros_like(absolute), torch.zeros_like(absolute)
@@ -221,28 +223,19 @@ def _measure_values(rows: Rows, targets: Tensor, names: Collection[str]) -> Metr
         absolute += errors.abs().sum(dim=0)
         squares += errors.square().sum(dim=0)
         deviations += (true - means).square().sum(dim=0)
-    found: Metrics = {}
-    if "mae" in names:
-        found["mae"] = float(absolute.mean()) / rows.count
-    if "rmse" in names:
-        found["rmse"] = (float(squares.mean()) / rows.count) ** 0.5
+    found = {"mae": float(absolute.mean()) / rows.count, "rmse": (float(squares.mean()) / rows.count) ** 0.5}
     # Not by the deviations: the mean of equal numbers may be rounded.
     varies = (targets != targets[:1]).any(dim=0).cpu()
-    if "r2" in names and bool(varies.any()):
+    if bool(varies.any()):
         found["r2"] = float((1 - squares[varies] / deviations[varies]).mean())
     return found
 
 
-def _measure_links(rows: Rows, names: Collection[str]) -> Metrics:
+def _measure_links(rows: Rows, *, with_area: bool) -> Metrics:
     """Metrics of links, each ranked among its negative ones."""
-    # Imported here: that module needs this one.
-    from sagann.train.link_metrics import link_ranks, rank_metrics
-
     slabs = [scores.cpu() for _, scores in rows.slabs()]
-    ranks = torch.cat([link_ranks(scores[:, 0], scores[:, 1:]) for scores in slabs])
-    hits = [int(name.removeprefix("hits_")) for name in names if name.startswith("hits_")]
-    found = {name: value for name, value in rank_metrics(ranks, hits=hits).items() if name in names}
-    if "roc_auc" in names:
+    found = rank_metrics(torch.cat([link_ranks(scores[:, 0], scores[:, 1:]) for scores in slabs]))
+    if with_area:
         scores = torch.cat(slabs)
         truth = torch.zeros(scores.shape, dtype=torch.bool)
         truth[:, 0] = True
@@ -250,53 +243,31 @@ def _measure_links(rows: Rows, names: Collection[str]) -> Metrics:
     return found
 
 
-def _measure(rows: Rows, labels: Tensor, names: Collection[str], *, multi_label: bool) -> Metrics:
-    # Class ids are small; logits leave the device only for ROC-AUC.
+def _measure_classes(rows: Rows, labels: Tensor, *, with_area: bool) -> Metrics:
+    """Metrics of one class, or of several, for each vertex. Class ids are small; logits leave the device only for ROC-AUC."""
+    multi_label, num_classes = labels.ndim == 2, rows.num_classes
     predicted = torch.cat([predict_classes(logits, multi_label=multi_label).cpu() for _, logits in rows.slabs()])
-    labels = labels.cpu()
-    count = _decisions_per_class if multi_label else _vertices_per_class
-    right, predicted_or_true = count(predicted, labels, rows.num_classes)
-    found: Metrics = {}
-    if "accuracy" in names:
-        found["accuracy"] = int((predicted == labels).count_nonzero()) / labels.numel()
-    if "micro_f1" in names:
-        found["micro_f1"] = float(_f1(right.sum(), predicted_or_true.sum()))
-    if "macro_f1" in names:
-        per_class = _f1(right, predicted_or_true)
-        found["macro_f1"] = float(per_class.mean() if multi_label else per_class[predicted_or_true > 0].mean())
-    if "roc_auc" in names and multi_label:
-        found |= _roc_auc(
-            rows, range(rows.num_classes), lambda logits: logits, lambda number: labels[:, number] > 0
-        )
-    elif "roc_auc" in names:
-        # In float64: in float32 confident predictions would all round to 1 and tie.
-        # For two classes both areas are the same. With one column the area is that of class 1.
-        found |= _roc_auc(
-            rows,
-            range(1, 2) if rows.num_classes == 2 else range(rows.num_classes),
-            lambda logits: logits.double().softmax(dim=1),
-            lambda number: labels == number,
-        )
+    # Of each class: vertices that are rightly said to have it, those that are said to have it, and those that have it.
+    if multi_label:
+        right, said, true = counts = torch.zeros(3, num_classes, dtype=torch.int64)
+        # A sum over rows makes int64 of all its bits.
+        for at in slices(len(labels), num_classes):
+            decided, known = predicted[at], labels[at]
+            counts += torch.stack([bits.sum(dim=0) for bits in (decided & known, decided, known)])
+        num_right = labels.numel() - int((said + true - 2 * right).sum())
+    else:
+        classes = labels[labels == predicted], predicted, labels
+        right, said, true = (torch.bincount(ids, minlength=num_classes) for ids in classes)
+        num_right = int(right.sum())
+    per_class = _f1(right, said + true)
+    found = {
+        "accuracy": num_right / labels.numel(),
+        "micro_f1": float(_f1(right.sum(), (said + true).sum())),
+        "macro_f1": float(per_class.mean() if multi_label else per_class[said + true > 0].mean()),
+    }
+    if with_area and (areas := list(_areas(rows, labels))):
+        found["roc_auc"] = sum(areas) / len(areas)
     return found
-
-
-def _vertices_per_class(predicted: Tensor, labels: Tensor, num_classes: int) -> tuple[Tensor, Tensor]:
-    """Vertices of each class that are predicted as such; vertices predicted as it plus vertices of it: int64 [C] each."""
-    right, said, true = (
-        torch.bincount(ids, minlength=num_classes) for ids in (labels[labels == predicted], predicted, labels)
-    )
-    return right, said + true
-
-
-def _decisions_per_class(predicted: Tensor, labels: Tensor, num_classes: int) -> tuple[Tensor, Tensor]:
-    """As ``_vertices_per_class``, where a vertex may have several labels."""
-    counts = torch.zeros(3, num_classes, dtype=torch.int64)
-    # A sum over rows makes int64 of all its bits.
-    for at in slices(len(labels), num_classes):
-        said, true = predicted[at], labels[at]
-        counts += torch.stack([bits.sum(dim=0) for bits in (said & true, said, true)])
-    right, said, true = counts
-    return right, said + true
 
 
 def _f1(right: Tensor, predicted_or_true: Tensor) -> Tensor:
@@ -304,31 +275,23 @@ def _f1(right: Tensor, predicted_or_true: Tensor) -> Tensor:
     return 2 * right.double() / predicted_or_true.clamp(min=1)
 
 
-def _roc_auc(
-    rows: Rows, classes: range, scores_of: Callable[[Tensor], Tensor], truth_of: Callable[[int], Tensor]
-) -> Metrics:
-    """Mean area over the classes that have both a false and a true row; empty where there is no such class."""
-    areas = []
+def _areas(rows: Rows, labels: Tensor) -> Iterator[float]:
+    """The area of each class that has both a false and a true row."""
+    multi_label = labels.ndim == 2
+    # For two classes both areas are the same. With one column the area is that of class 1.
+    classes = range(1, 2) if rows.num_classes == 2 and not multi_label else range(rows.num_classes)
     at_once = max(1, _SCORES_AT_ONCE // max(1, rows.count))
     for first in range(classes.start, classes.stop, at_once):
         part = slice(first, min(first + at_once, classes.stop))
+        slabs = (logits.cpu() for _, logits in rows.slabs())
+        # In float64: in float32 confident predictions would all round to 1 and tie.
+        each = (slab if multi_label else slab.double().softmax(dim=1) for slab in slabs)
         # A view would keep all classes of the slab in memory.
-        scores = torch.cat([scores_of(logits.cpu())[:, part].contiguous() for _, logits in rows.slabs()])
+        scores = torch.cat([slab[:, part].contiguous() for slab in each])
         for number, column in enumerate(scores.unbind(dim=1), start=first):
-            truth = truth_of(number)
+            truth = labels[:, number] > 0 if multi_label else labels == number
             if 0 < int(truth.count_nonzero()) < len(truth):
-                areas.append(area(column, truth))
-    return {"roc_auc": sum(areas) / len(areas)} if areas else {}
-
-
-def area(scores: Tensor, truth: Tensor) -> float:
-    """Share of pairs of a true and a false row in which the true one scores higher. Of equal scores half the pairs count."""
-    distinct, rank = scores.unique(return_inverse=True)
-    true = torch.bincount(rank[truth], minlength=len(distinct))
-    false = torch.bincount(rank[~truth], minlength=len(distinct))
-    below = false.cumsum(0) - false
-    pairs = (true * (2 * below + false)).sum()
-    return float(pairs.double() / (2 * true.sum() * false.sum()))
+                yield area(column, truth)
 
 
 MetricFunction: TypeAlias = Callable[[Tensor, Tensor], Any]

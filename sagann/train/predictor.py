@@ -45,7 +45,6 @@ from sagann.train.streamed import Streamed, Streaming
 from sagann.train.trainable import require_features
 
 if TYPE_CHECKING:
-    from sagann.runtime.workers import Workers
     from sagann.train.balancer import Learned
 
 
@@ -145,9 +144,8 @@ class Predictor:
                 graph already checked.
             samples: where workers divide the graph, have them exchange edges and features for mini-batches.
         """
-        _require_graph(graph)
         # A graph may have answers for another task than the model's.
-        graph = without_others(graph, self.contract.task)
+        graph = without_others(_graph_of(graph), self.contract.task)
         if validate:
             check_graph(graph)
         self.contract.check(graph)
@@ -166,13 +164,28 @@ class Predictor:
             stays = self.streaming is not None or self.contract.unit == "graph"
             device = torch.device("cpu") if stays else self.device
             if self.team.size > 1 and self.contract.unit != "graph":
-                divided = _divided(prepared, graph, self.team, device, self.learned)  # type: ignore[arg-type]
-                return _sampled(divided) if samples else divided
+                return self._divided(prepared, graph, device, samples=samples)
         return PreparedGraph(
             graph=prepared.to("cpu") if stays else prepared.in_memory().to(device),
             opened=graph.topology,
             team=self.team,
         )
+
+    def _divided(self, prepared: Graph, opened: Graph, device: torch.device, *, samples: bool) -> PreparedGraph:
+        """A worker's part of a prepared graph. What the model has made of the whole graph's edges and features is freed."""
+        from sagann.runtime.workers import PartEdges, PartRows, Workers, worker_part
+
+        require_features(prepared, "workers", hint="Use one worker, or give the graph features.")
+        assert isinstance(self.team, Workers)
+        bounds = None if self.learned is None else self.learned.cut(prepared.topology, self.team)
+        part = worker_part(prepared, self.team, opened=opened, device=device, bounds=bounds)
+        known = replace(prepared, topology=opened.topology, features=opened.features)
+        divided = PreparedGraph(graph=known, opened=opened.topology, part=part, team=self.team)
+        if not samples:
+            return divided
+        # Two threads exchange what mini-batches read.
+        edges, rows = (part.workers.aside(doing) for doing in ("sampling", "loading"))
+        return replace(divided, edges=PartEdges(part, edges), rows=PartRows(part, rows))
 
     def try_out(self, prepared: PreparedGraph) -> None:
         """Make lazy parameters, and find errors of the model, the budget and the disk before anything is trained."""
@@ -201,8 +214,7 @@ class Predictor:
 
         A graph without splits counts as one split, 'all'. Vertices, or graphs, without a label are left out, and so are metrics that are NaN or infinite.
         """
-        _require_graph(graph)
-        self.contract.check_labels(graph.graph if isinstance(graph, PreparedGraph) else graph)
+        self.contract.check_labels(_graph_of(graph))
         prepared = self._prepared(graph)
         outputs, measured = self.logits(prepared), prepared.graph.answers
         if not self._gets_results:
@@ -232,9 +244,7 @@ class Predictor:
         Raises:
             InputError: probabilities of a regression; links are missing, have an id out of range, or are not learned.
         """
-        _require_graph(graph)
-        known = graph.graph if isinstance(graph, PreparedGraph) else graph
-        pairs = self.head.check_request(known, probabilities=probabilities, links=links)
+        pairs = self.head.check_request(_graph_of(graph), probabilities=probabilities, links=links)
         prepared = self._prepared(graph)
         with evaluating(self.model):
             rows = self.runner(prepared).all_outputs()
@@ -250,7 +260,6 @@ class Predictor:
             BudgetError: the memory budget cannot be met.
             SpillError: there is too little room to spill.
         """
-        _require_graph(graph)
         runner = self.runner(self._prepared(graph))
         with evaluating(self.model):
             return runner.embedding(self.head.embedder)
@@ -268,30 +277,8 @@ class Predictor:
                 self._kept.close()
 
 
-def _divided(
-    prepared: Graph, opened: Graph, workers: Workers, device: torch.device, learned: Learned | None
-) -> PreparedGraph:
-    """A worker's part of a prepared graph. What the model has made of the whole graph's edges and features is freed."""
-    from sagann.runtime.workers import worker_part
-
-    require_features(prepared, "workers", hint="Use one worker, or give the graph features.")
-    bounds = None if learned is None else learned.cut(prepared.topology, workers)
-    part = worker_part(prepared, workers, opened=opened, device=device, bounds=bounds)
-    known = replace(prepared, topology=opened.topology, features=opened.features)
-    return PreparedGraph(graph=known, opened=opened.topology, part=part, team=workers)
-
-
-def _sampled(divided: PreparedGraph) -> PreparedGraph:
-    """The same part, with what mini-batches exchange."""
-    from sagann.runtime.workers import PartEdges, PartRows
-
-    part = divided.part
-    assert part is not None
-    # Two threads exchange them.
-    edges, rows = (part.workers.aside(doing) for doing in ("sampling", "loading"))
-    return replace(divided, edges=PartEdges(part, edges), rows=PartRows(part, rows))
-
-
-def _require_graph(graph: object) -> None:
+def _graph_of(graph: object) -> Graph:
+    """The graph of a prediction, checked or not."""
     hint = "Open it with sagann.load_graph, or make a sagann.Graph."
     require_type(graph, (Graph, PreparedGraph), where="the graph of a prediction", hint=hint)
+    return graph.graph if isinstance(graph, PreparedGraph) else graph  # type: ignore[return-value]

@@ -12,7 +12,7 @@ from torch import nn
 from sagann import interop
 from sagann.byte_size import parse_bytes
 from sagann.config import class_in_file
-from sagann.errors import CheckpointError, InputError, require_type, shown
+from sagann.errors import CheckpointError, InputError, require_type
 from sagann.nn import ModelConfig, build_model
 from sagann.nn.model_call import is_written_for_pyg
 from sagann.nn.user_model import require_named
@@ -75,36 +75,25 @@ def load_run(
             the run has not learned.
         InputError: the run's model was a module of the user's own, and ``model`` is None; or ``memory`` is no size.
     """
-    require_type(
-        model,
-        (str, nn.Module),
-        where="load_run.model",
-        hint="Pass a module, or 'path/to/file.py:ClassName'.",
-        optional=True,
-    )
+    hint = "Pass a module, or 'path/to/file.py:ClassName'."
+    require_type(model, (str, nn.Module), where="load_run.model", hint=hint, optional=True)
     require_type(memory, str, where="load_run.memory", hint="Pass a size such as '2GiB'.", optional=True)
-    require_type(
-        spill, (str, os.PathLike), where="load_run.spill", hint="Pass the path of a folder.", optional=True
-    )
-    if memory is not None:
-        parse_bytes(memory, where="load_run.memory")
+    hint = "Pass the path of a folder."
+    require_type(spill, (str, os.PathLike), where="load_run.spill", hint=hint, optional=True)
+    memory_bytes = None if memory is None else parse_bytes(memory, where="load_run.memory")
     run = read_run(run_dir)
     model = _with_weights(run, model)
     trained = run.train_config
-    config = replace(
-        trained,
-        device=device,
-        memory=trained.memory if memory is None else memory,
-        spill=trained.spill if spill is None else os.fspath(spill),
-    )
+    spill = trained.spill if spill is None else os.fspath(spill)
+    config = replace(trained, device=device, memory=memory or trained.memory, spill=spill)
     team = workers or SOLO
     where = device_together(device, team)
     # An automatic budget comes from the host's free memory, for one process.
     automatic_bytes = run.automatic_bytes if where.type == "cpu" and team.size == 1 else None
     streaming = Streaming.of(config, None, device=where, automatic_bytes=automatic_bytes, trains=False)
-    if streaming is not None and memory is not None:
+    if streaming is not None and memory_bytes is not None:
         # Nothing else needs a part of it, whatever the run was.
-        streaming = replace(streaming, memory_bytes=parse_bytes(memory, where="load_run.memory"), is_half=False)
+        streaming = replace(streaming, memory_bytes=memory_bytes, is_half=False)
     if is_written_for_pyg(model):
         model = interop.from_pyg_model(model, run.contract.shape_only_graph())
     # Predictions of several threads then find the model in this mode, and leave it so.
@@ -153,25 +142,21 @@ def _with_weights(run: Run, model: nn.Module | str | None) -> nn.Module:
 def _confirmed_config(run: Run, reference: str | None) -> ModelConfig:
     """The configuration of the run's model. A user's file is used only where ``reference`` names it."""
     config = run.model_config
-    if config is None:
-        named = None if reference is None else class_in_file(reference)
-        if reference is not None and named is not None and named[1] == run.model:
-            return ModelConfig(model=reference)
-        found = f"it was a {run.model} of the user's own" + (
-            "" if reference is None else f", not {shown(reference)}"
-        )
+    if config is None and reference is None:
         raise InputError(
-            f"the run's model cannot be built from its folder: {found} (in {run.path})",
+            f"the run's model cannot be built from its folder: it was a {run.model} of the user's own (in {run.path})",
             hint=f"Name its file and class (--model FILE.py:{run.model}), or pass load_run(..., model=...) with a module of that class.",
         )
-    if reference is None:
-        require_named(config.model, where=str(run.path), error=CheckpointError)
-    if reference is None or reference == config.model:
+    if config is not None and reference in (None, config.model):
+        if reference is None:
+            require_named(config.model, where=str(run.path), error=CheckpointError)
         return config
-    own, named = class_in_file(config.model), class_in_file(reference)
-    if own is None or named is None or named[1] != own[1]:
+    named = class_in_file(str(reference))
+    own = run.model if config is None else (class_in_file(config.model) or ("", ""))[1]
+    if named is None or named[1] != own:
         raise CheckpointError(
-            f"the run was trained with another model: '{reference}', the run's is '{config.model}' (in {run.path})",
+            f"the run was trained with another model: '{reference}', the run's is "
+            f"'{run.model if config is None else config.model}' (in {run.path})",
             hint="Name the model that the run was trained with.",
         )
-    return replace(config, model=reference)
+    return replace(config or ModelConfig(), model=str(reference))

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, overload
+from typing import TYPE_CHECKING, Any, Protocol, SupportsIndex, overload
 
 from sagann.errors import InputError, MissingDependencyError, closest, require_type, shown
-from sagann.storage.json_fields import as_integer, as_number
+from sagann.storage.json_fields import as_number
 from sagann.storage.picture import new_figure, write_figure
 from sagann.train.metrics import Metrics
 
@@ -81,19 +81,15 @@ class EpochRecord:
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> EpochRecord:
         """The inverse of :meth:`to_json`; a KeyError or TypeError where a number is missing, or no finite number."""
-        metrics: dict[str, Metrics] = {}
-        extra: dict[str, Any] = {}
+        metrics, extra = dict[str, Metrics](), dict[str, Any]()
         for key, value in values.items():
             split, slash, name = key.partition("/")
             if slash:
                 metrics.setdefault(split, {})[name] = as_number(value, key)
             elif key not in _NUMBERS:
                 extra[key] = value
-        numbers: dict[str, Any] = {name: as_number(values[name], name) for name in ("loss", "epoch_s", "lr")}
-        counts = {
-            name: as_integer(values[name], of) for name, of in (("epoch", "epochs"), ("num_edges", "num_edges"))
-        }
-        return cls(**numbers, **counts, metrics=metrics, extra=extra)
+        numbers: dict[str, Any] = {name: as_number(values[name], name) for name in _NUMBERS}
+        return cls(**numbers, metrics=metrics, extra=extra)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -162,17 +158,14 @@ class SilentReporter(Reporter):
         return False
 
 
-class LogReporter(Reporter):
+class LogReporter(SilentReporter):
     """The default, beside a progress bar where somebody watches: messages go to the logger 'sagann.train' as warnings."""
-
-    def needs_weights(self, epoch: int) -> bool:
-        return False
 
     def on_message(self, text: str) -> None:
         logging.getLogger("sagann.train").warning(text)
 
 
-class TensorBoardReporter(Reporter):
+class TensorBoardReporter(SilentReporter):
     """Writes the values of every epoch into a folder, as TensorBoard events (extra 'tensorboard')."""
 
     def __init__(self, path: Path, *, first_epoch: int) -> None:
@@ -183,18 +176,19 @@ class TensorBoardReporter(Reporter):
 
     def on_epoch(self, record: EpochRecord) -> None:
         for name, value in record.to_json().items():
-            if name == "epoch" or value is None:
+            if name == "epoch":
                 continue
             tag = name if "/" in name else f"run/{name}"
-            for number, one in enumerate(value if isinstance(value, list) else [value]):
-                place = f"{tag}/{number}" if isinstance(value, list) else tag
-                if isinstance(one, str):
-                    self._writer.add_text(place, one, record.epoch)
-                else:
-                    self._writer.add_scalar(place, one, record.epoch)
-
-    def needs_weights(self, epoch: int) -> bool:
-        return False
+            several = (
+                [(f"{tag}/{at}", each) for at, each in enumerate(value)]
+                if isinstance(value, list)
+                else [(tag, value)]
+            )
+            for place, each in several:
+                if isinstance(each, str):
+                    self._writer.add_text(place, each, record.epoch)
+                elif each is not None:
+                    self._writer.add_scalar(place, each, record.epoch)
 
     def close(self) -> None:
         """Close the events file."""
@@ -245,13 +239,10 @@ _DASHES = {"val": "--", "test": ":"}
 "Lines of the splits that a model is not trained on."
 
 
-class History(Sequence[EpochRecord]):
+class History(list[EpochRecord]):
     """The epochs of a run: their records. By the name of a value in their lines of metrics.jsonl, as ``history["loss"]``, the values of all epochs.
 
     Metrics have names such as 'val/accuracy', and are absent where the epoch was not evaluated.
-
-    Args:
-        records: the epochs, in order. A list that grows is a history that grows.
 
     Example:
         >>> record = EpochRecord(epoch=1, loss=0.5, epoch_s=0.1, lr=0.01, metrics={"val": {"accuracy": 0.75}})
@@ -262,47 +253,39 @@ class History(Sequence[EpochRecord]):
         History(1 epoch: loss, epoch_s, lr, num_edges, val/accuracy)
     """
 
-    def __init__(self, records: Sequence[EpochRecord]) -> None:
-        self._records = records
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, History) and list(self) == list(other)
-
-    def __len__(self) -> int:
-        return len(self._records)
-
     @overload
-    def __getitem__(self, index: int) -> EpochRecord: ...
+    def __getitem__(self, index: SupportsIndex) -> EpochRecord: ...
     @overload
     def __getitem__(self, index: slice) -> History: ...
     @overload
     def __getitem__(self, index: str) -> list[Any]: ...
-    def __getitem__(self, index: int | slice | str) -> EpochRecord | History | list[Any]:
+    def __getitem__(self, index: SupportsIndex | slice | str) -> EpochRecord | History | list[Any]:
         """An epoch, some of them, or the values of a name, with None for an epoch that has none.
 
         Raises:
             InputError: no epoch has a value of that name.
         """
-        if isinstance(index, int):
-            return self._records[index]
-        if isinstance(index, slice):
-            return History(self._records[index])
-        rows = self.rows()
-        names = dict.fromkeys(name for row in rows for name in row)
-        if index not in names:
+        if not isinstance(index, str):
+            found = super().__getitem__(index)
+            return History(found) if isinstance(found, list) else found
+        rows, names = self.rows(), ["epoch", *self._names()]
+        if not rows or index not in names:
             raise InputError(
                 f"no epoch has a value of that name: {shown(index)} (in history)",
-                hint=closest(index, names) if names else "Call fit first: no epoch has ended.",
+                hint=closest(index, names) if rows else "Call fit first: no epoch has ended.",
             )
         return [row.get(index) for row in rows]
 
     def rows(self) -> list[dict[str, Any]]:
         """A dict for each epoch, of the values that its line of metrics.jsonl has."""
-        return [record.to_json() for record in self._records]
+        return [record.to_json() for record in self]
+
+    def _names(self) -> list[str]:
+        """Names of the values, in the order in which they come first; the epoch's number is not among them."""
+        return [name for name in dict.fromkeys(name for row in self.rows() for name in row) if name != "epoch"]
 
     def __repr__(self) -> str:
-        names = ", ".join(_names(self.rows()))
-        noun = "epoch" if len(self) == 1 else "epochs"
+        names, noun = ", ".join(self._names()), "epoch" if len(self) == 1 else "epochs"
         return f"History({len(self)} {noun}{': ' if names else ''}{names})"
 
     def to_pandas(self) -> Any:
@@ -315,8 +298,7 @@ class History(Sequence[EpochRecord]):
             raise MissingDependencyError("pandas", extra="pandas", feature="History.to_pandas")
         import pandas
 
-        rows = self.rows()
-        return pandas.DataFrame(rows, columns=["epoch", *_names(rows)]).set_index("epoch")
+        return pandas.DataFrame(self.rows(), columns=["epoch", *self._names()]).set_index("epoch")
 
     def plot(self, target: Any = None) -> Any:
         """Draw the losses over the epochs, and the other metrics on an axis of their own.
@@ -329,8 +311,7 @@ class History(Sequence[EpochRecord]):
             InputError: there is no epoch yet, or ``target`` is something else.
             MissingDependencyError: matplotlib is not installed.
         """
-        rows = self.rows()
-        if not rows:
+        if not self:
             raise InputError(
                 "there is nothing to draw: no epoch has ended (in History.plot)", hint="Call fit first."
             )
@@ -339,32 +320,22 @@ class History(Sequence[EpochRecord]):
             hint = "Pass a path of a PNG file, or axes, as those of plt.subplots()."
             require_type(target, (str, os.PathLike), where="History.plot", hint=hint, optional=True)
         axes = target if is_axes else new_figure(7, 4, feature="a picture of a history").subplots()
-        _draw(axes, rows)
+        names = ["loss", *(name for name in self._names() if "/" in name)]
+        scores = [name for name in names if not name.endswith("loss")]
+        of_scores = axes.twinx() if scores else axes
+        for number, name in enumerate(names):
+            points = [(row["epoch"], row[name]) for row in self.rows() if name in row]
+            style = {"linestyle": _DASHES.get(name.rpartition("/")[0], "-"), "color": f"C{number}", "label": name}
+            # One epoch is a point, which a line does not show.
+            marker = "." if len(points) == 1 else ""
+            (of_scores if name in scores else axes).plot(*zip(*points, strict=True), marker=marker, **style)
+        axes.set(xlabel="epoch", ylabel="loss")
+        lines = [*axes.get_lines()]
+        if scores:
+            of_scores.set_ylabel(", ".join(dict.fromkeys(name.rpartition("/")[2] for name in scores)))
+            lines += of_scores.get_lines()
+        # Above the picture, because lines of two axes leave no free corner.
+        axes.legend(handles=lines, loc="lower center", bbox_to_anchor=(0.5, 1), ncols=3, fontsize=8, frameon=False)
         if target is not None and not is_axes:
             write_figure(Path(target), axes.figure)
         return axes.figure
-
-
-def _names(rows: Sequence[dict[str, Any]]) -> list[str]:
-    """Names of the values, in the order in which they come first; the epoch's number is not among them."""
-    return [name for name in dict.fromkeys(name for row in rows for name in row) if name != "epoch"]
-
-
-def _draw(axes: Any, rows: Sequence[dict[str, Any]]) -> None:
-    names = ["loss", *(name for name in _names(rows) if "/" in name)]
-    scores = [name for name in names if not name.endswith("loss")]
-    of_scores = axes.twinx() if scores else axes
-    for number, name in enumerate(names):
-        split = name.rpartition("/")[0]
-        points = [(row["epoch"], row[name]) for row in rows if name in row]
-        style = {"linestyle": _DASHES.get(split, "-"), "color": f"C{number}", "label": name}
-        # One epoch is a point, which a line does not show.
-        marker = "." if len(points) == 1 else ""
-        (of_scores if name in scores else axes).plot(*zip(*points, strict=True), marker=marker, **style)
-    axes.set(xlabel="epoch", ylabel="loss")
-    lines = [*axes.get_lines()]
-    if scores:
-        of_scores.set_ylabel(", ".join(dict.fromkeys(name.rpartition("/")[2] for name in scores)))
-        lines += of_scores.get_lines()
-    # Above the picture, because lines of two axes leave no free corner.
-    axes.legend(handles=lines, loc="lower center", bbox_to_anchor=(0.5, 1), ncols=3, fontsize=8, frameon=False)

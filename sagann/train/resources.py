@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import random
+import re
 import resource
 import signal
 import sys
@@ -66,12 +67,9 @@ def peak_rss_bytes() -> int:
     """Largest resident memory of this process so far, in bytes."""
     status = Path("/proc/self/status")
     # getrusage also counts the program that the process ran before this one.
-    if status.exists():
-        for line in status.read_text().splitlines():
-            if line.startswith("VmHWM:"):
-                return int(line.split()[1]) * 1024
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
+    if status.exists() and (found := re.search(r"VmHWM:\s*(\d+)", status.read_text())):
+        return int(found[1]) * 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 def versions() -> dict[str, Any]:

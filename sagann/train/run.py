@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from sagann.byte_size import format_bytes
 from sagann.config import TrainConfig
+from sagann.graph import SPLIT_NAMES
 from sagann.nn import ModelConfig
 from sagann.nn.model_call import class_of
 from sagann.storage.json_fields import as_integer, as_mapping, as_text, as_texts
@@ -106,18 +107,19 @@ class Run:
 
 def run_of(trainer: Trainer, session: TrainSession, path: Path) -> Run:
     """The run that a trainer starts in a folder."""
-    streaming = trainer.predictor.streaming
+    predictor, config = trainer.predictor, trainer.model_config
+    streaming = predictor.streaming
     return Run(
         path=path,
         model=model_name(trainer),
-        model_config=trainer.model_config,
+        model_config=config,
         train_config=trainer.config,
         data=trainer.source,
-        contract=trainer.predictor.contract,
+        contract=predictor.contract,
         versions={**versions(), "workers": trainer.team.size},
-        identity=identity_of(session, trainer.predictor, trainer.graph, trainer.model_config),
+        identity=identity_of(session, predictor, trainer.graph, config),
         class_names=trainer.class_names,
-        loss=trainer.predictor.mean_loss,
+        loss=predictor.mean_loss,
         automatic_bytes=streaming.memory_bytes if streaming is not None and streaming.is_automatic else None,
     )
 
@@ -126,6 +128,7 @@ def result_of(
     session: TrainSession, metrics: Mapping[str, Metrics], *, weights: str, run_dir: Path | None
 ) -> TrainResult:
     """How a session ended, with the metrics of the weights that it ended with."""
+    history = History(session.history)
     return TrainResult(
         epochs=session.epoch,
         batch=session.position.batch,
@@ -133,10 +136,10 @@ def result_of(
         weights=weights,
         stopped_early=session.tracker.exhausted and session.epoch < session.config.epochs,
         interrupted=not session.finished,
-        epoch_s=statistics.median(record.epoch_s for record in session.history) if session.history else 0.0,
+        epoch_s=statistics.median(history["epoch_s"]) if history else 0.0,
         peak_rss_bytes=peak_rss_bytes(),
         metrics=metrics,
-        history=History(session.history),
+        history=history,
         run_dir=run_dir,
     )
 
@@ -153,7 +156,7 @@ def summary_of(trainer: Trainer, result: TrainResult) -> dict[str, Any]:
         "seed": trainer.config.seed,
         "device": _devices(trainer),
         **{name: getattr(result, name) for name in found},
-        **{split: result.metrics.get(split, {}) for split in ("train", "val", "test")},
+        **{split: result.metrics.get(split, {}) for split in SPLIT_NAMES},
     }
 
 
@@ -189,16 +192,13 @@ def trained_on(trainer: Trainer) -> str:
     config, unit, streaming = trainer.config, trainer.predictor.contract.unit, trainer.predictor.streaming
     noun = "links " if unit == "link" else ""
     if config.sample is not None:
-        parts = [
-            f"mini-batches of {config.seeds_per_batch} {noun}with {','.join(map(str, config.sample))} neighbours"
-        ]
-        parts += [] if config.devices is None else [f"by {config.devices}"]
-    elif unit == "graph":
-        parts = [f"batches of {config.graphs_per_batch} graphs"]
-    else:
-        parts = ["the whole graph"] + (
-            [f"{config.batch_size} {noun}at a time"] if config.batch_size is not None else []
-        )
-        parts += [] if streaming is None else [f"streamed within {format_bytes(streaming.memory_bytes)}"]
-        parts += [f"by {trainer.team.size} workers"] if trainer.team.size > 1 else []
+        fanouts = ",".join(map(str, config.sample))
+        by = "" if config.devices is None else f", by {config.devices}"
+        return f"mini-batches of {config.seeds_per_batch} {noun}with {fanouts} neighbours{by}"
+    if unit == "graph":
+        return f"batches of {config.graphs_per_batch} graphs"
+    parts = ["the whole graph"]
+    parts += [f"{config.batch_size} {noun}at a time"] if config.batch_size is not None else []
+    parts += [f"streamed within {format_bytes(streaming.memory_bytes)}"] if streaming is not None else []
+    parts += [f"by {trainer.team.size} workers"] if trainer.team.size > 1 else []
     return ", ".join(parts)

@@ -12,8 +12,6 @@ Every file is whole or absent, except ``metrics.jsonl`` and ``events/``, which g
 
 from __future__ import annotations
 
-import fcntl
-import hashlib
 import json
 import os
 import shutil
@@ -23,20 +21,12 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import torch
+from filelock import FileLock, Timeout
 from torch import Tensor
 
 from sagann.errors import CheckpointError, InputError, in_one_line, shown
-from sagann.storage.folder import TEMPORARY_PREFIX, sync_folder
-from sagann.train.checkpoint import (
-    CheckpointFolder,
-    digest,
-    disk_errors,
-    new_digest,
-    pack,
-    remove_leftovers,
-    unpack,
-    write_json,
-)
+from sagann.storage.folder import sync_folder, write_whole
+from sagann.train.checkpoint import CheckpointFolder, digest, disk_errors, pack, plain, unpack
 from sagann.train.reporter import EpochRecord
 from sagann.train.run import Run
 
@@ -51,9 +41,6 @@ HISTORY_FILE, LOCK_FILE = "metrics.jsonl", ".lock"
 PROFILE_FILE, PICTURE_FILE = "profile.json", "profile.png"
 EVENTS, _CHECKPOINTS = "events", "checkpoints"
 _SUMMARY_FILE, _WEIGHTS_FILE = "metrics.json", "model.safetensors"
-_RESULT_FILES = (_SUMMARY_FILE, _WEIGHTS_FILE)
-_WRITTEN_ASIDE = (RUN_FILE, *_RESULT_FILES, PROFILE_FILE, PICTURE_FILE, CONFIG_FILE)
-"Names of files that are written under a temporary name."
 _EXTRA_STATE = "$extra_state"
 "Name of a tensor in model.safetensors that no parameter has: the bytes of the values of a state_dict that are no tensors."
 
@@ -69,7 +56,7 @@ class RunFolder:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the folder, which is made if it is missing. A folder that another process holds is an InputError."""
+        """Hold the folder, which is made if it is missing. A folder that another process holds is an InputError, and so is one with links that a run would write to."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -77,24 +64,6 @@ class RunFolder:
                 f"the run folder cannot be made: {type(error).__name__}: {error.strerror} (in {self.path})",
                 hint="Choose a folder that you may write to.",
             ) from error
-        self._refuse_links()
-        with (self.path / LOCK_FILE).open("ab") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                raise InputError(
-                    f"the run folder is in use: another process is training into it (in {self.path})",
-                    hint="Wait for it, stop it, or choose another folder.",
-                ) from error
-            if not self._foreign:
-                remove_leftovers(self.path, _WRITTEN_ASIDE)
-            try:
-                yield
-            finally:
-                self.close()
-
-    def _refuse_links(self) -> None:
-        """Refuse a folder of somebody else that has a run write to, cut or remove what lies elsewhere."""
         for path in (self.path / name for name in (LOCK_FILE, HISTORY_FILE, _CHECKPOINTS, EVENTS)):
             if path.is_symlink():
                 raise InputError(
@@ -102,6 +71,16 @@ class RunFolder:
                     f"{shown(os.readlink(path))} (in {self.path})",
                     hint="Put the file or folder itself in its place; the run folder as a whole may be a link.",
                 )
+        try:
+            with FileLock(self.path / LOCK_FILE, timeout=0):
+                yield
+        except Timeout as error:
+            raise InputError(
+                f"the run folder is in use: another process is training into it (in {self.path})",
+                hint="Wait for it, stop it, or choose another folder.",
+            ) from error
+        finally:
+            self.close()
 
     @property
     def exists(self) -> bool:
@@ -109,37 +88,33 @@ class RunFolder:
         try:
             found = json.loads((self.path / RUN_FILE).read_bytes())
         except (OSError, ValueError):
-            found = None
+            return False
         return isinstance(found, dict) and {"format", "identity"} <= found.keys()
 
     @property
     def has_work(self) -> bool:
         """Whether an epoch or a part of one was kept here, which an overwrite would lose; also where run.json is missing."""
-        has_history = self._history.exists() and self._history.stat().st_size > 0
-        return self.has_result or bool(self.checkpoints.positions()) or has_history
+        return self.has_result or bool(self.checkpoints.positions()) or self.count_history() > 0
 
     @property
     def has_result(self) -> bool:
         """Whether a run ended here."""
         return (self.path / _SUMMARY_FILE).exists()
 
-    @property
-    def _foreign(self) -> list[str]:
-        """Files and folders that a new run would replace, in a folder that holds no run."""
-        names = (RUN_FILE, _CHECKPOINTS, EVENTS, PROFILE_FILE, PICTURE_FILE, _WEIGHTS_FILE)
-        return [name for name in names if (self.path / name).exists()] if not (self.exists or self.has_work) else []
-
     def require_free(self, *, overwrite: bool) -> None:
         """Refuse a folder with a run that has trained an epoch, unless it is to be replaced, and files of others under names of a run's files."""
-        if self.has_work and not overwrite:
+        has_work = self.has_work
+        if has_work and not overwrite:
             raise InputError(
                 f"the run folder holds a run: neither resume nor overwrite was asked for (in {self.path})",
                 hint="Continue it with --resume, or fit(resume=True), replace it with --overwrite, or fit(overwrite=True), or "
                 "choose another folder.",
             )
-        if names := self._foreign:
+        names = (RUN_FILE, _CHECKPOINTS, EVENTS, PROFILE_FILE, PICTURE_FILE, _WEIGHTS_FILE)
+        foreign = [name for name in names if (self.path / name).exists()]
+        if foreign and not (has_work or self.exists):
             raise InputError(
-                f"the run folder holds something else than a run: {', '.join(names)}, which no run has made (in {self.path})",
+                f"the run folder holds something else than a run: {', '.join(foreign)}, which no run has made (in {self.path})",
                 hint="Choose another folder, or move them away.",
             )
 
@@ -148,21 +123,24 @@ class RunFolder:
         for folder in (self.checkpoints.path, self.path / EVENTS):
             if folder.exists():
                 shutil.rmtree(folder)
-        self._remove(*_RESULT_FILES, PROFILE_FILE, PICTURE_FILE, HISTORY_FILE, RUN_FILE)
+        self._remove(_SUMMARY_FILE, _WEIGHTS_FILE, PROFILE_FILE, PICTURE_FILE, HISTORY_FILE, RUN_FILE)
 
     def clear_result(self) -> None:
         """Remove metrics.json, then the final weights: where the run goes on, both would be of an earlier epoch."""
-        self._remove(*_RESULT_FILES)
+        self._remove(_SUMMARY_FILE, _WEIGHTS_FILE)
 
     def _remove(self, *names: str) -> None:
         for name in names:
             (self.path / name).unlink(missing_ok=True)
         sync_folder(self.path)
 
+    def _write_json(self, name: str, value: Mapping[str, Any]) -> None:
+        write_whole(self.path / name, (json.dumps(value, indent=2, allow_nan=False) + "\n").encode())
+
     def write_run(self, run: Run) -> None:
         """Write run.json."""
         with disk_errors(self.path):
-            write_json(self.path / RUN_FILE, {"format": FORMAT, **run.to_json()})
+            self._write_json(RUN_FILE, {"format": FORMAT, **run.to_json()})
 
     def read_run(self) -> Run:
         """Read run.json. A missing or foreign file is a CheckpointError."""
@@ -215,19 +193,17 @@ class RunFolder:
         try:
             content = self._history.read_bytes()[:num_bytes] if num_bytes else b""
             records = [EpochRecord.from_json(json.loads(line)) for line in content.splitlines()]
+            numbers = [record.epoch for record in records]
+            # The number of epochs comes from a file: nothing is made that is as long.
+            if len(content) != num_bytes or len(records) != num_epochs or numbers != [*range(1, 1 + len(records))]:
+                found = f"{len(records)} epochs in {len(content)} bytes"
+                raise ValueError(f"{found}, expected {num_epochs} epochs in {num_bytes} bytes")
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise self._lost_history(f"{type(error).__name__}: {error}") from error
-        # The number of epochs comes from a file: nothing is made that is as long.
-        is_whole = len(content) == num_bytes and len(records) == num_epochs
-        if not is_whole or any(record.epoch != number for number, record in enumerate(records, start=1)):
-            raise self._lost_history(f"{len(records)} epochs in {len(content)} bytes, expected {num_epochs} epochs")
+            raise CheckpointError(
+                f"metrics.jsonl does not reach the checkpoint: {in_one_line(error)} (in {self._history})",
+                hint="Restore the file, or start the run anew: fit(overwrite=True).",
+            ) from error
         return records
-
-    def _lost_history(self, value: str) -> CheckpointError:
-        return CheckpointError(
-            f"metrics.jsonl does not reach the checkpoint: {value} (in {self._history})",
-            hint="Restore the file, or start the run anew: fit(overwrite=True).",
-        )
 
     def count_history(self) -> int:
         """Number of lines of metrics.jsonl; 0 where the file is missing."""
@@ -248,58 +224,42 @@ class RunFolder:
 
     def write_result(self, state: Mapping[str, Any], summary: Mapping[str, Any]) -> None:
         """Write model.safetensors, then metrics.json, which holds ``summary`` and the checksum of the weights."""
-        from safetensors import SafetensorError
-        from safetensors.torch import save_file
+        from safetensors.torch import save
 
-        tensors, written = dict[str, Tensor](), set[int]()
-        for name, value in state.items():
-            if isinstance(value, Tensor):
-                storage = value.untyped_storage()
-                is_alone = storage.nbytes() == value.nbytes and storage.data_ptr() not in written
-                written.add(storage.data_ptr())
-                # safetensors refuses tensors that share their memory: they are written as often as they are named.
-                value = value.detach() if is_alone else value.detach().clone()
-                tensors[name] = value.contiguous()
-        extra = {name: value for name, value in state.items() if name not in tensors}
-        if extra:
+        # Copies: safetensors refuses tensors that share their memory.
+        tensors = {name: plain(value, name) for name, value in state.items() if isinstance(value, Tensor)}
+        if extra := {name: value for name, value in state.items() if name not in tensors}:
             tensors[_EXTRA_STATE] = torch.frombuffer(bytearray(pack(extra)), dtype=torch.uint8)
-        aside = self.path / f"{TEMPORARY_PREFIX}{_WEIGHTS_FILE}"
+        content = save(tensors)
         with disk_errors(self.path):
-            aside.touch()
-            mode = aside.stat().st_mode
-            try:
-                save_file(tensors, aside)
-            except SafetensorError as error:
-                raise OSError(None, str(error), str(aside)) from error
-            # safetensors makes files that only their owner may read, whatever the umask.
-            aside.chmod(mode)
-            with aside.open("rb") as file:
-                os.fsync(file.fileno())
-                checksum = hashlib.file_digest(file, new_digest).hexdigest()
-            aside.replace(self.path / _WEIGHTS_FILE)
-            write_json(self.path / _SUMMARY_FILE, {**summary, "weights_checksum": checksum})
+            write_whole(self.path / _WEIGHTS_FILE, content)
+            self._write_json(_SUMMARY_FILE, {**summary, "weights_checksum": digest(content)})
 
     def read_summary(self) -> dict[str, Any] | None:
         """Read metrics.json; None where the run has not ended."""
         path = self.path / _SUMMARY_FILE
         if not path.exists():
             return None
-        try:
+        with _result_errors(path):
             summary = json.loads(path.read_bytes())
             if not isinstance(summary, dict):
                 raise TypeError("it is not an object")
-        except (OSError, ValueError, TypeError) as error:
-            raise self._damaged_result(path, f"{type(error).__name__}: {error}") from error
         return summary
 
     def read_weights(self) -> dict[str, Any]:
         """The state_dict that the run ended with; of a run that has not ended, that of its best or last epoch so far."""
         path, summary = self.path / _WEIGHTS_FILE, self.read_summary()
         if summary is not None and path.exists():
-            try:
-                return _read_result(path, summary.get("weights_checksum"))
-            except (OSError, ValueError) as error:
-                raise self._damaged_result(path, str(error)) from error
+            from safetensors.torch import load
+
+            with _result_errors(path):
+                content = path.read_bytes()
+                if (found := digest(content)) != (checksum := summary.get("weights_checksum")):
+                    raise ValueError(f"checksum {found}, metrics.json says {checksum!r:.80}")
+                # Copied from the content: a mapped file could be cut while its tensors are in use.
+                tensors = load(content)
+                extra = tensors.pop(_EXTRA_STATE, None)
+                return tensors if extra is None else tensors | unpack(extra.numpy().tobytes())
         checkpoint = self.checkpoints.newest(on_damaged=lambda text: None)
         if checkpoint is None:
             raise CheckpointError(
@@ -309,23 +269,16 @@ class RunFolder:
         best: dict[str, Any] | None = checkpoint["best"]["weights"]
         return checkpoint["model"] if best is None else best
 
-    def _damaged_result(self, path: Path, value: str) -> CheckpointError:
-        return CheckpointError(
-            f"{path.name} is damaged: {value} (in {path})", hint="Resume the run to write it anew."
-        )
 
-
-def _read_result(path: Path, checksum: Any) -> dict[str, Any]:
-    """The state_dict of model.safetensors; a ValueError or OSError says what is wrong with the file."""
-    from safetensors.torch import load
-
-    content = path.read_bytes()
-    if (found := digest(content)) != checksum:
-        raise ValueError(f"checksum {found}, metrics.json says {checksum!r:.80}")
-    # Copied from the content: a mapped file could be cut while its tensors are in use.
-    tensors = load(content)
-    extra = tensors.pop(_EXTRA_STATE, None)
-    return tensors if extra is None else tensors | unpack(extra.numpy().tobytes())
+@contextmanager
+def _result_errors(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, ValueError, TypeError) as error:
+        what = str(error) if type(error) is ValueError else f"{type(error).__name__}: {error}"
+        raise CheckpointError(
+            f"{path.name} is damaged: {what} (in {path})", hint="Resume the run to write it anew."
+        ) from error
 
 
 def is_of_run(file: Path | None) -> bool:

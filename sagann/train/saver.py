@@ -57,10 +57,9 @@ class Saver(Reporter):
 
     def save(self) -> None:
         """Write a checkpoint of all that was trained, if there is none."""
-        position = self._session.position
+        position, started_s = self._session.position, time.perf_counter()
         if position == self._saved:
             return
-        started_s = time.perf_counter()
         history_bytes = self._folder.sync_history()
         self._folder.checkpoints.write(self._session.state_dict(run=self._run, history_bytes=history_bytes))
         self._saved, self._saved_s = position, time.perf_counter()
@@ -92,11 +91,10 @@ def continue_run(session: TrainSession, folder: RunFolder, run: Run, on_message:
         now["train"] = {**now["train"], "device": saved.device}
     check_same(saved.identity, now, where=str(folder.path))
     for name, version in run.versions.items():
-        before = saved.versions.get(name)
-        if before != version:
+        if (before := saved.versions.get(name)) != version:
             on_message(f"The run was started with {name} {before}, this is {version}: its last bits may differ.")
     # The saved identity: an option may be 1 now that was 1.0 then.
-    digest = digest_of(saved.identity)
+    digest, epochs, num_bytes = digest_of(saved.identity), session.config.epochs, 0
     if checkpoint is None:
         num_epochs = folder.count_history()
         # A run that was killed before its first checkpoint starts anew. A run that got further has had a checkpoint.
@@ -104,9 +102,8 @@ def continue_run(session: TrainSession, folder: RunFolder, run: Run, on_message:
             value = f"{num_epochs} epochs were trained, and there is no checkpoint of any"
             raise _lost("checkpoints", value, str(folder.checkpoints.path))
         on_message("There is no checkpoint yet; the run starts from its first epoch.")
-        folder.cut_history(0)
     else:
-        position, epochs = Position.of(checkpoint), session.config.epochs
+        position, num_bytes = Position.of(checkpoint), checkpoint["history_bytes"]
         where = f"checkpoint of {position} in {folder.checkpoints.path}"
         if checkpoint["run"] != digest:
             raise CheckpointError(
@@ -118,20 +115,19 @@ def continue_run(session: TrainSession, folder: RunFolder, run: Run, on_message:
                 f"the run is past its last epoch: {position}, epochs is {epochs} (in {where})",
                 hint=f"Set epochs to at least {position.epoch + (position.batch > 0)}.",
             )
-        num_bytes = checkpoint["history_bytes"]
-        session.restore(checkpoint, folder.read_history(checkpoint["epoch"], num_bytes))
-        folder.cut_history(num_bytes)
+        session.restore(checkpoint, folder.read_history(position.epoch, num_bytes))
+    folder.cut_history(num_bytes)
     folder.write_run(replace(saved, train_config=run.train_config, automatic_bytes=run.automatic_bytes))
-    if session.finished:
-        why = f"the run has had its {session.epoch} epochs. Raise epochs"
-        if (tracker := session.tracker).exhausted:
-            why = (
-                f"the run stopped early after epoch {session.epoch}: {tracker.monitor} has not improved since epoch {tracker.improved}, and "
-                f"patience is {tracker.patience}. Raise patience"
-            )
-        on_message(f"Nothing is left to train: {why} to go on.")
-    else:
+    if not session.finished:
         folder.clear_result()
+        return digest
+    why, tracker = f"the run has had its {session.epoch} epochs. Raise epochs", session.tracker
+    if tracker.exhausted:
+        why = (
+            f"the run stopped early after epoch {session.epoch}: {tracker.monitor} has not improved since epoch {tracker.improved}, and "
+            f"patience is {tracker.patience}. Raise patience"
+        )
+    on_message(f"Nothing is left to train: {why} to go on.")
     return digest
 
 
