@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 from sagann.errors import CheckpointError
 from sagann.train.checkpoint import Position, pack, unpack
@@ -82,8 +83,9 @@ def continue_run(session: TrainSession, folder: RunFolder, run: Run, on_message:
     back to the checkpoint. Another model, graph or configuration is refused before anything is restored.
     """
     if folder.has_work and not folder.exists:
-        value = "nothing tells which model and graph its checkpoints and metrics belong to"
-        raise _lost("run.json", value, str(folder.path))
+        raise _lost(
+            "run.json", "nothing tells which model and graph its checkpoints and metrics belong to", folder.path
+        )
     saved = folder.read_run()
     checkpoint = folder.checkpoints.newest(on_damaged=on_message)
     now = dict(run.identity)
@@ -92,19 +94,17 @@ def continue_run(session: TrainSession, folder: RunFolder, run: Run, on_message:
         now["train"] = {**now["train"], "device": saved.device}
     check_same(saved.identity, now, where=str(folder.path))
     for name, version in run.versions.items():
-        before = saved.versions.get(name)
-        if before != version:
+        if (before := saved.versions.get(name)) != version:
             on_message(f"The run was started with {name} {before}, this is {version}: its last bits may differ.")
     # The saved identity: an option may be 1 now that was 1.0 then.
-    digest = digest_of(saved.identity)
+    digest, history_bytes = digest_of(saved.identity), 0
     if checkpoint is None:
         num_epochs = folder.count_history()
         # A run that was killed before its first checkpoint starts anew. A run that got further has had a checkpoint.
         if folder.has_result or num_epochs > saved.train_config.checkpoint_every:
             value = f"{num_epochs} epochs were trained, and there is no checkpoint of any"
-            raise _lost("checkpoints", value, str(folder.checkpoints.path))
+            raise _lost("checkpoints", value, folder.checkpoints.path)
         on_message("There is no checkpoint yet; the run starts from its first epoch.")
-        folder.cut_history(0)
     else:
         position, epochs = Position.of(checkpoint), session.config.epochs
         where = f"checkpoint of {position} in {folder.checkpoints.path}"
@@ -118,20 +118,20 @@ def continue_run(session: TrainSession, folder: RunFolder, run: Run, on_message:
                 f"the run is past its last epoch: {position}, epochs is {epochs} (in {where})",
                 hint=f"Set epochs to at least {position.epoch + (position.batch > 0)}.",
             )
-        num_bytes = checkpoint["history_bytes"]
-        session.restore(checkpoint, folder.read_history(checkpoint["epoch"], num_bytes))
-        folder.cut_history(num_bytes)
+        history_bytes = checkpoint["history_bytes"]
+        session.restore(checkpoint, folder.read_history(checkpoint["epoch"], history_bytes))
+    folder.cut_history(history_bytes)
     folder.write_run(replace(saved, train_config=run.train_config, automatic_bytes=run.automatic_bytes))
-    if session.finished:
-        why = f"the run has had its {session.epoch} epochs. Raise epochs"
-        if (tracker := session.tracker).exhausted:
-            why = (
-                f"the run stopped early after epoch {session.epoch}: {tracker.monitor} has not improved since epoch {tracker.improved}, and "
-                f"patience is {tracker.patience}. Raise patience"
-            )
-        on_message(f"Nothing is left to train: {why} to go on.")
-    else:
+    if not session.finished:
         folder.clear_result()
+        return digest
+    tracker, why = session.tracker, f"the run has had its {session.epoch} epochs. Raise epochs"
+    if tracker.exhausted:
+        why = (
+            f"the run stopped early after epoch {session.epoch}: {tracker.monitor} has not improved since epoch {tracker.improved}, and "
+            f"patience is {tracker.patience}. Raise patience"
+        )
+    on_message(f"Nothing is left to train: {why} to go on.")
     return digest
 
 
@@ -147,6 +147,6 @@ def continue_together(session: TrainSession) -> None:
         session.restore(found["state"], [EpochRecord.from_json(line) for line in found["history"]])
 
 
-def _lost(what: str, value: str, where: str) -> CheckpointError:
+def _lost(what: str, value: str, where: Path) -> CheckpointError:
     hint = "Restore the lost files, or start anew: --overwrite, or fit(overwrite=True)."
     return CheckpointError(f"the run has lost its {what}: {value} (in {where})", hint=hint)
