@@ -298,7 +298,7 @@ def learned_costs(run_dir: str | os.PathLike[str]) -> Learned:
     folder = RunFolder(Path(run_dir))
     device = folder.read_run().device
     checkpoint = folder.checkpoints.newest(on_damaged=lambda text: None)
-    state = None if checkpoint is None else checkpoint.get("source", {}).get("balance")
+    state = None if checkpoint is None else checkpoint["source"].get("balance")
     if state is None or not state["operations"]:
         found = "no checkpoint" if checkpoint is None else f"none in the checkpoint of {Position.of(checkpoint)}"
         raise CheckpointError(

@@ -6,7 +6,8 @@ Evaluation walks all in-edges of the whole graph, in memory or streamed, and rea
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial, reduce
 from operator import add
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -60,14 +61,6 @@ class BatchEpochs(EpochSource):
     @property
     def num_batches(self) -> int:
         return len(self.minibatches)
-
-    def steps(self, epoch: int, *, first: int = 0) -> Generator[TrainStep, None, None]:
-        with self._begun(epoch, first) as batches:
-            for number, batch in enumerate(batches, first):
-                yield self.step(batch, number)
-
-    def _begun(self, epoch: int, first: int) -> AbstractContextManager[Pipeline[Any]]:
-        return self.minibatches.batches(epoch, first=first)
 
     def step(self, batch: Any, number: int) -> TrainStep:
         """The training step of this process's share of a batch."""
@@ -130,11 +123,36 @@ class SampledEpochs(BatchEpochs):
         return DeviceBatches
 
     def steps(self, epoch: int, *, first: int = 0) -> Generator[TrainStep, None, None]:
-        with self._begun(epoch, first) as batches:
+        with self.counting(self.minibatches.batches(epoch, first=first)) as batches:
             for number, batch in enumerate(batches, first):
                 if epoch == 1:
                     self._sizes[number] = _sizes_of(batch)
                 yield self.step(batch, number)
+
+    @contextmanager
+    def counting(self, batches: Pipeline[R]) -> Iterator[Pipeline[R]]:
+        """The batches, which end with the ``with`` block; afterwards ``counters`` and ``traffic`` are those of the block."""
+        if self._predictor.streaming is not None:
+            # What an evaluation allocated would stay beside the hot tier.
+            POOL.release()
+        try:
+            with self.counting_traffic(), batches:
+                yield batches
+        finally:
+            self.counters = batches.counters
+
+    @contextmanager
+    def counting_traffic(self) -> Iterator[None]:
+        """Afterwards ``traffic`` is that of the ``with`` block, where there are tiers."""
+
+        def given() -> Traffic:
+            return reduce(add, [store.traffic() for store in self._stores], Traffic())
+
+        before = given()
+        try:
+            yield
+        finally:
+            self.traffic = given() - before if self._stores else None
 
     def envelope(self) -> Mapping[int, list[Room]]:
         """Room for the batches of every epoch, for each number of seeds: what the first epoch needed, and 2% more, by hop from the seeds.
@@ -154,55 +172,62 @@ class SampledEpochs(BatchEpochs):
         return self._predictor.head.loss(self._predictor.forward_batch(batch)[:num_seeds], batch)
 
     def _made(self, config: TrainConfig, say: Callable[[str], None]) -> MiniBatches:
-        graph, ahead, sample_on = self._tiered(config, say)
-        return self._batches_of(graph, config, ahead=ahead, sample_on=sample_on)
+        device = self._predictor.device
+        # Features that lie on the device already have no need of a hot tier.
+        gathers_there = device.type == "cuda" and self._prepared.walked.topology.device.type == "cpu"
+        tiered = self._tiered(config, say, [device], gathers_there=gathers_there)
+        return self._batches_of(config, *tiered)
 
-    def _tiered(self, config: TrainConfig, say: Callable[[str], None]) -> tuple[Graph, int, SampleOn]:
-        """The graph on the processor with its features in tiers, the number of mini-batches that are made ahead, and who samples them."""
+    def _tiered(
+        self,
+        config: TrainConfig,
+        say: Callable[[str], None],
+        devices: Sequence[torch.device],
+        *,
+        gathers_there: bool,
+        copies: int = 1,
+    ) -> tuple[Graph, int, SampleOn]:
+        """The graph on the processor with its features in tiers, the number of mini-batches that are made ahead, and who samples them.
+
+        ``devices`` train, that with the weights first; hot rows may lie there if it ``gathers_there``. Each mini-batch has so many ``copies``.
+        """
         # Samplers read the host's memory, where a graph of a streamed evaluation lies already.
-        predictor, graph = self._predictor, self._prepared.sampled
-        ahead, parts = _stated_ahead(graph, config, predictor), self._prepared.rows
+        prepared, graph, parts = self._prepared, self._prepared.sampled, self._prepared.rows
+        ahead = config.batches_ahead
+        if ahead is None:
+            is_tiered = config.has_tiers and graph.features is not None and not is_in_memory(graph.features)
+            # What the page cache holds now need not stay.
+            ahead = AHEAD if is_tiered else useful_ahead(graph, self._predictor.device)
         # Sparse ones have no tiers.
-        features = self._prepared.walked.features if parts is not None and parts.is_sparse else graph.features
+        features = prepared.walked.features if parts is not None and parts.is_sparse else graph.features
         if config.has_tiers and features is not None:
             has_window = parts is None and looks_ahead(features, config)
+
+            def measured() -> BatchMemory:
+                batches = self._batches_of(config, graph, 0)
+                found = measure_batches(self._predictor, batches, has_window=has_window)
+                return replace(found, batch_bytes=copies * found.batch_bytes)
+
+            # On a CUDA device, the budget is for the device's memory.
+            budget_bytes = config.memory_bytes if self._predictor.device.type == "cpu" else None
             with self._team.together("planning the hot tier"):
-                plan = plan_tiers(
-                    features,
-                    config,
-                    ahead=ahead,
-                    # On a CUDA device, the budget is for the device's memory.
-                    budget_bytes=config.memory_bytes if predictor.device.type == "cpu" else None,
-                    measure=lambda: self._measured(self._batches_of(graph, config, ahead=0), has_window=has_window),
-                )
+                plan = plan_tiers(features, config, ahead=ahead, budget_bytes=budget_bytes, measure=measured)
             if plan.ahead < ahead:
                 say(f"The memory budget has room for a queue of {plan.ahead} mini-batches ahead, not of {ahead}.")
             ahead = plan.ahead
             if parts is not None:
                 keep_hot(parts, plan.hot, partial(self._hottest, graph, config), self._team, say=say)
             elif plan.hot is not None and graph.features is not None:
-                devices = self._devices() if self._gathers_there() and is_in_memory(graph.features) else ()
+                there = devices if gathers_there and is_in_memory(graph.features) else ()
                 hottest = self._hottest(graph, config)
-                graph = with_hot_tier(graph, plan.hot, config, hottest, say=say, devices=devices)
+                graph = with_hot_tier(graph, plan.hot, config, hottest, say=say, devices=there)
         # Workers finish batches that all have begun.
         ahead = min(map(int, self._team.texts(str(ahead), "agreeing on mini-batches ahead")))
         # After the hot tier, whose size may be stated.
-        return graph, ahead, sampling_place(graph, config, self._devices(), say=say)
-
-    def _gathers_there(self) -> bool:
-        """Whether hot rows may lie on the devices. Features that lie there already have no need of a hot tier."""
-        return self._predictor.device.type == "cuda" and self._prepared.walked.topology.device.type == "cpu"
-
-    def _devices(self) -> Sequence[torch.device]:
-        """The devices that train; that with the weights first."""
-        return [self._predictor.device]
-
-    def _measured(self, batches: MiniBatches, *, has_window: bool) -> BatchMemory:
-        """What mini-batches take of a memory budget."""
-        return measure_batches(self._predictor, batches, has_window=has_window)
+        return graph, ahead, sampling_place(graph, config, devices, say=say)
 
     def _batches_of(
-        self, graph: Graph, config: TrainConfig, *, ahead: int, sample_on: SampleOn = "cpu"
+        self, config: TrainConfig, graph: Graph, ahead: int, sample_on: SampleOn = "cpu"
     ) -> MiniBatches:
         assert config.sample is not None
         batches = MiniBatches(
@@ -239,38 +264,6 @@ class SampledEpochs(BatchEpochs):
         with self.minibatches.batches(0) as batches, torch.no_grad():
             self._predictor.forward_batch(next(batches))
 
-    def _begun(self, epoch: int, first: int) -> AbstractContextManager[Pipeline[Any]]:
-        return self._counted(self.minibatches.batches(epoch, first=first))
-
-    @contextmanager
-    def _counted(self, batches: Pipeline[R]) -> Iterator[Pipeline[R]]:
-        """The batches, which end with the ``with`` block; afterwards ``counters`` and ``traffic`` are those of the block."""
-        if self._predictor.streaming is not None:
-            # What an evaluation allocated would stay beside the hot tier.
-            POOL.release()
-        try:
-            with self.counting_traffic(), batches:
-                yield batches
-        finally:
-            self.counters = batches.counters
-
-    @contextmanager
-    def counting_traffic(self) -> Iterator[None]:
-        """Afterwards ``traffic`` is that of the ``with`` block."""
-        before = self._traffic()
-        try:
-            yield
-        finally:
-            if before is not None:
-                now = self._traffic()
-                assert now is not None
-                self.traffic = now - before
-
-    def _traffic(self) -> Traffic | None:
-        """What all tiers have given so far; None without tiers."""
-        found = [store.traffic() for store in self._stores]
-        return reduce(add, found) if found else None
-
 
 def _sizes_of(batch: MiniBatch) -> list[Room]:
     """Sources of each hop of a batch, from the seeds, and edges beyond one for each destination."""
@@ -303,15 +296,6 @@ def require_shareable(model: nn.Module, prepared: PreparedGraph, by: str) -> Non
             )
 
 
-def _stated_ahead(graph: Graph, config: TrainConfig, predictor: Predictor) -> int:
-    """How many mini-batches are made ahead, if there is room for them."""
-    if config.batches_ahead is not None:
-        return config.batches_ahead
-    is_tiered = config.has_tiers and graph.features is not None and not is_in_memory(graph.features)
-    # What the page cache holds now need not stay.
-    return AHEAD if is_tiered else useful_ahead(graph, predictor.device)
-
-
 class GraphEpochs(BatchEpochs):
     """The epoch source of a task on whole graphs: every training graph with a known answer is in one batch of an epoch."""
 
@@ -320,11 +304,14 @@ class GraphEpochs(BatchEpochs):
         ahead, size = config.batches_ahead, config.graphs_per_batch
         ahead = useful_ahead(prepared.graph, predictor.device) if ahead is None else ahead
         batches = GraphBatches(prepared.graph, batch_size=size, graphs="train", seed=config.seed, ahead=ahead)
-        self.minibatches, batches.team = batches, prepared.team
+        self.minibatches: GraphBatches = batches
+        batches.team = prepared.team
         batches.batch_size = batch_size_without_rest(predictor.model, len(batches.graphs), batches.batch_size)
 
-    def step(self, batch: GraphBatch, number: int) -> TrainStep:
-        return super().step(batch.to(self._predictor.device), number)
+    def steps(self, epoch: int, *, first: int = 0) -> Generator[TrainStep, None, None]:
+        with self.minibatches.batches(epoch, first=first) as batches:
+            for number, batch in enumerate(batches, first):
+                yield self.step(batch.to(self._predictor.device), number)
 
     def _own_loss(self, batch: GraphBatch, share: float) -> Tensor:
         predictor, team = self._predictor, self.runner.team

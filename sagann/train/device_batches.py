@@ -21,23 +21,20 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from dataclasses import replace as with_changes
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from sagann.graph.rows import is_sparse
 from sagann.kernels.edge import dialect_for
-from sagann.runtime.device.recording import Recording
-from sagann.runtime.device.streams import Mark
 from sagann.runtime.tiered import DeviceFeatures
 from sagann.runtime.tiered.device_sampler import Room
 from sagann.saga.batch_norms import batch_norms_over_rows
-from sagann.sampling import MiniBatch
 from sagann.train.batch_epochs import SampledEpochs
-from sagann.train.device_epochs import DeviceEpochs
+from sagann.train.device_epochs import DeviceEpochs, Queued, needs_weights
 from sagann.train.epoch_source import EpochSource, TrainStep
-from sagann.train.policies import can_skip_steps, reads_rates, skipping_steps
+from sagann.train.policies import is_fused, skipping_steps
 from sagann.train.reporter import Reporter
 from sagann.train.resources import capture_rng, restore_rng
 from sagann.train.saver import Saver
@@ -47,18 +44,6 @@ if TYPE_CHECKING:
 
 Taken = tuple[TrainStep, float, int]
 "A step, its loss, and its number of edges."
-
-
-class _Queued(NamedTuple):
-    """A batch that the device computes."""
-
-    number: int
-    step: TrainStep
-    numbers: Tensor
-    "Loss, flag and number of edges, float64, pinned; written when the mark is passed."
-    mark: Mark
-    random_numbers: dict[str, Any]
-    "The states of the generators before the batch."
 
 
 class DeviceBatches(DeviceEpochs):
@@ -72,27 +57,24 @@ class DeviceBatches(DeviceEpochs):
         self._sampler = source.minibatches.device_sampler
         self._unpadded = _unpadded_cause(session, source)
         self._rooms: dict[int, list[Room]] = {}
-        self._by_size: dict[int, Recording] = {}
         self._beyond = torch.zeros((), dtype=torch.float32, device=device)
         "1 from a batch beyond the envelope until it is trained, else 0."
         graph = source.minibatches.graph
-        self._labels, self._targets = (
-            None if each is None else each.to(device) for each in (graph.labels, graph.targets)
-        )
+        known = {"labels": graph.labels, "targets": graph.targets}
+        self._answers = {name: each.to(device) for name, each in known.items() if each is not None}
 
     def run(self, reporters: Sequence[Reporter], *, stops: Callable[[], bool]) -> None:
         session = self._session
         if self._unpadded is not None:
             self._say(f"Mini-batches are neither padded nor replayed as CUDA graphs, because {self._unpadded}.")
-            session.run_epochs(reporters, stops=stops, results=session.results)
+            session.run_epochs(reporters, stops=stops)
             return
 
         def waits(epoch: int) -> bool:
             # A checkpoint is written after a batch behind which none is queued.
             due = any(isinstance(each, Saver) and each.is_late for each in reporters)
             others = [each for each in reporters if not isinstance(each, Saver)]
-            needed = (not hasattr(each, "needs_weights") or each.needs_weights(epoch) for each in others)
-            return due or stops() or any(needed)
+            return due or stops() or needs_weights(others, epoch)
 
         with self._streams.queue():
             session.run_epochs(reporters, stops=stops, results=partial(self._results, waits))
@@ -104,54 +86,41 @@ class DeviceBatches(DeviceEpochs):
             return
         self._rooms = self._rooms or dict(self._batches.envelope())
         batches, number = self._batches.minibatches.items_of(epoch), first
-        queued = deque[_Queued]()
+        # With the states of the generators before each batch.
+        queued = deque[tuple[Queued, dict[str, Any]]]()
         with self._batches.counting_traffic():
             while queued or number < len(batches):
                 while number < len(batches) and len(queued) < (1 if waits(epoch) else 2):
-                    queued.append(self._begun(epoch, number, batches[number]))
+                    before = capture_rng(session.device)
+                    queued.append((self._begun(epoch, number, batches[number]), before))
                     number += 1
-                done = queued.popleft()
+                done, before = queued.popleft()
                 self._streams.finish(done.mark)
                 loss, is_beyond, num_edges = done.numbers.tolist()
                 if is_beyond:
                     number = done.number + 1
                     queued.clear()
-                    restore_rng(done.random_numbers, session.device)
+                    restore_rng(before, session.device)
                     self._beyond.zero_()
                     with closing(session.results(epoch, done.number)) as results:
                         taken = next(results)
                 else:
                     session.require_finite(loss, f"training loss of epoch {epoch}")
-                    taken = done.step, loss, int(num_edges)
+                    taken = _step(len(batches[done.number]), _no_loss), loss, int(num_edges)
                 session.is_ahead = bool(queued)
                 yield taken
 
-    def _begun(self, epoch: int, number: int, seeds: Tensor) -> _Queued:
-        """Queue or launch a batch, and the copy of its numbers."""
-        session, count = self._session, len(seeds)
-        before = capture_rng(session.device)
-        if count not in self._by_size:
-            self._by_size[count] = Recording(
-                self._streams,
-                partial(self._trained, count),
-                self._baked,
-                self._keep,
-                num_rates=len(session.optimizer.param_groups),
-                num_given=count + len(self._sampler.fanouts),
-                cause=self._cause(),
-            )
-        recording = self._by_size[count]
-        rates = [float(group["lr"]) for group in session.optimizer.param_groups]
-        numbers = recording.run(rates, torch.cat([seeds, self._sampler.keys(epoch, number)]))
-        self._report(recording, "Padded mini-batches")
-        read = self._ring[number % 2, : len(numbers)]
-        self._streams.copy(read, numbers)
-        step = TrainStep(loss=_no_loss, num_labelled=count, num_edges=0)
-        return _Queued(number, step, read, self._streams.mark("compute"), before)
+    def _begun(self, epoch: int, number: int, seeds: Tensor) -> Queued:
+        count = len(seeds)
+        if count not in self._recordings:
+            num_given = count + len(self._sampler.fanouts)
+            self._recordings[count] = self._recording(partial(self._trained, count), num_given=num_given)
+        given = torch.cat([seeds, self._sampler.keys(epoch, number)])
+        return self._launch(number, self._recordings[count], "Padded mini-batches", given)
 
     def _trained(self, count: int, rates: Sequence[Tensor], given: Tensor) -> Tensor:
         """Queue the step of a batch, from its seeds and keys; its numbers, float64 on the device."""
-        session = self._session
+        session, graph = self._session, self._batches.graph
         session.model.train()
         seeds, keys = given.contiguous().split([count, len(self._sampler.fanouts)])
         batch, is_beyond, num_edges = self._sampler.padded(seeds, keys, self._rooms[count])
@@ -161,31 +130,26 @@ class DeviceBatches(DeviceEpochs):
             for at in ("dst", "src"):
                 dialect.set_cut(block, at, dialect.cut_on_device(block, at))
         self._beyond.copy_(torch.maximum(self._beyond, is_beyond.to(self._beyond.dtype)))
-        batch = self._with_rows(batch, seeds)
+        store = self._batches.minibatches.graph.features
+        if isinstance(store, DeviceFeatures):
+            rows = store.rows(batch.src_ids)
+        else:
+            assert isinstance(graph.features, Tensor)
+            rows = graph.features.index_select(0, batch.src_ids.clamp(min=0))
+        answers: dict[str, Any] = {name: each.index_select(0, seeds) for name, each in self._answers.items()}
+        batch = with_changes(batch, features=rows, **answers)
         known = [(each, each._version, each.clone()) for each in session.model.buffers() if not each.is_inference()]
-
-        loss = partial(self._batches.loss_of_padded, batch, count)
-        step = TrainStep(loss=loss, num_labelled=count, num_edges=0)
         with skipping_steps(session.optimizer, self._beyond):
-            found, _ = session.queue_step(step, rates if reads_rates(session.optimizer) else ())
+            step = _step(count, partial(self._batches.loss_of_padded, batch, count))
+            found, _ = session.queue_step(step, rates)
         for each, version, before in known:
             if each._version != version:
                 each.copy_(torch.where(self._beyond > 0, before, each))
         return torch.stack([found.double(), self._beyond.double(), num_edges.double()])
 
-    def _with_rows(self, batch: MiniBatch, seeds: Tensor) -> MiniBatch:
-        """The batch with the rows of its sources, and the answers of its seeds."""
-        store = self._batches.minibatches.graph.features
-        if isinstance(store, DeviceFeatures):
-            rows = store.rows(batch.src_ids)
-        else:
-            features = self._batches.graph.features
-            assert isinstance(features, Tensor)
-            rows = features.index_select(0, batch.src_ids.clamp(min=0))
-        labels, targets = (
-            None if each is None else each.index_select(0, seeds) for each in (self._labels, self._targets)
-        )
-        return with_changes(batch, features=rows, labels=labels, targets=targets)
+
+def _step(count: int, loss: Callable[[], Tensor]) -> TrainStep:
+    return TrainStep(loss=loss, num_labelled=count, num_edges=0)
 
 
 def _no_loss() -> Tensor:
@@ -203,7 +167,7 @@ def _unpadded_cause(session: TrainSession, source: SampledEpochs) -> str | None:
         return "edge data learn"
     if norms := batch_norms_over_rows(session.model):
         return f"the {type(next(iter(norms.values()))).__name__} '{next(iter(norms))}' would count padding"
-    if not can_skip_steps(optimizer):
+    if not is_fused(optimizer):
         return f"the optimizer {type(optimizer).__name__} cannot leave out a step on the device"
     there = source.graph.features
     on_device = isinstance(there, Tensor) and there.device == session.device and not is_sparse(there)

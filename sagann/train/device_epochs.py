@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from sagann.graph.rows import is_sparse
-from sagann.runtime.device.recording import Recording
+from sagann.runtime.device.recording import Recording, Work
 from sagann.runtime.device.segments import GraphStreams
 from sagann.runtime.device.streams import Mark
 from sagann.train.epoch_source import EpochSource, WholeGraph
@@ -33,17 +33,20 @@ _MOST_NUMBERS = 16
 "Most numbers of an epoch: its loss, and a loss and a metric of each split."
 
 
-class _Queued(NamedTuple):
-    """An epoch that the device computes."""
+class Queued(NamedTuple):
+    """An epoch, or a batch of one, that the device computes."""
 
-    epoch: int
+    number: int
     lr: float
-    names: tuple[tuple[str, str], ...]
-    "Split and name of each number after the loss."
     numbers: Tensor
     "Float64, pinned; written when the mark is passed."
     mark: Mark
     since_s: float
+
+
+def needs_weights(reporters: Sequence[Reporter], epoch: int) -> bool:
+    """Whether a reporter looks at the weights that an epoch ends with. One of the user's need not inherit from Reporter."""
+    return any(not hasattr(each, "needs_weights") or each.needs_weights(epoch) for each in reporters)
 
 
 class DeviceEpochs:
@@ -53,10 +56,11 @@ class DeviceEpochs:
         self._session, self._source, self._say = session, source, say
         self._streams = GraphStreams(session.device)
         self._ring = self._streams.pinned(2 * 8 * _MOST_NUMBERS).view(torch.float64).reshape(2, -1)
-        self._recordings: dict[bool, Recording] = {}
-        "By whether metrics are measured as well."
+        self._recordings: dict[int, Recording] = {}
+        "By whether metrics are measured as well; of batches, by their number of seeds."
         self._said: set[str] = set()
         self._names: tuple[tuple[str, str], ...] = ()
+        "Split and name of each number after the loss."
         self._before: dict[str, Any] = {}
         "The weights that an epoch began with, where best ones are kept: the last epoch may turn out to be the best while they change."
         self._read_s, self._num_edges = 0.0, 0
@@ -69,7 +73,7 @@ class DeviceEpochs:
             while True:
                 epoch = session.epoch + 1 + (queued is not None)
                 ends = epoch > session.config.epochs or session.tracker.exhausted or stops()
-                if queued is not None and (ends or self._is_needed(queued, reporters)):
+                if queued is not None and (ends or self._is_needed(queued.number, reporters)):
                     self._end(queued, reporters, is_last=True)
                     queued = None
                 elif ends:
@@ -80,51 +84,64 @@ class DeviceEpochs:
                         self._end(queued, reporters, is_last=False)
                     queued = following
 
-    def _is_needed(self, queued: _Queued, reporters: Sequence[Reporter]) -> bool:
+    def _is_needed(self, epoch: int, reporters: Sequence[Reporter]) -> bool:
         """Whether an epoch must be read before the next one begins."""
         session, tracker = self._session, self._session.tracker
-        may_end = tracker.patience is not None and queued.epoch - tracker.improved >= tracker.patience
+        may_end = tracker.patience is not None and epoch - tracker.improved >= tracker.patience
         reads_metric = may_end or isinstance(session.scheduler, ReduceLROnPlateau) or not self._is_quick
-        # A reporter of the user's need not inherit from Reporter.
-        return (session.is_due(queued.epoch) and reads_metric) or any(
-            not hasattr(each, "needs_weights") or each.needs_weights(queued.epoch) for each in reporters
-        )
+        return (session.is_due(epoch) and reads_metric) or needs_weights(reporters, epoch)
 
-    def _begin(self, epoch: int) -> _Queued:
-        session, since_s = self._session, time.perf_counter()
+    def _measures(self, epoch: int) -> bool:
+        return self._is_quick and self._session.is_measured(epoch)
+
+    def _begin(self, epoch: int) -> Queued:
+        session, source, measures = self._session, self._source, self._measures(epoch)
         check_rates(session.scheduler, session.optimizer)
-        rates = [float(group["lr"]) for group in session.optimizer.param_groups]
-        measures = self._is_quick and session.is_measured(epoch)
         if measures not in self._recordings:
-            self._recordings[measures] = self._recording(measures)
-        recording = self._recordings[measures]
-        numbers = recording.run(rates)
-        self._report(recording, "Epochs")
+            assert isinstance(source, WholeGraph)
+            runner, why = source.runner, source.why_queued
+            self._recordings[measures] = self._recording(
+                partial(self._work, measures), why=why, most_bytes=runner.most_reserved_bytes()
+            )
+        queued = self._launch(epoch, self._recordings[measures], "Epochs")
         step_scheduler(session.scheduler)
-        read = self._ring[epoch % 2, : len(numbers)]
-        self._streams.copy(read, numbers)
-        names = self._names if measures else ()
-        return _Queued(epoch, rates[0], names, read, self._streams.mark("compute"), since_s)
+        return queued
 
-    def _report(self, recording: Recording, what: str) -> None:
-        """Say once why ``what`` is queued instead of recorded."""
+    def _recording(self, work: Work, *, why: Callable[[], str | None] = lambda: None, **options: Any) -> Recording:
+        optimizer, cause = self._session.optimizer, None
+        if not steps_on_device(optimizer):
+            name = type(optimizer).__name__
+            cause = f"the optimizer {name} is not capturable: its steps read values on the host"
+        elif self._has_hooks():
+            cause = "the model or optimizer has hooks, which run on the host"
+        options |= {"num_rates": len(optimizer.param_groups), "cause": cause or why()}
+        return Recording(self._streams, work, self._baked, self._keep, **options)
+
+    def _launch(self, number: int, recording: Recording, what: str, given: Tensor | None = None) -> Queued:
+        """Queue or launch an epoch or a batch, and the copy of its numbers. Say once why ``what`` is not recorded."""
+        since_s = time.perf_counter()
+        rates = [float(group["lr"]) for group in self._session.optimizer.param_groups]
+        numbers = recording.run(rates, given)
         if recording.cause is not None and recording.cause not in self._said:
             self._said.add(recording.cause)
             ms = f"{1e3 * recording.queued_s:.1f} ms of host time"
             self._say(
                 f"{what} are not replayed as CUDA graphs (launching one takes {ms}), because {recording.cause}."
             )
+        read = self._ring[number % 2, : len(numbers)]
+        self._streams.copy(read, numbers)
+        return Queued(number, rates[0], read, self._streams.mark("compute"), since_s)
 
-    def _end(self, queued: _Queued, reporters: Sequence[Reporter], *, is_last: bool) -> None:
+    def _end(self, queued: Queued, reporters: Sequence[Reporter], *, is_last: bool) -> None:
         """Read an epoch, and report it; ``is_last`` says whether no later one is queued."""
-        session, epoch = self._session, queued.epoch
+        session, epoch = self._session, queued.number
         self._streams.finish(queued.mark)
         now_s = time.perf_counter()
         epoch_s, self._read_s = now_s - max(queued.since_s, self._read_s), now_s
         loss, *measured = queued.numbers.tolist()
         session.require_finite(loss, f"training loss of epoch {epoch}")
         metrics: dict[str, Metrics] = {}
-        for (split, name), value in zip(queued.names, measured, strict=True):
+        for (split, name), value in zip(self._names, measured, strict=False):
             metrics.setdefault(split, {})[name] = value
         if not self._is_quick:
             metrics = session.evaluate(epoch)
@@ -143,29 +160,13 @@ class DeviceEpochs:
         if session.tracker.keep_weights:
             self._before = _copied(session.model.state_dict(), self._before)
         (step,) = source.steps(session.epoch)
-        loss, self._num_edges = session.queue_step(step, rates if reads_rates(session.optimizer) else ())
+        loss, self._num_edges = session.queue_step(step, rates)
         numbers = [loss.double()]
         if measures:
             found = [(split, *each) for split, values in source.quick().items() for each in values.items()]
             self._names = tuple((split, name) for split, name, _ in found)
             numbers += [value for *_, value in found]
         return torch.stack(numbers)
-
-    def _recording(self, measures: bool) -> Recording:
-        num_rates = len(self._session.optimizer.param_groups)
-        source = self._source
-        assert isinstance(source, WholeGraph)
-        baked = partial(self._baked, lambda: source.runner.version)
-        cause, most_bytes = self._cause() or source.why_queued(), source.runner.most_reserved_bytes()
-        given = self._streams, partial(self._work, measures), baked, self._keep
-        return Recording(*given, num_rates=num_rates, cause=cause, most_bytes=most_bytes)
-
-    def _cause(self) -> str | None:
-        """Why no epoch can be recorded, as far as that is known before one is trained."""
-        optimizer = self._session.optimizer
-        if not steps_on_device(optimizer):
-            return f"the optimizer {type(optimizer).__name__} is not capturable: its steps read values on the host"
-        return "the model or optimizer has hooks, which run on the host" if self._has_hooks() else None
 
     def _has_hooks(self) -> bool:
         optimizer, owners = self._session.optimizer, self._owners().values()
@@ -176,28 +177,29 @@ class DeviceEpochs:
         learned = (each for group in optimizer.param_groups for each in group["params"])
         return any(each._backward_hooks or each._post_accumulate_grad_hooks for each in learned)
 
-    def _baked(self, version: Callable[[], int] = int) -> dict[str, object]:
+    def _baked(self) -> dict[str, object]:
         """What a recorded epoch has baked in. Weights may change where they lie; edges, features and the version of a plan may not."""
-        groups, graph = self._session.optimizer.param_groups, self._source.graph
+        source, graph, optimizer = self._source, self._source.graph, self._session.optimizer
+        groups, x = optimizer.param_groups, graph.features
+        parts = [x.crow_indices(), x.col_indices(), x.values()] if is_sparse(x) else [x]
         found: dict[str, object] = {
             "the presence of hooks": self._has_hooks(),
-            "the plan": version(),
+            "the plan": source.runner.version if isinstance(source, WholeGraph) else 0,
             "edges": _written(graph.topology.indptr),
             "edges' sources": _written(graph.topology.indices),
+            **{f"the edge data '{name}'": _written(each) for name, each in graph.topology.edge_data.items()},
+            "features": [_written(each) for each in parts if isinstance(each, Tensor)],
         }
-        found |= {f"the edge data '{name}'": _written(each) for name, each in graph.topology.edge_data.items()}
-        x = graph.features
-        parts = [x.crow_indices(), x.col_indices(), x.values()] if is_sparse(x) else [x]
-        found["features"] = [_written(each) for each in parts if isinstance(each, Tensor)]
-        varying = {"params", "lr"} if reads_rates(self._session.optimizer) else {"params"}
-        options = {key for group in groups for key in group} - varying
-        for key in sorted(options):
-            found[f"{key} of the optimizer"] = [_constant(group.get(key)) for group in groups]
-        state = self._session.optimizer.state
+        # A learning rate that is a number is baked in; one that is read lies in the recording's table.
+        varying = {"params", "lr"} if reads_rates(optimizer) else {"params"}
+        for key in sorted({key for group in groups for key in group} - varying):
+            found[f"{key} of the optimizer"] = [_content(group.get(key)) for group in groups]
+        learned = [each for group in groups for each in group["params"]]
         found["the storage of the optimizer"] = [
-            {key: _constant(value) for key, value in state[each].items()} if each in state else None
-            for group in groups
-            for each in group["params"]
+            {key: _content(value) for key, value in optimizer.state[each].items()}
+            if each in optimizer.state
+            else None
+            for each in learned
         ]
         for where, owner in self._owners().items():
             for values in (owner, owner.get("_parameters", {}), owner.get("_buffers", {})):
@@ -219,7 +221,15 @@ class DeviceEpochs:
 
     def _keep(self) -> Callable[[], None]:
         """Keep what an epoch may change on the host: attributes of the model and of the loss, and what the optimizer knows of each parameter."""
-        known = [(owner, dict(owner), _copies(owner)) for owner in self._owners().values()]
+        containers = (list, dict, set)
+        known = [
+            (
+                owner,
+                dict(owner),
+                {name: each.copy() for name, each in owner.items() if isinstance(each, containers)},
+            )
+            for owner in self._owners().values()
+        ]
         stepped = set(self._session.optimizer.state)
 
         def put_back() -> None:
@@ -238,7 +248,6 @@ class DeviceEpochs:
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _OF_MODULES = frozenset(vars(nn.Module()))
 "Attributes that every module has."
-_PLAIN = (int, float, str, type(None))
 _MOST_COMPARED = 1000
 "Longer lists, mappings and sets are compared by their lengths alone."
 
@@ -266,23 +275,15 @@ def _written(tensor: Tensor) -> tuple[int, ...]:
     return *_place(tensor), 0 if tensor.is_inference() else tensor._version
 
 
-def _copies(values: dict[str, Any]) -> dict[str, Any]:
-    """Copies of the lists, mappings and sets among values, whose content may change."""
-    return {name: each.copy() for name, each in values.items() if isinstance(each, list | dict | set)}
-
-
-def _content(value: object) -> object:
-    """What is compared of an attribute: numbers, texts, places of tensors, and lists, mappings and sets of them; nothing of other objects."""
-    if isinstance(value, _PLAIN):
+def _content(value: object, depth: int = 1) -> object:
+    """What is compared of a value: numbers, texts, places of tensors, and lists, mappings and sets of them; nothing of other objects."""
+    if isinstance(value, Tensor):
+        return _place(value)
+    if isinstance(value, int | float | str | None):
         # In a tuple, NaN is equal to itself.
         return (value,)
     if isinstance(value, dict):
         value = [*value, *value.values()]
-    if isinstance(value, list | tuple | set):
-        compared = value if len(value) <= _MOST_COMPARED else ()
-        return len(value), [_constant(each) if isinstance(each, (*_PLAIN, Tensor)) else None for each in compared]
-    return _place(value) if isinstance(value, Tensor) else None
-
-
-def _constant(value: object) -> object:
-    return _place(value) if isinstance(value, Tensor) else value
+    if not depth or not isinstance(value, list | tuple | set):
+        return None
+    return len(value), [_content(each, depth - 1) for each in value if len(value) <= _MOST_COMPARED]

@@ -8,13 +8,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Generator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from sagann.train.metrics import KINDS, Metrics, evaluate_splits, measured_splits, quick_metrics
+from sagann.train.metrics import KINDS, Metrics, evaluate_splits, present_splits, quick_metrics
 from sagann.train.predictor import Predictor
 from sagann.train.runner import PreparedGraph, Runner, evaluating
 
@@ -125,14 +124,9 @@ class EpochSource(ABC):
         }
         return found if self.balancer is None else found | self.balancer.settle(epochs_left)
 
-    def write_profile(self, folder: Path, say: Callable[[str], None]) -> None:
-        """Write what ran in the last epoch into a folder, if it was recorded."""
-        if self.trace is not None:
-            self.runner.write_profile(folder, self.trace, say)
-
-    def state_dict(self) -> dict[str, Any] | None:
-        """What a checkpoint keeps of the source; None for nothing."""
-        return None if self.balancer is None else {"balance": self.balancer.state_dict()}
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint keeps of the source."""
+        return {} if self.balancer is None else {"balance": self.balancer.state_dict()}
 
     def load_state_dict(self, found: Mapping[str, Any]) -> None:
         """Go on as the source did whose state it is, as far as that fits this one."""
@@ -151,20 +145,25 @@ class EpochSource(ABC):
 class WholeGraph(EpochSource):
     """The epoch source whose one step is the whole graph, in memory, streamed, or divided among workers."""
 
+    num_batches = 1
+
     def __init__(self, predictor: Predictor, prepared: PreparedGraph, *, profile: bool = False) -> None:
         super().__init__(predictor, prepared)
         self._profile = profile
-        known = prepared.graph.answers
-        rows, answers = known.rows(known.splits["train"])
-        # By device, of those that share an epoch: the rows to learn from, and their answers.
-        self._on = {predictor.device: (rows.to(predictor.device), answers.to(predictor.device))}
+        # Looking for the rows of a split waits for the device, so they are kept: by split, on each device of those that share an epoch.
+        self._kept: dict[tuple[str, torch.device], tuple[Tensor, Tensor]] = {}
+        present = present_splits(prepared.graph.answers.splits)
+        self._measured = [split for split in WHILE_TRAINING if split in present]
         # The rows of an interval are looked up on the host, so that the lookup does not wait for the device.
-        self._rows = rows.cpu()
-        self._measured: dict[str, tuple[Tensor, Tensor]] = {}
+        self._rows = self._known("train", torch.device("cpu"))[0]
 
-    @property
-    def num_batches(self) -> int:
-        return 1
+    def _known(self, split: str, device: torch.device) -> tuple[Tensor, Tensor]:
+        """Ids of the vertices of a split with a known answer, and their answers, on a device."""
+        if (split, device) not in self._kept:
+            known = self._prepared.graph.answers
+            rows, answers = known.rows(known.splits[split])
+            self._kept[split, device] = rows.to(device), answers.to(device)
+        return self._kept[split, device]
 
     def on_device(self) -> type[DeviceEpochs] | None:
         if self._predictor.device.type == "cpu" or self._prepared.part is not None:
@@ -181,21 +180,13 @@ class WholeGraph(EpochSource):
     def quick(self) -> dict[str, dict[str, Tensor]]:
         """The loss and the quick metric on the splits 'train' and 'val', as :meth:`measure` gives them, on the device."""
         predictor = self._predictor
-        if not self._measured:
-            known = self._prepared.graph.answers
-            masks = {name: mask for name, mask in measured_splits(known).items() if name in WHILE_TRAINING}
-            # Looking for the rows of a mask waits for the device.
-            found = {name: known.rows(mask) for name, mask in masks.items()}
-            self._measured = {
-                name: (rows.to(predictor.device), answers.to(predictor.device))
-                for name, (rows, answers) in found.items()
-            }
         with evaluating(predictor.model):
             outputs = self.runner.rows_on_device()
         task, loss = predictor.contract.kind, predictor.mean_loss
+        found = {split: self._known(split, predictor.device) for split in self._measured}
         return {
             split: quick_metrics(outputs, answers, task=task, loss=loss, rows=rows)
-            for split, (rows, answers) in self._measured.items()
+            for split, (rows, answers) in found.items()
         }
 
     def steps(self, epoch: int, *, first: int = 0) -> Generator[TrainStep, None, None]:
@@ -222,12 +213,8 @@ class WholeGraph(EpochSource):
         first, last = torch.searchsorted(self._rows, bounds).tolist()
         if first == last:
             return logits.new_zeros(())
-        if (device := logits.device) not in self._on:
-            rows, answers = self._on[self._predictor.device]
-            self._on[device] = rows.to(device), answers.to(device)
-        rows, answers = self._on[device]
-        rows = rows[first:last] - begin
-        part = self._predictor.mean_loss(logits.index_select(0, rows), answers[first:last])
+        rows, answers = self._known("train", logits.device)
+        part = self._predictor.mean_loss(logits.index_select(0, rows[first:last] - begin), answers[first:last])
         return part * ((last - first) / len(self._rows))
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pickle
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -36,12 +36,9 @@ from sagann.runtime.recorder import Recorder
 from sagann.runtime.tiered import DeviceFeatures, DeviceSampler, DeviceTopology
 from sagann.saga.engine import current_engine, set_engine
 from sagann.train.batch_epochs import SampledEpochs, require_shareable
-from sagann.train.contract import Contract
 from sagann.train.epoch_source import TrainStep
-from sagann.train.losses import Loss
 from sagann.train.predictor import Predictor
 from sagann.train.runner import PreparedGraph
-from sagann.train.tiers import BatchMemory
 
 if TYPE_CHECKING:
     from sagann.nn import ModelConfig
@@ -51,8 +48,6 @@ if TYPE_CHECKING:
 class HybridEpochs(SampledEpochs):
     """The epoch source of ``TrainConfig.devices``. ``model_config`` names the file of a user's model, which accelerators load. ``like`` is another
     source of the same graph and configuration, whose mini-batches and hot tiers this one has, too.
-
-    A hot tier keeps the rows of the highest score: batches of several trainers are not announced.
     """
 
     _hot: DeviceFeatures | None = None
@@ -71,17 +66,15 @@ class HybridEpochs(SampledEpochs):
         like: HybridEpochs | None = None,
     ) -> None:
         assert config.devices is not None
-        self._config = config
+        self._config, self._say = config, say
         self.devices = Devices.parse(config.devices, where="TrainConfig.devices")
         "Who trains."
         if like is not None:
             self._hot, self._edges = like._hot, like._edges
-        tiered = replace(config, cache="static") if config.has_tiers else config
         super().__init__(
-            predictor, prepared, tiered, say=say, minibatches=None if like is None else like.minibatches
+            predictor, prepared, config, say=say, minibatches=None if like is None else like.minibatches
         )
         self._model_file = None if model_config is None else class_in_file(model_config.model)
-        self._say = say
         self.manager = _manager(self.devices, self.minibatches, config)
         self.has_shares = False
         "Whether seeds and threads are those of a checkpoint."
@@ -105,27 +98,22 @@ class HybridEpochs(SampledEpochs):
         ahead = self._config.batches_ahead if self._config.memory is None else self.minibatches.ahead
         return SharedBatches(self.minibatches, self.manager, self.trainers, ahead=ahead, trace=trace)
 
-    def _gathers_there(self) -> bool:
-        return bool(self.devices.cuda)
-
-    def _devices(self) -> Sequence[torch.device]:
-        return self.devices.cuda_devices() or [self._predictor.device]
-
     def _made(self, config: TrainConfig, say: Callable[[str], None]) -> MiniBatches:
-        graph, ahead, edges = self._tiered(config, say)
+        devices = self.devices
+        # Vertices that several trainers need are sampled and loaded for each, and shares of processes are copied.
+        copies = devices.uses_host + len(devices.names) + len(devices.accelerator_cores)
+        there = devices.cuda_devices() or [self._predictor.device]
+        # A hot tier keeps the rows of the highest score: batches of several trainers are not announced.
+        if config.has_tiers:
+            config = replace(config, cache="static")
+        is_cuda = bool(devices.cuda)
+        graph, ahead, edges = self._tiered(config, say, there, gathers_there=is_cuda, copies=copies)
         # Each device has its own view of hot tiers and edges, and other trainers read the host's memory.
         if isinstance(graph.features, DeviceFeatures):
             self._hot, graph = graph.features, self._prepared.sampled
         if isinstance(edges, DeviceTopology):
             self._edges = edges
-        return self._batches_of(graph, config, ahead=ahead)
-
-    def _measured(self, batches: MiniBatches, *, has_window: bool) -> BatchMemory:
-        found = super()._measured(batches, has_window=has_window)
-        # Vertices that several trainers need are sampled and loaded for each, and shares of processes are copied.
-        devices = self.devices
-        most = devices.uses_host + len(devices.names) + len(devices.accelerator_cores)
-        return replace(found, batch_bytes=most * found.batch_bytes)
+        return self._batches_of(config, graph, ahead)
 
     def steps(self, epoch: int, *, first: int = 0) -> Generator[TrainStep, None, None]:
         self.manager.begin()
@@ -134,7 +122,7 @@ class HybridEpochs(SampledEpochs):
         self.trace = Recorder() if self._config.profile else None
         batches = self._batches(self.trace)
         try:
-            with on_cores(self._own_cores), self._counted(batches.iterations(epoch, first=first)) as iterations:
+            with on_cores(self._own_cores), self.counting(batches.iterations(epoch, first=first)) as iterations:
                 for iteration in iterations:
                     yield TrainStep(
                         loss=partial(self._loss, iteration, iterations.go_on),
@@ -145,7 +133,10 @@ class HybridEpochs(SampledEpochs):
                         note=self.manager.why,
                     )
                     self._weights = self._synchroniser.publish() if self._others(iteration) else None
-                    self._count(iteration)
+                    work, times = self.manager.work, iteration.times(iteration.train_s)
+                    work.count(iteration.assignment, times, iteration.trained_s, self.manager.why)
+                    for name, seconds in iteration.simulation_s.items():
+                        work.simulation_s[name] += seconds
                     for name, sent in iteration.sent.items():
                         self.trainers[name].release(sent)
         finally:
@@ -157,7 +148,8 @@ class HybridEpochs(SampledEpochs):
         return self.manager.state_dict()
 
     def load_state_dict(self, found: Mapping[str, Any]) -> None:
-        self.has_shares = self.manager.load_state_dict(found)
+        # A run may have been begun by one device.
+        self.has_shares = "cores" in found and self.manager.load_state_dict(found)
 
     def open(self) -> None:
         assert self.balancer is None, "workers and devices exclude each other"
@@ -200,13 +192,6 @@ class HybridEpochs(SampledEpochs):
         # All of it is queued, and the training step reads the loss next: here nothing waits that would not wait there.
         self._learn(iteration, found, time.perf_counter() - iteration.launched_s)
         return loss, num_edges
-
-    def _count(self, iteration: Iteration) -> None:
-        """Count an iteration that was trained."""
-        work = self.manager.work
-        work.count(iteration.assignment, iteration.times(iteration.train_s), iteration.trained_s, self.manager.why)
-        for name, seconds in iteration.simulation_s.items():
-            work.simulation_s[name] += seconds
 
     def _learn(self, iteration: Iteration, found: Mapping[str, Found], seconds: float) -> None:
         """Learn from a loss and its gradient, for which the processor had done its part after ``seconds``."""
@@ -251,19 +236,23 @@ class HybridEpochs(SampledEpochs):
             self._stores = [self._hot, *(self._hot.seen_from(at) for at in range(1, len(devices)))]
         try:
             for number, (name, device) in enumerate(zip(self.devices.cuda, devices, strict=True)):
-                queues, given = streams[number], self._of_device(number)
+                # The hot rows as a device sees them, and its sampler.
+                given: dict[str, Any] = {} if self._hot is None else {"features": self._stores[number]}
+                if self._edges is not None:
+                    like = self.minibatches.neighbor_sampler
+                    edges = self._edges.seen_from(number)
+                    given["sampler"] = DeviceSampler(edges, like.fanouts, seed=like.seed)
                 if number == 0:
-                    trainers[name] = self._own = OwnCudaTrainer(name, known.loss_of_batch, queues, **given)
+                    trainers[name] = self._own = OwnCudaTrainer(name, known.loss_of_batch, streams[0], **given)
                     self._own_name = name
                     continue
                 copy = known.copied(device=device)
                 copy.model.train()
-                trainers[name] = CudaTrainer(name, copy.model, copy.loss_of_batch, queues, **given)
+                trainers[name] = CudaTrainer(name, copy.model, copy.loss_of_batch, streams[number], **given)
             for name, own, kernels in zip(accelerator_names(len(cores)), cores, self._kernels, strict=True):
-                replica = partial(_replica, self._model_file, parts, kernels)
                 trainers[name] = ProcessTrainer(
                     name,
-                    replica,
+                    partial(_replica, self._model_file, parts, kernels),
                     self._parameters,
                     cores=own,
                     bytes_per_s=self._config.link_rate if kernels is None else kernels.bytes_per_s,
@@ -277,15 +266,6 @@ class HybridEpochs(SampledEpochs):
                     trainer.close()
             raise
         return trainers
-
-    def _of_device(self, number: int) -> dict[str, Any]:
-        """The hot rows as a device sees them, and its sampler."""
-        like, found = self.minibatches.neighbor_sampler, dict[str, Any]()
-        if self._hot is not None:
-            found["features"] = self._stores[number]
-        if self._edges is not None:
-            found["sampler"] = DeviceSampler(self._edges.seen_from(number), like.fanouts, seed=like.seed)
-        return found
 
 
 def require_trainers(predictor: Predictor, prepared: PreparedGraph, config: TrainConfig) -> None:
@@ -307,22 +287,16 @@ def require_trainers(predictor: Predictor, prepared: PreparedGraph, config: Trai
         size = config.seeds_per_batch
         batches = MiniBatches(prepared.sampled, fanouts=config.sample, batch_size=size, seed=config.seed, ahead=0)
         shares = _manager(devices, batches, config).assignment
-        found = zip(
-            accelerator_names(len(devices.fpga)), _kernels(devices, predictor, batches, config), strict=True
-        )
-        for name, kernels in found:
-            is_fixed = config.sharing == "static" and config.mapping == "cores"
+        is_fixed = config.sharing == "static" and config.mapping == "cores"
+        found = _kernels(devices, predictor, batches, config)
+        for name, kernels in zip(accelerator_names(len(found)), found, strict=True):
             if kernels is not None:
                 require_short(kernels, batches, shares.seeds[name] if is_fixed else shares.total)
 
 
 def _manager(devices: Devices, minibatches: MiniBatches, config: TrainConfig) -> Manager:
-    return Manager(
-        config.sharing,
-        devices.weights(),
-        batch_size=min(config.seeds_per_batch, len(minibatches.seeds)),
-        uses_host=devices.uses_host,
-    )
+    size = min(config.seeds_per_batch, len(minibatches.seeds))
+    return Manager(config.sharing, devices.weights(), batch_size=size, uses_host=devices.uses_host)
 
 
 def _kernels(
@@ -343,8 +317,6 @@ def _replica(
     if model_file is not None:
         load_class(*model_file)
     model: nn.Module
-    contract: Contract
-    loss: Loss
     model, contract, loss, engine = pickle.loads(parts)
     set_engine(engine)
     model.train()

@@ -9,7 +9,6 @@ import inspect
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
 import torch
@@ -28,10 +27,10 @@ from sagann.train.metrics import METRICS
 _ELEMENTWISE = "ASGD Adadelta Adagrad Adam AdamW Adamax NAdam RAdam RMSprop Rprop SGD"
 ELEMENTWISE = tuple(getattr(torch.optim, name) for name in _ELEMENTWISE.split())
 "Optimizers that step each number by itself. Others add numbers up, which machines may round differently."
+_FUSED = (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD)
+"Optimizers that have one kernel for all parameters on a CUDA device."
 _REFUSALS = (TypeError, ValueError, RuntimeError, AttributeError, LookupError, ArithmeticError, AssertionError)
 "Errors that torch raises for options of a wrong type or value."
-
-_TRIED_EPOCHS = 1000
 _LARGEST_LR = torch.finfo(torch.float32).max
 
 ParamGroup = dict[str, Any]
@@ -74,8 +73,8 @@ DECAY_POLICIES: dict[str, ParamGroups] = {
 def _groups(model: nn.Module, weight_decay: float, decays: Callable[[nn.Parameter], bool]) -> list[ParamGroup]:
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     groups = [
-        {"params": [parameter for parameter in trained if decays(parameter)], "weight_decay": weight_decay},
-        {"params": [parameter for parameter in trained if not decays(parameter)], "weight_decay": 0.0},
+        {"params": [each for each in trained if decays(each) == is_decayed], "weight_decay": decay}
+        for is_decayed, decay in ((True, weight_decay), (False, 0.0))
     ]
     return [group for group in groups if group["params"]]
 
@@ -95,8 +94,19 @@ class Policies:
         scheduler: SchedulerFactory | None = None,
         param_groups: ParamGroups | None = None,
     ) -> None:
-        _require_maker(optimizer, "optimizer", "groups")
-        _require_maker(scheduler, "scheduler", "optimizer")
+        makers: dict[str, tuple[object, str]] = {
+            "optimizer": (optimizer, "groups"),
+            "scheduler": (scheduler, "optimizer"),
+        }
+        for what, (given, argument) in makers.items():
+            if given is not None and not callable(given):
+                kind = type(given).__name__
+                name = given if isinstance(given, str) else kind
+                raise InputError(
+                    f"the Trainer makes its {what} itself: a {kind} is given, expected a function (in Trainer.{what})",
+                    hint=f"Pass {what}=lambda {argument}: {name}({argument}, ...), or its name as "
+                    f"TrainConfig({what}='{name}', ...).",
+                )
         self._config, self._optimizer, self._scheduler = config, optimizer, scheduler
         self._groups = param_groups or DECAY_POLICIES[config.decay]
 
@@ -118,9 +128,15 @@ class Policies:
                 hint="Give the model parameters, or set requires_grad on them.",
             )
         kind: Callable[..., torch.optim.Optimizer] = getattr(torch.optim, config.optimizer)
-        if "weight_decay" not in inspect.signature(kind).parameters:
+        taken, options = inspect.signature(kind).parameters, dict(config.optimizer_options)
+        if "weight_decay" not in taken:
             groups = [{name: value for name, value in group.items() if name != "weight_decay"} for group in groups]
-        options = _on_device(kind, groups, config.optimizer_options)
+        if groups[0]["params"][0].device.type != "cpu":
+            # All numbers stay on the device, whether epochs are recorded or not: both have the same bits.
+            if kind in _FUSED and not {"foreach", "differentiable"} & options.keys():
+                options.setdefault("fused", True)
+            if "capturable" in taken:
+                options.setdefault("capturable", True)
         with explained("optimizer", config.optimizer):
             optimizer = kind(groups, lr=config.lr, **options)
         # Options that serve recorded epochs do not slow down others here: torch warns of what it would be for its own kernels.
@@ -149,40 +165,6 @@ class Policies:
             )
         return scheduler
 
-    def try_out(self) -> None:
-        """Step the optimizer and the scheduler on a parameter of no use: torch checks most options when it uses them, perhaps in the middle of training."""
-        config = self._config
-        if self._optimizer is not None or self._scheduler is not None:
-            return
-        # Two dimensions, which some optimizers insist on.
-        parameter = nn.Parameter(torch.zeros(2, 2))
-        optimizer = self.optimizer_of([{"params": [parameter], "weight_decay": config.weight_decay}])
-        scheduler = self.scheduler_of(optimizer, maximise=True)
-        if config.optimizer != "SparseAdam":
-            # SparseAdam takes gradients of sparse embeddings only. It also steps without a gradient.
-            parameter.grad = torch.zeros_like(parameter)
-        for _ in range(min(config.epochs, _TRIED_EPOCHS) if scheduler else 1):
-            check_rates(scheduler, optimizer)
-            with explained("optimizer", config.optimizer):
-                optimizer.step(lambda: 0.0)
-            step_scheduler(scheduler)
-            step_by_metric(scheduler, 0.0)
-
-
-_FUSED = (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD)
-"Optimizers that have one kernel for all parameters on a CUDA device."
-
-
-def _on_device(
-    kind: Callable[..., torch.optim.Optimizer], groups: list[ParamGroup], given: Mapping[str, Any]
-) -> dict[str, Any]:
-    """The options, with those by which an optimizer whose parameters lie on a device keeps all its numbers there, recorded or not: both have the same bits."""
-    if groups[0]["params"][0].device.type == "cpu":
-        return dict(given)
-    can_fuse = kind in _FUSED and not {"foreach", "differentiable"} & given.keys()
-    options = {"capturable": "capturable" in inspect.signature(kind).parameters, "fused": can_fuse}
-    return {name: value for name, value in options.items() if value} | dict(given)
-
 
 def continued(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> dict[str, Any]:
     """The state of an optimizer that perhaps stepped on another device, with the options by which this one keeps its numbers."""
@@ -198,23 +180,15 @@ def steps_on_device(optimizer: torch.optim.Optimizer) -> bool:
     return type(optimizer) in ELEMENTWISE and all(each.get("capturable") or each.get("fused") for each in groups)
 
 
+def is_fused(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether a step is one kernel, which leaves the step out where a flag on the device says so."""
+    return type(optimizer) in _FUSED and all(group.get("fused") for group in optimizer.param_groups)
+
+
 def reads_rates(optimizer: torch.optim.Optimizer) -> bool:
     """Whether a step reads its learning rates on the device, without waiting for them: as float32, which would round those of float64 parameters."""
-    groups = optimizer.param_groups
-    is_rounded = any(each.dtype == torch.float64 for group in groups for each in group["params"])
-    return type(optimizer) in _FUSED and all(group.get("fused") for group in groups) and not is_rounded
-
-
-def rates_on(device: torch.device, optimizer: torch.optim.Optimizer) -> list[Tensor]:
-    """The learning rates of the groups of an optimizer that reads them on a device, float32 scalars; else none."""
-    if device.type == "cpu" or not reads_rates(optimizer):
-        return []
-    return list(torch.tensor([float(group["lr"]) for group in optimizer.param_groups]).to(device).unbind())
-
-
-def can_skip_steps(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether the optimizer leaves out a step where a flag on the device says so."""
-    return type(optimizer) in _FUSED and all(group.get("fused") for group in optimizer.param_groups)
+    learned = (each for group in optimizer.param_groups for each in group["params"])
+    return is_fused(optimizer) and all(each.dtype != torch.float64 for each in learned)
 
 
 @contextmanager
@@ -230,10 +204,10 @@ def skipping_steps(optimizer: Any, flag: Tensor) -> Iterator[None]:
 
 @contextmanager
 def with_rates(optimizer: torch.optim.Optimizer, rates: Sequence[Tensor]) -> Iterator[None]:
-    """Inside the block, the groups have these learning rates, if any. Schedulers and checkpoints have the numbers."""
-    groups = optimizer.param_groups[: len(rates)]
+    """Inside the block, the groups of an optimizer that reads them there have these learning rates. Schedulers and checkpoints have the numbers."""
+    groups = optimizer.param_groups[: len(rates)] if reads_rates(optimizer) else []
     numbers = [group["lr"] for group in groups]
-    for group, rate in zip(groups, rates, strict=True):
+    for group, rate in zip(groups, rates, strict=False):
         group["lr"] = rate
     try:
         yield
@@ -242,41 +216,21 @@ def with_rates(optimizer: torch.optim.Optimizer, rates: Sequence[Tensor]) -> Ite
             group["lr"] = number
 
 
-def _require_maker(given: object, what: str, argument: str) -> None:
-    """Refuse an 'optimizer' or 'scheduler' that is made already: resumed runs, rehearsals and workers each make one."""
-    if given is None or callable(given):
-        return
-    name = given if isinstance(given, str) else type(given).__name__
-    raise InputError(
-        f"the Trainer makes its {what} itself: a {type(given).__name__} is given, expected a function (in "
-        f"Trainer.{what})",
-        hint=f"Pass {what}=lambda {argument}: {name}({argument}, ...), or its name as TrainConfig({what}='{name}', ...).",
-    )
-
-
-def step_scheduler(scheduler: LRScheduler | None) -> None:
-    """Step the scheduler, if there is one, at the end of an epoch, unless it goes by a metric."""
-    if scheduler is not None and not isinstance(scheduler, ReduceLROnPlateau):
+def step_scheduler(scheduler: LRScheduler | None, monitored: float | None = None) -> None:
+    """Step ReduceLROnPlateau, where the ``monitored`` metric was measured, or without one any other scheduler, at the end of an epoch."""
+    given = () if monitored is None else (monitored,)
+    if scheduler is not None and isinstance(scheduler, ReduceLROnPlateau) == bool(given):
         with explained("scheduler", type(scheduler).__name__):
-            scheduler.step()
-
-
-def step_by_metric(scheduler: LRScheduler | None, monitored: float) -> None:
-    """Step ReduceLROnPlateau after an epoch in which the monitored metric was measured."""
-    if isinstance(scheduler, ReduceLROnPlateau):
-        with explained("scheduler", type(scheduler).__name__):
-            scheduler.step(monitored)
+            scheduler.step(*given)
 
 
 def check_rates(scheduler: LRScheduler | None, optimizer: torch.optim.Optimizer) -> None:
     """Refuse a learning rate that a scheduler has made negative or too large for float32."""
-    if scheduler is None:
-        return
-    for lr in (float(group["lr"]) for group in optimizer.param_groups):
+    for lr in (float(group["lr"]) for group in optimizer.param_groups if scheduler is not None):
         if not 0 <= lr <= _LARGEST_LR:
             raise InputError(
-                f"the scheduler {type(scheduler).__name__} leaves the range of learning rates: {lr:g} after {scheduler.last_epoch} steps, expected 0 to {_LARGEST_LR:.3g} (in "
-                "TrainConfig.scheduler_options)",
+                f"the scheduler {type(scheduler).__name__} leaves the range of learning rates: {lr:g}, "
+                f"expected 0 to {_LARGEST_LR:.3g} (in TrainConfig.scheduler_options)",
                 hint="Correct its options; a factor (gamma) is between 0 and 1, a period at least 1.",
             )
 
@@ -306,22 +260,22 @@ def check_names(config: TrainConfig) -> None:
             raise _unknown("loss", config.loss, known, " Pass a function as Trainer(..., loss=...).")
         object.__setattr__(config, "loss", loss)
     _check_monitor(config)
-    optimizer = _class_of_torch(torch.optim, torch.optim.Optimizer, config.optimizer, "optimizer")
-    has_decay = "weight_decay" in inspect.signature(optimizer).parameters
+    kinds: dict[str, tuple[Any, type, set[str]]] = {
+        "optimizer": (torch.optim, torch.optim.Optimizer, {"params", "lr", "weight_decay"})
+    }
+    if config.scheduler is not None:
+        kinds["scheduler"] = torch.optim.lr_scheduler, LRScheduler, {"optimizer"}
+    for what, (module, base, taken) in kinds.items():
+        kind, options = _class_of_torch(module, base, getattr(config, what), what), f"{what}_options"
+        # PyTorch takes other types than its annotations say, and checks them itself.
+        where = f"TrainConfig.{options}"
+        check_options(kind, getattr(config, options), taken=taken, where=where, what=options, by_type=False)
+    has_decay = "weight_decay" in inspect.signature(getattr(torch.optim, config.optimizer)).parameters
     if config.weight_decay is None:
         object.__setattr__(config, "weight_decay", 5e-4 if has_decay else 0.0)
-    # PyTorch takes other types than its annotations say, and checks them itself.
-    check = partial(check_options, by_type=False)
-    where, what = "TrainConfig.optimizer_options", "optimizer_options"
-    check(optimizer, config.optimizer_options, taken={"params", "lr", "weight_decay"}, where=where, what=what)
     if config.weight_decay and not has_decay:
         expected = f"0 for the optimizer '{config.optimizer}', which has no weight decay"
         raise options_of(TrainConfig)["weight_decay"].refused(config.weight_decay, expected)
-    if config.scheduler is not None:
-        schedulers = torch.optim.lr_scheduler
-        scheduler = _class_of_torch(schedulers, schedulers.LRScheduler, config.scheduler, "scheduler")
-        where, what = "TrainConfig.scheduler_options", "scheduler_options"
-        check(scheduler, config.scheduler_options, taken={"optimizer"}, where=where, what=what)
     if config.hot is not None:
         from sagann.runtime.tiered.hot_size import parse_hot
 

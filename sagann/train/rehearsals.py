@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
-import torch
 from torch import Tensor
 
 from sagann.errors import InputError, listed
-from sagann.graph.feature_store import Features
 from sagann.hybrid.assignment import HOST, Threads, split_evenly
 from sagann.hybrid.balance import balanced
 from sagann.hybrid.forecast import Prediction, accelerator_names
@@ -26,16 +25,17 @@ from sagann.train.batch_epochs import SampledEpochs
 from sagann.train.epoch_source import EpochSource
 from sagann.train.hybrid_epochs import HybridEpochs
 from sagann.train.predictor import Predictor
-from sagann.train.reporter import EpochProgress
 from sagann.train.resources import reproducible, seeded
-from sagann.train.session import TrainSession
 
 if TYPE_CHECKING:
     from sagann.train.trainer import Trainer
 
-
-SHORT_S = 2.0
-"Seconds after which a rehearsal before a run begins no more rounds: shares need less accuracy than a forecast."
+_FEWEST_BATCHES, _MOST_BATCHES = 3, 24
+"Batches of a round, or all of an epoch: the fewest, however long they take, and the most."
+LONGEST_S, SHORT_S = 10.0, 2.0
+"Seconds after which no more batches are trained; and before a run, where shares need less accuracy than a forecast."
+_ROUNDS, _SETTLING_ROUNDS = 5, 40
+"Most rounds, and most of those in which trainers share out seeds and threads."
 
 
 def foretell(trainer: Trainer) -> SampledForecast:
@@ -55,9 +55,7 @@ def foretell(trainer: Trainer) -> SampledForecast:
         )
     with _copied(trainer) as predictor:
         source = SampledEpochs(predictor, trainer.prepared, trainer.config)
-        source.try_out()
-        session = trainer.session_of(predictor, source)
-        return forecast_of(source, rehearsed(session, source, longest_s=LONGEST_S, most_rounds=ROUNDS))
+        return _forecast(source, _rehearsed(trainer, predictor, source, LONGEST_S, _ROUNDS))
 
 
 def foretell_trainers(trainer: Trainer) -> tuple[Prediction, Prediction | None]:
@@ -78,14 +76,9 @@ def _rehearsed_trainers(
     config = replace(trainer.config, sharing="joint", profile=False)
     with _copied(trainer) as predictor:
         source = HybridEpochs(predictor, trainer.prepared, config, model_config=trainer.model_config, like=like)
-        source.try_out()
         with closing(source):
-            source.open()
-            session = trainer.session_of(predictor, source)
-            rounds = rehearsed(
-                session, source, longest_s=longest_s, most_rounds=SETTLING_ROUNDS, warm_up=WARM_UP + 1
-            )
-            yield source, prediction_of(source, rounds)
+            rounds = _rehearsed(trainer, predictor, source, longest_s, _SETTLING_ROUNDS, warm_up=WARM_UP + 1)
+            yield source, _prediction(source, rounds)
 
 
 def begin_as_foretold(trainer: Trainer, source: EpochSource, say: Callable[[str], None]) -> None:
@@ -117,26 +110,9 @@ def begin_as_foretold(trainer: Trainer, source: EpochSource, say: Callable[[str]
 @contextmanager
 def _copied(trainer: Trainer) -> Iterator[Predictor]:
     """A copy of the model to rehearse with inside the ``with`` block, which leaves random numbers as they were."""
-    with ExitStack() as stack:
-        stack.enter_context(seeded(trainer.config.seed, trainer.device))
-        stack.enter_context(reproducible(trainer.config.deterministic, trainer.device))
+    config = trainer.config
+    with seeded(config.seed, trainer.device), reproducible(config.deterministic, trainer.device):
         yield trainer.predictor.copied()
-
-
-TRAINING = "train"
-"Name of the stage that is the training step."
-FEWEST_BATCHES = 3
-"Fewest batches of a round, or all of an epoch, however long they take."
-MOST_BATCHES = 24
-"Most batches of a round."
-LONGEST_S = 10.0
-"Seconds after which no more batches are trained."
-ROUNDS = 5
-"Most rounds."
-SETTLING_ROUNDS = 40
-"Most rounds in which trainers share out seeds and threads."
-# No epoch of a rehearsal is evaluated.
-_NEVER = 2**62
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -144,17 +120,13 @@ class SampledForecast:
     """An epoch of mini-batches as it is expected to run."""
 
     seconds: float
-    "Seconds of an epoch."
     num_batches: int
-    "Number of batches of an epoch."
     num_rehearsed: int
     "Number of batches that were measured."
     num_seeds: int
     "Number of training vertices of an epoch."
     batch_size: int
-    "Number of training vertices of a whole batch."
     fanouts: tuple[int, ...]
-    "Number of in-edges that a vertex picks, for each hop."
     num_edges: int
     "Sampled edges of an epoch."
     tiers: Mapping[str, TierCounts]
@@ -180,73 +152,63 @@ class SampledForecast:
         return max(self.busy, key=self.busy.__getitem__)
 
 
-class Round(NamedTuple):
-    """Batches that went through the pipeline and were trained."""
+class _Round(NamedTuple):
+    """Batches that went through the pipeline and were trained: numbers, seconds, and what the tiers of a store gave."""
 
     counters: tuple[StageCounters, ...]
-    "What each stage has done, the caller at last."
     num_batches: int
-    "Number of batches that were trained."
     num_edges: int
-    "Edges that were sampled for them."
     first_s: float
     "Seconds until the first step ended."
     seconds: float
-    "Seconds until the last step ended."
     train_s: float
     "Seconds of the training steps."
     core_s: float
     "Seconds that all cores together were busy."
     traffic: Traffic | None
-    "What the tiers of a store gave."
+
+    def epoch_s(self, source: SampledEpochs) -> float:
+        """Seconds of a whole epoch, whose last batch may be a part of one."""
+        batches = source.minibatches
+        if self.num_batches == len(batches):
+            return self.seconds
+        after_first = len(batches.seeds) / batches.batch_size - 1
+        return self.first_s + after_first * (self.seconds - self.first_s) / (self.num_batches - 1)
 
 
-def rehearsed(
-    session: TrainSession, source: SampledEpochs, *, longest_s: float, most_rounds: int, warm_up: int = 1
-) -> list[Round]:
+def _rehearsed(
+    trainer: Trainer, predictor: Predictor, source: SampledEpochs, longest_s: float, most: int, warm_up: int = 1
+) -> list[_Round]:
     """Train the first batches of some epochs, and measure them; those of the first ``warm_up`` epochs are not measured: they compile kernels."""
-    # No epoch is evaluated, and no learning rate changes.
-    session.config = replace(session.config, epochs=_NEVER, eval_every=_NEVER)
-    session.scheduler = None
-    for _ in range(warm_up):
-        _round(session, source, 0.0)
-    deadline_s, rounds = time.perf_counter() + longest_s, list[Round]()
-    while not rounds or (len(rounds) < most_rounds and time.perf_counter() < deadline_s):
-        rounds.append(_round(session, source, deadline_s))
+    source.try_out()
+    source.open()
+    session, rounds, deadline_s = trainer.session_of(predictor, source), list[_Round](), 0.0
+    for epoch in itertools.count(1):
+        if epoch == warm_up + 1:
+            deadline_s = time.perf_counter() + longest_s
+        ends_s, num_edges, num_batches = list[float](), 0, len(source.minibatches)
+        since_s, core_since_s = time.perf_counter(), time.process_time()
+        session.model.train()
+        with closing(session.results(epoch, 0)) as results:
+            for _, _, walked in results:
+                num_edges += walked
+                ends_s.append(time.perf_counter() - since_s)
+                is_late = len(ends_s) >= _FEWEST_BATCHES and time.perf_counter() > deadline_s
+                if len(ends_s) < num_batches and (is_late or len(ends_s) == _MOST_BATCHES):
+                    break
+        core_s, count, train_s = time.process_time() - core_since_s, len(ends_s), source.counters[-1].busy_s
+        if count < num_batches:
+            # The pipeline has not seen the end of the last step.
+            train_s *= count / (count - 1)
+        seconds = ends_s[0], ends_s[-1], train_s, core_s
+        if epoch > warm_up:
+            rounds.append(_Round(source.counters, count, num_edges, *seconds, source.traffic))
+        if rounds and (len(rounds) >= most or time.perf_counter() >= deadline_s):
+            break
     return rounds
 
 
-def _round(session: TrainSession, source: SampledEpochs, deadline_s: float) -> Round:
-    """Train the first batches of an epoch."""
-    seen, since_s, core_since_s = list[EpochProgress](), time.perf_counter(), time.process_time()
-    left_s = 0.0
-
-    def leave(progress: EpochProgress) -> bool:
-        nonlocal left_s
-        seen.append(progress)
-        is_late = progress.batch >= FEWEST_BATCHES and time.perf_counter() > deadline_s
-        if not is_late and progress.batch < MOST_BATCHES:
-            return False
-        if session.device.type == "cuda":
-            torch.cuda.synchronize(session.device)
-        left_s = time.perf_counter() - since_s
-        return True
-
-    record = session.run_epoch(leave)
-    seconds, core_s = left_s or time.perf_counter() - since_s, time.process_time() - core_since_s
-    if record is not None:
-        num_batches, num_edges = len(seen) + 1, record.num_edges
-        train_s = source.counters[-1].busy_s
-    else:
-        # The next round is another epoch. The pipeline has not seen the end of the last step.
-        session.epoch, session.progress = session.epoch + 1, None
-        num_batches, num_edges = seen[-1].batch, seen[-1].num_edges
-        train_s = source.counters[-1].busy_s * num_batches / (num_batches - 1)
-    first_s = seen[0].train_s if seen else seconds
-    return Round(source.counters, num_batches, num_edges, first_s, seconds, train_s, core_s, source.traffic)
-
-
-def forecast_of(source: SampledEpochs, rounds: list[Round]) -> SampledForecast:
+def _forecast(source: SampledEpochs, rounds: list[_Round]) -> SampledForecast:
     """The forecast of an epoch from rounds of its batches, and from what the tiers of a store gave to the last of them."""
     batches = source.minibatches
     num_batches, num_seeds = len(batches), len(batches.seeds)
@@ -259,7 +221,7 @@ def forecast_of(source: SampledEpochs, rounds: list[Round]) -> SampledForecast:
         )
         for at, stage in enumerate(stages)
     }
-    busy[TRAINING] = median(each.train_s / each.seconds for each in rounds)
+    busy["train"] = median(each.train_s / each.seconds for each in rounds)
     names = [stage.name for stage in stages]
     sampled, loaded = names.index("sample"), names.index("load")
 
@@ -270,16 +232,25 @@ def forecast_of(source: SampledEpochs, rounds: list[Round]) -> SampledForecast:
 
     most_bytes = [max(each[at].most_bytes for each in counters) for at in range(len(stages))]
     on_their_way = min(batches.ahead + 1, num_batches)
+    given = TierCounts(rows=in_epoch(loaded, "rows"), num_bytes=in_epoch(loaded, "num_bytes"))
     features, traffic = batches.graph.features, rounds[-1].traffic
+    if traffic is not None and traffic.rows:
+        hit_rate = traffic.hit_rate
+        hot = TierCounts(rows=round(given.rows * hit_rate), num_bytes=round(given.num_bytes * hit_rate))
+        tiers = {"hot": hot, "cold": given - hot}
+    elif isinstance(features, Tensor | None):
+        tiers = {"memory" if features is None or mapped_rows(features) is None else "file": given}
+    else:
+        tiers = {type(features).__name__: given}
     return SampledForecast(
-        seconds=_epoch_s(source, rounds),
+        seconds=median(each.epoch_s(source) for each in rounds),
         num_batches=num_batches,
         num_rehearsed=sum(each.num_batches for each in rounds),
         num_seeds=num_seeds,
         batch_size=batches.batch_size,
         fanouts=batches.neighbor_sampler.fanouts,
         num_edges=in_epoch(sampled, "rows"),
-        tiers=_tiers(features, in_epoch(loaded, "rows"), in_epoch(loaded, "num_bytes"), traffic),
+        tiers=tiers,
         ahead=batches.ahead,
         ahead_bytes=on_their_way * sum(most_bytes)
         + min(batches.window, num_batches - on_their_way) * most_bytes[sampled],
@@ -288,29 +259,26 @@ def forecast_of(source: SampledEpochs, rounds: list[Round]) -> SampledForecast:
     )
 
 
-def prediction_of(source: HybridEpochs, rounds: list[Round]) -> Prediction:
+def _prediction(source: HybridEpochs, rounds: list[_Round]) -> Prediction:
     """The forecast of an epoch of several trainers, from rounds in which they shared out seeds and threads."""
     manager, settled = source.manager, rounds[len(rounds) // 2 :]
     assert manager.rates is not None
-    num_batches = len(source.minibatches)
+    num_batches, assignment = len(source.minibatches), manager.assignment
     iteration_s = median(
         (each.seconds - each.first_s) / (each.num_batches - 1) if each.num_batches > 1 else each.seconds
         for each in settled
     )
-    loaded_bytes = max(each.counters[1].most_bytes for each in rounds)
-    work, seeds = manager.work, manager.assignment.total
     # An iteration at which a round was left is not counted.
-    copied_s = {
-        name: seconds * seeds / sum(work.seeds.values()) for name, seconds in work.transfer_s.items() if seconds
-    }
+    share = assignment.total / sum(manager.work.seeds.values())
+    copied_s = {name: seconds * share for name, seconds in manager.work.transfer_s.items() if seconds}
     return Prediction(
-        assignment=manager.assignment,
-        times=replace(manager.rates.times(manager.assignment), transfer=copied_s),
+        assignment=assignment,
+        times=replace(manager.rates.times(assignment), transfer=copied_s),
         iteration_s=iteration_s,
-        epoch_s=_epoch_s(source, settled),
+        epoch_s=median(each.epoch_s(source) for each in settled),
         num_iterations=num_batches,
         edges_per_s=sum(each.num_edges for each in settled) / sum(each.seconds for each in settled),
-        peak_bytes=min(source.ahead + 1, num_batches) * loaded_bytes,
+        peak_bytes=min(source.ahead + 1, num_batches) * max(each.counters[1].most_bytes for each in rounds),
     )
 
 
@@ -339,28 +307,3 @@ def with_one_more(source: HybridEpochs, found: Prediction) -> Prediction | None:
         epoch_s=found.epoch_s * longer,
         edges_per_s=found.edges_per_s / longer,
     )
-
-
-def _epoch_s(source: SampledEpochs, rounds: list[Round]) -> float:
-    """Seconds of an epoch, whose last batch may be a part of one."""
-    batches = source.minibatches
-    after_first = len(batches.seeds) / batches.batch_size - 1
-    return median(
-        each.seconds
-        if each.num_batches == len(batches)
-        else each.first_s + after_first * (each.seconds - each.first_s) / (each.num_batches - 1)
-        for each in rounds
-    )
-
-
-def _tiers(features: Features | None, rows: int, num_bytes: int, traffic: Traffic | None) -> dict[str, TierCounts]:
-    """Rows and bytes by the tier that gives them."""
-    if traffic is not None and traffic.rows:
-        hot = TierCounts(rows=round(rows * traffic.hit_rate), num_bytes=round(num_bytes * traffic.hit_rate))
-        return {"hot": hot, "cold": TierCounts(rows=rows, num_bytes=num_bytes) - hot}
-    tier = "memory"
-    if not isinstance(features, Tensor | None):
-        tier = type(features).__name__
-    elif features is not None and mapped_rows(features) is not None:
-        tier = "file"
-    return {tier: TierCounts(rows=rows, num_bytes=num_bytes)}

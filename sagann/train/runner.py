@@ -171,6 +171,9 @@ _VERTICES_AT_ONCE = 1 << 16
 class Runner:
     """A model over a whole graph in memory. Subclasses run it otherwise. With ``for_first``, the first worker alone gets rows of all vertices."""
 
+    version = 0
+    "Of what an epoch reads besides graph and model: a recording ends where it changes."
+
     def __init__(
         self,
         model: nn.Module,
@@ -182,8 +185,7 @@ class Runner:
         for_first: bool = False,
     ) -> None:
         self.model, self.prepared, self.device, self.streaming = model, prepared, device, streaming
-        self.num_hops = count_hops(model)
-        self.team = prepared.team
+        self.num_hops, self.team = count_hops(model), prepared.team
         self._head, self._for_first = head, for_first
 
     def rows(self) -> Tensor:
@@ -199,19 +201,9 @@ class Runner:
         """Why no epoch can be recorded, as far as that is known before one is trained; None where it is tried."""
         return None
 
-    @property
-    def version(self) -> int:
-        """Of what an epoch reads besides graph and model: a recording ends where it changes."""
-        return 0
-
     def most_reserved_bytes(self) -> float:
         """Most bytes of the device that recordings may keep for themselves."""
         return math.inf
-
-    def all_rows(self) -> Tensor:
-        """The rows of all vertices at every worker, with their gradient."""
-        rows, part = self.rows(), self.prepared.part
-        return rows if part is None else part.workers.all_rows(rows, part.bounds, "gathering rows")
 
     def rows_of(self, model: nn.Module) -> Tensor:
         """Own rows of another model, without a gradient, on the CPU."""
@@ -250,11 +242,16 @@ class Runner:
         ``timeline`` records a streamed epoch.
         """
         rows = self.rows()
-        return loss_of(rows, slice(0, len(rows)))
+        loss = loss_of(rows, slice(0, len(rows)))
+        # A worker without training vertices takes part in the backward pass of the others.
+        return loss if self.team.size == 1 else loss + rows[:0].sum()
 
     def loss_of_all(self, loss_of: Callable[[Tensor, slice], Tensor], num_units: int) -> Tensor:
         """This process's part of a loss, with its gradient: what ``loss_of`` gives for the rows of all vertices and its share of units."""
-        return loss_of(self.all_rows(), self.team.share_of(num_units))
+        rows, part = self.rows(), self.prepared.part
+        if part is not None:
+            rows = part.workers.all_rows(rows, part.bounds, "gathering rows")
+        return loss_of(rows, self.team.share_of(num_units))
 
     def complete(self, loss: Tensor, num_edges: int) -> tuple[Tensor, int]:
         """Add what other workers have found: gradients of the parameters, loss and number of edges. All have the same random numbers then."""
@@ -295,16 +292,10 @@ class OnPart(Runner):
 
     def __init__(self, *given: Any, **options: Any) -> None:
         super().__init__(*given, **options)
-        part = self.prepared.part
-        assert part is not None
-        self._part = part
+        assert self.prepared.part is not None
+        self._part = self.prepared.part
         self._row_wise_modes: set[bool] = set()
         "Modes, training or not, in which the model is known to treat vertices independently."
-
-    def loss(self, loss_of: LossOf, *, timeline: Recorder | None = None) -> Tensor:
-        rows = self.rows()
-        # A worker without training vertices takes part in the backward pass of the others.
-        return loss_of(rows, slice(0, len(rows))) + rows[:0].sum()
 
     def try_out(self) -> None:
         super().try_out()
@@ -355,9 +346,8 @@ class ByGraphs(Runner):
 
     def rows_of(self, model: nn.Module) -> Tensor:
         # Pooling pads the rows of a batch with more graphs than vertices.
-        return torch.cat(
-            [_on_batch(model, self._head, each)[: each.num_vertices] for each in self._batches()]
-        ).cpu()
+        found = [_on_batch(model, self._head, each)[: each.num_vertices] for each in self._batches()]
+        return torch.cat(found).cpu()
 
     def _batches(self) -> Iterator[GraphBatch]:
         """This process's graphs in order, in batches on the device; one batch where it has none."""
@@ -365,8 +355,7 @@ class ByGraphs(Runner):
 
         graph = self.prepared.graph
         own = torch.arange(graph.num_graphs)[self.team.share_of(graph.num_graphs)]
-        mean_vertices = graph.num_vertices / max(1, graph.num_graphs)
-        batch_size = max(1, int(_VERTICES_AT_ONCE / max(1.0, mean_vertices)))
+        batch_size = max(1, _VERTICES_AT_ONCE * graph.num_graphs // max(1, graph.num_vertices))
         batches = GraphBatches(graph, batch_size=batch_size, graphs=None, shuffle=False, ahead=0)
         for graphs in own.split(batch_size):
             yield batches.load(graphs).to(self.device)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 from sagann.errors import CheckpointError
 from sagann.train.checkpoint import Position, pack, unpack
@@ -81,8 +82,9 @@ def continue_run(session: TrainSession, folder: RunFolder, run: Run, on_message:
     back to the checkpoint. Another model, graph or configuration is refused before anything is restored.
     """
     if folder.has_work and not folder.exists:
-        value = "nothing tells which model and graph its checkpoints and metrics belong to"
-        raise _lost("run.json", value, str(folder.path))
+        raise _lost(
+            "run.json", "nothing tells which model and graph its checkpoints and metrics belong to", folder.path
+        )
     saved = folder.read_run()
     checkpoint = folder.checkpoints.newest(on_damaged=on_message)
     now = dict(run.identity)
@@ -100,7 +102,7 @@ def continue_run(session: TrainSession, folder: RunFolder, run: Run, on_message:
         # A run that was killed before its first checkpoint starts anew. A run that got further has had a checkpoint.
         if folder.has_result or num_epochs > saved.train_config.checkpoint_every:
             value = f"{num_epochs} epochs were trained, and there is no checkpoint of any"
-            raise _lost("checkpoints", value, str(folder.checkpoints.path))
+            raise _lost("checkpoints", value, folder.checkpoints.path)
         on_message("There is no checkpoint yet; the run starts from its first epoch.")
     else:
         position, num_bytes = Position.of(checkpoint), checkpoint["history_bytes"]
@@ -143,6 +145,6 @@ def continue_together(session: TrainSession) -> None:
         session.restore(found["state"], [EpochRecord.from_json(line) for line in found["history"]])
 
 
-def _lost(what: str, value: str, where: str) -> CheckpointError:
+def _lost(what: str, value: str, where: Path) -> CheckpointError:
     hint = "Restore the lost files, or start anew: --overwrite, or fit(overwrite=True)."
     return CheckpointError(f"the run has lost its {what}: {value} (in {where})", hint=hint)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import LRScheduler
 
 from sagann.config import TrainConfig
-from sagann.errors import InputError, LayerError
+from sagann.errors import InputError, LayerError, first_line
 from sagann.nn.model_call import class_of
 from sagann.runtime.team import SOLO, Team
 from sagann.train.checkpoint import Position, State
@@ -28,8 +28,6 @@ from sagann.train.policies import (
     check_rates,
     continued,
     explained,
-    rates_on,
-    step_by_metric,
     step_scheduler,
     with_rates,
 )
@@ -69,20 +67,54 @@ class TrainSession:
     is_ahead: bool = field(default=False, init=False)
     "Whether the weights are already those of the epoch, or the batch, after the last one that was reported."
 
-    def run_epoch(
-        self, leave: Callable[[EpochProgress], bool] = lambda progress: False, *, results: Results | None = None
-    ) -> EpochRecord | None:
-        """Train one epoch, evaluate it where it is due, step the scheduler, and add it to the history.
+    def run(self, reporters: Sequence[Reporter], *, stops: Callable[[], bool], say: Callable[[str], None]) -> None:
+        """Train until the run has ended, or ``stops`` after an epoch or a mini-batch; ``reporters`` are told of each, ``say`` of what is not recorded."""
+        if (on_device := self.source.on_device()) is None:
+            self.run_epochs(reporters, stops=stops)
+        else:
+            on_device(self, self.source, say).run(reporters, stops=stops)
 
-        Between two batches ``leave`` is called: where it returns True, the epoch is left there for the next call, and the result is None.
-        ``results`` take the steps, by default :meth:`results`.
+    def run_epochs(
+        self, reporters: Sequence[Reporter], *, stops: Callable[[], bool], results: Results | None = None
+    ) -> None:
+        """Train until the run has ended or ``stops``, with ``results`` that take the steps of an epoch, by default :meth:`results`."""
+        run_epoch = partial(self.run_epoch, reporters, stops=stops, results=results)
+        while not (self.finished or stops()) and (record := run_epoch()) is not None:
+            for reporter in reporters:
+                reporter.on_epoch(record)
+
+    def run_epoch(
+        self,
+        reporters: Sequence[Reporter] = (),
+        *,
+        stops: Callable[[], bool] = lambda: False,
+        results: Results | None = None,
+    ) -> EpochRecord | None:
+        """Train an epoch, or what is left of it, evaluate it where it is due, step the scheduler, and add it to the history.
+
+        ``reporters`` are told of its batches. Where it ``stops`` between two of them, the epoch is left there for the next call, and the result is None.
         """
         epoch = self.epoch + 1
         check_rates(self.scheduler, self.optimizer)
         lr = float(self.optimizer.param_groups[0]["lr"])
-        trained = self._train(epoch, leave, results or self.results)
-        if trained is None:
-            return None
+        self.model.train()
+        progress = self.progress or EpochProgress(epoch=epoch, num_batches=self.source.num_batches)
+        since_s = self._now_s() - progress.train_s
+        # A run that resumes has the state of the first worker alone.
+        self.team.share_random_numbers(self.device)
+        with closing((results or self.results)(epoch, progress.batch)) as taken:
+            for step, loss, num_edges in taken:
+                train_s = time.perf_counter() - since_s
+                progress = progress.after(step, loss=loss, num_edges=num_edges, train_s=train_s)
+                if progress.is_whole:
+                    continue
+                self.progress, paused_s = progress, time.perf_counter()
+                for reporter in reporters:
+                    reporter.on_batch(progress)
+                if not self.is_ahead and stops():
+                    return None
+                since_s += time.perf_counter() - paused_s
+        trained = replace(progress, train_s=self._now_s() - since_s)
         metrics = self.evaluate(epoch)
         step_scheduler(self.scheduler)
         return self.end_epoch(trained, lr, metrics, self.model.state_dict)
@@ -109,43 +141,21 @@ class TrainSession:
         weights: Callable[[], Mapping[str, Any]],
     ) -> EpochRecord:
         """Add a trained epoch to the history. Where it is due, its metrics are compared with the best ones; ``weights`` gives those that it ended with."""
-        epoch, loss, epoch_s, num_edges = trained.epoch, trained.loss, trained.train_s, trained.num_edges
+        epoch, epoch_s, num_edges = trained.epoch, trained.train_s, trained.num_edges
         for split, found in metrics.items():
             for name, value in found.items():
                 self.require_finite(value, f"{split}/{name} of epoch {epoch}")
         if self.is_due(epoch):
             self.tracker.update(epoch, metrics, weights)
-            step_by_metric(self.scheduler, self.tracker.monitored(metrics))
-        epochs_left = 0 if self.tracker.exhausted else self.config.epochs - epoch
-        extra = self.source.end_epoch(epochs_left)
+            step_scheduler(self.scheduler, self.tracker.monitored(metrics))
+        extra = self.source.end_epoch(0 if self.tracker.exhausted else self.config.epochs - epoch)
         if self.config.sample is not None:
             extra["mteps"] = 1e-6 * num_edges / max(epoch_s, 1e-9)
-        record = EpochRecord(
-            epoch=epoch, loss=loss, epoch_s=epoch_s, lr=lr, num_edges=num_edges, metrics=metrics, extra=extra
-        )
+        numbers = {"epoch": epoch, "loss": trained.loss, "epoch_s": epoch_s, "lr": lr, "num_edges": num_edges}
+        record = EpochRecord(**numbers, metrics=metrics, extra=extra)  # type: ignore[arg-type]
         self.epoch, self.progress = epoch, None
         self.history.append(record)
         return record
-
-    def run(self, reporters: Sequence[Reporter], *, stops: Callable[[], bool], say: Callable[[str], None]) -> None:
-        """Train until the run has ended, or ``stops`` after an epoch or a mini-batch; ``reporters`` are told of each, ``say`` of what is not recorded."""
-        if (on_device := self.source.on_device()) is None:
-            self.run_epochs(reporters, stops=stops, results=self.results)
-        else:
-            on_device(self, self.source, say).run(reporters, stops=stops)
-
-    def run_epochs(self, reporters: Sequence[Reporter], *, stops: Callable[[], bool], results: Results) -> None:
-        """Train until the run has ended or ``stops``, with ``results`` that take the steps of an epoch."""
-
-        def leave(progress: EpochProgress) -> bool:
-            for reporter in reporters:
-                reporter.on_batch(progress)
-            return not self.is_ahead and stops()
-
-        train = partial(self.run_epoch, leave=leave, results=results)
-        while not (self.finished or stops()) and (record := train()) is not None:
-            for reporter in reporters:
-                reporter.on_epoch(record)
 
     @property
     def position(self) -> Position:
@@ -162,35 +172,17 @@ class TrainSession:
             torch.cuda.synchronize(self.device)
         return time.perf_counter()
 
-    def _train(self, epoch: int, leave: Callable[[EpochProgress], bool], results: Results) -> EpochProgress | None:
-        """Take the steps that are left of an epoch; its sums, or None where ``leave`` has returned True."""
-        self.model.train()
-        progress = self.progress or EpochProgress(epoch=epoch, num_batches=self.source.num_batches)
-        since_s = self._now_s() - progress.train_s
-        # A run that resumes has the state of the first worker alone.
-        self.team.share_random_numbers(self.device)
-        with closing(results(epoch, progress.batch)) as taken:
-            for step, loss, num_edges in taken:
-                train_s = time.perf_counter() - since_s
-                progress = progress.after(step, loss=loss, num_edges=num_edges, train_s=train_s)
-                if progress.is_whole:
-                    continue
-                self.progress = progress
-                paused_s = time.perf_counter()
-                if leave(progress):
-                    return None
-                since_s += time.perf_counter() - paused_s
-        return replace(progress, train_s=self._now_s() - since_s)
-
     def results(self, epoch: int, first: int) -> Generator[tuple[TrainStep, float, int], None, None]:
         """Take the steps of an epoch without the ``first`` ones; each with its loss and its number of edges."""
-        rates = rates_on(self.device, self.optimizer)
+        rates: Sequence[Tensor] = ()
+        if self.device.type != "cpu":
+            numbers = [float(group["lr"]) for group in self.optimizer.param_groups]
+            rates = torch.tensor(numbers).to(self.device).unbind()
         with closing(self.source.steps(epoch, first=first)) as steps:
             for step in steps:
                 yield step, *self._step(step, epoch, rates)
 
     def _step(self, step: TrainStep, epoch: int, rates: Sequence[Tensor] = ()) -> tuple[float, int]:
-        """Take one optimizer step; its loss and number of edges."""
         values: list[float] = []
 
         def read(loss: Tensor) -> None:
@@ -207,7 +199,8 @@ class TrainSession:
     ) -> tuple[Tensor, int]:
         """Take one optimizer step; its loss and number of edges. Every torch optimizer takes a closure; LBFGS calls the closure several times.
 
-        ``rates`` are the groups' learning rates on the device, if the optimizer reads them there. ``read`` is called with each loss, before it is stepped.
+        ``rates`` are the groups' learning rates on the device, for an optimizer that reads them there. ``read`` is called with each loss, before
+        it is stepped.
         """
         found: list[tuple[Tensor, int]] = []
         in_model = False
@@ -219,10 +212,8 @@ class TrainSession:
             in_model = False
             return found[-1][0]
 
-        with (
-            explained("optimizer", type(self.optimizer).__name__, unless=lambda: in_model),
-            with_rates(self.optimizer, rates),
-        ):
+        name = type(self.optimizer).__name__
+        with explained("optimizer", name, unless=lambda: in_model), with_rates(self.optimizer, rates):
             self.optimizer.step(closure)  # type: ignore[arg-type]
         return found[0]
 
@@ -246,16 +237,15 @@ class TrainSession:
             if read is not None:
                 read(loss)
         except RuntimeError as error:
-            if "deterministic" in str(error):
-                found = str(error).split("\n")[0]
+            text = str(error)
+            if "deterministic" in text:
                 raise InputError(
-                    f"an operator of the model is not reproducible: {found} (in TrainConfig.deterministic)",
+                    f"an operator of the model is not reproducible: {first_line(error)} (in TrainConfig.deterministic)",
                     hint="Replace the operator, or set deterministic = false and accept runs that differ in the last bits.",
                 ) from error
-            if "modified by an inplace operation" in str(error):
+            if "modified by an inplace operation" in text:
                 raise LayerError(
-                    "the model cannot be differentiated: it overwrites a value that its gradient needs: "
-                    f"{str(error).partition(':')[2].partition(';')[0].strip()} (in {where})",
+                    f"the model cannot be differentiated: it overwrites a value that its gradient needs (in {where})",
                     hint="Write y = y + 1 instead of y.add_(1) or y += 1.",
                 ) from error
             raise
@@ -293,22 +283,19 @@ class TrainSession:
 
     def state_dict(self, *, run: str, history_bytes: int) -> State:
         """The whole state after the last trained batch, for a run's digest and a length of metrics.jsonl."""
-        state = {
+        return {
             "epoch": self.position.epoch,
             "batch": self.position.batch,
+            "progress": self.progress and asdict(self.progress),
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
-            "scheduler": None if self.scheduler is None else self.scheduler.state_dict(),
+            "scheduler": self.scheduler and self.scheduler.state_dict(),
             "best": self.tracker.state_dict(),
             "rng": capture_rng(self.device),
+            "source": self.source.state_dict(),
             "run": run,
             "history_bytes": history_bytes,
         }
-        if self.progress is not None:
-            state["progress"] = asdict(self.progress)
-        if (of_source := self.source.state_dict()) is not None:
-            state["source"] = of_source
-        return state
 
     def restore(self, state: State, history: list[EpochRecord]) -> None:
         """Continue from a state of this run, after the epochs of ``history``, as an uninterrupted run would."""
@@ -317,16 +304,10 @@ class TrainSession:
         if self.scheduler is not None:
             self.scheduler.load_state_dict(state["scheduler"])
         self.tracker.load_state_dict(state["best"])
-        if "source" in state:
-            self.source.load_state_dict(state["source"])
-        self.epoch, self.progress = state["epoch"], None
-        if "progress" in state:
-            self.progress = EpochProgress(**state["progress"])
-        self.history = history
+        self.source.load_state_dict(state["source"])
+        self.epoch, self.history = state["epoch"], history
+        self.progress = EpochProgress(**state["progress"]) if state["progress"] else None
         restore_rng(state["rng"], self.device)
-
-
-_STATE = ("epoch", "value", "improved", "evaluated", "weights")
 
 
 def resolve_monitor(config: TrainConfig, contract: Contract, splits: Mapping[str, Tensor]) -> str:
@@ -357,11 +338,9 @@ class BestTracker:
     """
 
     def __init__(self, monitor: str, *, keep_weights: bool, patience: int | None) -> None:
-        self.monitor = monitor
+        self.monitor, self.keep_weights, self.patience = monitor, keep_weights, patience
         self.split, _, self.metric = monitor.partition("/")
         self.maximise = self.metric not in ERRORS
-        self.keep_weights = keep_weights
-        self.patience = patience
         self.epoch: int | None = None
         self.value: float | None = None
         self.weights: dict[str, Any] | None = None
@@ -388,19 +367,19 @@ class BestTracker:
 
     def update(self, epoch: int, metrics: Mapping[str, Metrics], weights: Callable[[], Mapping[str, Any]]) -> None:
         """Compare an evaluated epoch with the best one so far; ``weights`` gives those that it ended with."""
-        value = self.monitored(metrics)
+        value, best = self.monitored(metrics), self.value
         self.evaluated = epoch
-        is_better = self.value is None or (value > self.value if self.maximise else value < self.value)
-        if is_better:
+        if best is None or (value > best if self.maximise else value < best):
             self.improved = epoch
-        if is_better or value == self.value:
-            self.epoch, self.value = epoch, value
-            if self.keep_weights:
-                # Training does not change copies.
-                self.weights = {
-                    name: value.detach().clone() if isinstance(value, Tensor) else value
-                    for name, value in weights().items()
-                }
+        elif value != best:
+            return
+        self.epoch, self.value = epoch, value
+        if self.keep_weights:
+            # Training does not change copies.
+            self.weights = {
+                name: value.detach().clone() if isinstance(value, Tensor) else value
+                for name, value in weights().items()
+            }
 
     def first_is_best(self, history: Sequence[EpochRecord]) -> str | None:
         """A warning where the first of several evaluated epochs is the best one, whose weights are kept; else None."""
@@ -416,9 +395,8 @@ class BestTracker:
 
     def state_dict(self) -> dict[str, Any]:
         """The tracker's part of a checkpoint."""
-        return {name: getattr(self, name) for name in _STATE}
+        return {name: getattr(self, name) for name in ("epoch", "value", "improved", "evaluated", "weights")}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """The inverse of :meth:`state_dict`."""
-        for name in _STATE:
-            setattr(self, name, state[name])
+        vars(self).update(state)

@@ -131,18 +131,15 @@ class Streamed(Runner):
 
         require_one_graph(self.model, self.prepared.graph)
         graph, part, budget = self.prepared.graph, self.prepared.part, self.streaming
-        within: dict[str, Any] = {
-            "spill": budget.spill,
-            "trains": trains,
-            "device": ",".join(map(str, budget.devices or [self.device])),
-        }
+        devices = ",".join(map(str, budget.devices or [self.device]))
+        within: dict[str, Any] = {"spill": budget.spill, "trains": trains, "device": devices}
         try:
             return stream(model, part or graph, budget_bytes=budget.memory_bytes, **within)
         except BudgetError as error:
+            needed, has = format_bytes(error.needed_bytes), format_bytes(budget.memory_bytes)
             if budget.is_half:
                 raise InputError(
-                    "the memory budget cannot be met: an evaluation has half of it, "
-                    f"{format_bytes(budget.memory_bytes)}, and needs at least {format_bytes(error.needed_bytes)} "
+                    f"the memory budget cannot be met: an evaluation has half of it, {has}, and needs at least {needed} "
                     f"(in graph '{graph.name}')",
                     hint="Raise the budget (--memory, TrainConfig.memory), which the training step needs too: with "
                     f"{with_exact(2 * max(error.needed_bytes, error.offered_bytes))}, evaluations are not many times slower.",
@@ -151,8 +148,7 @@ class Streamed(Runner):
                 raise
             raise InputError(
                 f"the run does not fit memory, not even streamed: {'an epoch' if trains else 'an evaluation'} "
-                f"needs at least {format_bytes(error.needed_bytes)}, {format_bytes(budget.memory_bytes)} are "
-                f"left for it (in graph '{graph.name}')",
+                f"needs at least {needed}, {has} are left for it (in graph '{graph.name}')",
                 hint="Free memory, use a smaller model or a machine with more memory; where you know better, set the "
                 "budget by --memory (TrainConfig.memory).",
             ) from error
@@ -169,40 +165,35 @@ class Streamed(Runner):
         from sagann.runtime.blocks.spill import SpillError
 
         gathers = self.prepared.part is not None and (self.team.is_first or not self._for_first)
-        num_rows = own.stop - own.start + (num_vertices if gathers else 0)
-        form = evaluation.program.forms[evaluation.program.output]
-        result_bytes = num_rows * math.prod(form.shape) * form.dtype.itemsize
+        result_bytes = _rows_bytes(evaluation, own.stop - own.start + (num_vertices if gathers else 0))
         needed_bytes = max(evaluation.disk_bytes + result_bytes, 0 if epoch is None else epoch.disk_bytes)
         with self.team.together("finding room to spill"):
-            mine = json.dumps([disk_of(spill), needed_bytes, free_disk_bytes(spill), result_bytes])
-            on_disk = [json.loads(text) for text in self.team.texts(mine, "finding room to spill")]
-            on_disk = [each for each in on_disk if each[0] == disk_of(spill)]
-            needed_bytes, result_bytes = (sum(each[number] for each in on_disk) for number in (1, 3))
-            free_bytes = min(each[2] for each in on_disk)
-            sharing = f" by the {len(on_disk)} workers on this disk" if len(on_disk) > 1 else ""
-            if free_bytes < needed_bytes:
+            mine = json.dumps([disk_of(spill), free_disk_bytes(spill), needed_bytes, result_bytes])
+            told = [json.loads(text) for text in self.team.texts(mine, "finding room to spill")]
+            _, free, needed, results = zip(*(each for each in told if each[0] == disk_of(spill)), strict=True)
+            if min(free) < sum(needed):
+                sharing = f" by the {len(free)} workers on this disk" if len(free) > 1 else ""
                 raise SpillError(
-                    f"too little room to spill blocks: {with_exact(free_bytes)} are free, "
-                    f"{with_exact(needed_bytes)} are needed{sharing}; the results of an evaluation are "
-                    f"{with_exact(result_bytes)} (in '{spill}')",
+                    f"too little room to spill blocks: {with_exact(min(free))} are free, "
+                    f"{with_exact(sum(needed))} are needed{sharing}; the results of an evaluation are "
+                    f"{with_exact(sum(results))} (in '{spill}')",
                     hint="Free some, spill to another disk, or raise the memory budget.",
                 )
 
     def try_out(self) -> None:
         self.model.train()
         streamed, epoch = self.streamed(), None
+        count, device = self.prepared.graph.num_vertices, self.prepared.walked.topology.device
         with self.team.together("planning"):
             if self.streaming.trains:
                 epoch = streamed.plan(self._features, folded=self._head.folds)
-                self._check(epoch)
             evaluation = self._evaluation(streamed)
-            self._check(evaluation)
+            for planned in (epoch, evaluation):
+                if planned is not None:
+                    form = planned.program.forms[planned.program.output]
+                    rows = torch.zeros((), dtype=form.dtype).expand(count, *form.shape)
+                    self._head.check(rows, count, device)
         self._require_room(evaluation, epoch=epoch)
-
-    def _check(self, planned: Planned) -> None:
-        form = planned.program.forms[planned.program.output]
-        count, device = self.prepared.graph.num_vertices, self.prepared.walked.topology.device
-        self._head.check(torch.zeros((), dtype=form.dtype).expand(count, *form.shape), count, device)
 
     def loss(self, loss_of: LossOf, *, timeline: Recorder | None = None) -> Tensor:
         streamed = self.streamed()
@@ -217,17 +208,16 @@ class Streamed(Runner):
         return self.streamed().why_queued(self._features)
 
     @property
-    def version(self) -> int:
+    def version(self) -> int:  # type: ignore[override]
         return self.streamed().version
 
     def most_reserved_bytes(self) -> float:
         streamed = self.streamed()
-        program = streamed.plan(self._features, folded=True).program
-        form = program.forms[program.output]
+        planned = streamed.plan(self._features, folded=True)
         parameters = sum(each.nbytes for each in self.model.parameters())
         # The budget is of blocks and steps. An evaluation's result and its metrics come on top, and gradients and what the optimizer makes of them.
-        rows = self.prepared.graph.num_vertices * math.prod(form.shape) * form.dtype.itemsize
-        return streamed.budget_bytes + 3 * (rows + parameters) + _SEGMENT_BYTES
+        rows_bytes = _rows_bytes(planned, self.prepared.graph.num_vertices)
+        return streamed.budget_bytes + 3 * (rows_bytes + parameters) + _SEGMENT_BYTES
 
     def rows_of(self, model: nn.Module) -> Tensor:
         with ExitStack() as stack:
@@ -277,3 +267,9 @@ class Streamed(Runner):
             write_picture(folder / PICTURE_FILE, timelines, title=title, budget_bytes=budget_bytes)
         else:
             say(f"{PICTURE_FILE} is not drawn: pip install 'sagann[plots]'")
+
+
+def _rows_bytes(planned: Planned, num_rows: int) -> int:
+    """Bytes of so many rows of a result."""
+    form = planned.program.forms[planned.program.output]
+    return num_rows * math.prod(form.shape) * form.dtype.itemsize

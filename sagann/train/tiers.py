@@ -7,9 +7,9 @@ get the rest. The queue of batches is shortened until they fit; if not even one 
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -22,7 +22,7 @@ from sagann.errors import InputError
 from sagann.free_space import host_room
 from sagann.graph import Graph
 from sagann.graph.feature_store import AnnouncedFeatures, Features
-from sagann.graph.rows import is_sparse
+from sagann.graph.rows import is_sparse, row_arrays
 from sagann.plan.residency import BudgetError
 from sagann.runtime.device.cuda_devices import CudaDevices
 from sagann.runtime.loading import MiniBatch, MiniBatches
@@ -58,7 +58,6 @@ def stated_hot_bytes(features: Features | None, config: TrainConfig) -> int:
 
 
 def _require_tiers(features: Features, config: TrainConfig) -> None:
-    """Refuse a stated hot tier of sparse features."""
     if config.hot is not None and is_sparse(features):
         raise InputError(
             f"sparse features have no tiers: hot is '{config.hot}', but rows differ in size (in TrainConfig.hot)",
@@ -84,11 +83,10 @@ def plan_tiers(
         return TierPlan(config.hot, ahead)
     if config.hot is not None and parse_hot(config.hot) is None:
         config = replace(config, hot=None)
-    hot_bytes = stated_hot_bytes(features, config)
-    half_bytes = budget_bytes // 2
+    hot, hot_bytes, half_bytes = config.hot, stated_hot_bytes(features, config), budget_bytes // 2
     if hot_bytes > half_bytes:
         raise InputError(
-            f"the hot tier is larger than its half of the memory budget: hot '{config.hot}' takes "
+            f"the hot tier is larger than its half of the memory budget: hot '{hot}' takes "
             f"{format_bytes(hot_bytes)} with its tables, half of the budget is {format_bytes(half_bytes)} (in "
             "TrainConfig.hot)",
             hint="Leave hot out for as much as the budget has room for, or raise the budget (--memory) to "
@@ -96,17 +94,16 @@ def plan_tiers(
         )
     batches = measure()
     needed_bytes = batches.needed_bytes(ahead)
-    if config.hot is not None or not _is_read_elsewhere(features):
+    if hot is not None or not _is_read_elsewhere(features):
         # Room for the whole queue, beside a hot tier that is at most half of the budget.
         offered_bytes = max(2 * hot_bytes, hot_bytes + needed_bytes)
-        queue = _queue(batches, budget_bytes, ahead, hot_bytes=hot_bytes, offered_bytes=offered_bytes)
-        return TierPlan(config.hot, queue)
+        return TierPlan(hot, _queue(batches, budget_bytes, ahead, hot_bytes=hot_bytes, offered_bytes=offered_bytes))
+    # The hot tier gives up room for one batch ahead.
     few = min(1, ahead)
-    if batches.needed_bytes(few) <= half_bytes:
-        hot_bytes, queue = half_bytes, _queue(batches, half_bytes, ahead, offered_bytes=2 * needed_bytes)
-    else:
-        queue = min(few, _queue(batches, budget_bytes, ahead, offered_bytes=2 * needed_bytes))
-        hot_bytes = budget_bytes - batches.needed_bytes(queue)
+    fits = batches.needed_bytes(few) <= half_bytes
+    room_bytes, most = (half_bytes, ahead) if fits else (budget_bytes, few)
+    queue = min(most, _queue(batches, room_bytes, ahead, offered_bytes=2 * needed_bytes))
+    hot_bytes = half_bytes if fits else budget_bytes - batches.needed_bytes(queue)
     # A budget may be larger than what is free.
     free_bytes = host_room().free_bytes
     hot_bytes -= 0 if free_bytes is None else max(0, budget_bytes - free_bytes)
@@ -138,17 +135,22 @@ def with_hot_tier(
         store = DeviceFeatures(graph.features, hot, devices=_beside_budget(devices, config), hottest=hottest)
     else:
         store = TieredFeatures(graph.features, hot, cache=config.cache, hottest=hottest)
-    size, part = format_bytes(store.hot_bytes), f"{store.num_hot_rows / max(1, store.num_rows):.1%} of the rows"
+    size, part = format_bytes(store.hot_bytes), _part(store.num_hot_rows, store.num_rows)
     if isinstance(store, DeviceFeatures):
         cold = "read in place from pinned memory" if store.is_in_place else "gathered by the processor"
-        of_rows = f"{part}, those of the highest score (cache 'static'). The other rows are {cold}."
         each = f"{size} of {devices[0]}" if len(devices) == 1 else f"{size} of each of {len(devices)} devices"
-        say(f"The hot tier takes {each}: {of_rows}")
+        say(
+            f"The hot tier takes {each}: {part}, those of the highest score (cache 'static'). The other rows are {cold}."
+        )
     elif is_in_memory(graph.features):
         say("The features lie in memory: the hot tier takes memory beside them and saves no reads.")
     elif hot != config.hot:
         say(f"The memory budget has room for a hot tier of {size}: {part}.")
     return replace(graph, features=store)
+
+
+def _part(num_hot: int, num_rows: int) -> str:
+    return f"{num_hot / max(1, num_rows):.1%} of the rows"
 
 
 def keep_hot(
@@ -160,13 +162,10 @@ def keep_hot(
         if hot is not None:
             found = hot_rows(hot, num_rows=rows.num_rows, row_bytes=row_bytes, state_bytes=lambda _: 0)
     count = min(map(int, team.texts(str(found), "agreeing on the hot tier")))
-    if not count:
-        return
-    rows.keep(count, hottest())
-    part = f"{rows.num_hot_rows / max(1, rows.num_rows):.1%} of the rows"
-    say(
-        f"The hot tier of each worker takes {format_bytes(rows.hot_bytes)}: {part}, rows of others with the highest score."
-    )
+    if count:
+        rows.keep(count, hottest())
+        part = f"{_part(rows.num_hot_rows, rows.num_rows)}, rows of others with the highest score"
+        say(f"The hot tier of each worker takes {format_bytes(rows.hot_bytes)}: {part}.")
 
 
 def sampling_place(
@@ -263,16 +262,16 @@ def measure_batches(predictor: Predictor, minibatches: MiniBatches, *, has_windo
     With ``has_window``, as many batches as are made ahead will be sampled and announced ahead of these.
     """
     with minibatches.batches(1) as batches:
-        largest = max(itertools.islice(batches, TRIED_BATCHES), key=_batch_bytes)
+        found = {sum(each.nbytes for each in _arrays_of(batch)): batch for batch in islice(batches, TRIED_BATCHES)}
+    batch_bytes, largest = max(found.items(), key=lambda each: each[0])
     num_sources = len(largest.src_ids)
-    window_bytes = 0
-    if has_window:
-        window_bytes = int(MARGIN * (_batch_bytes(replace(largest, features=None)) + _WINDOW_BYTES * num_sources))
+    own_bytes = batch_bytes + _WINDOW_BYTES * num_sources
+    rows_bytes = sum(each.nbytes for each in row_arrays(largest.features))
     return BatchMemory(
-        batch_bytes=int(MARGIN * (_batch_bytes(largest) + _WINDOW_BYTES * num_sources)),
+        batch_bytes=int(MARGIN * own_bytes),
         step_bytes=int(MARGIN * _step_bytes(predictor, largest)),
         thread_bytes=2 * minibatches.threads * _THREAD_BYTES * num_sources,
-        window_bytes=window_bytes,
+        window_bytes=int(MARGIN * (own_bytes - rows_bytes)) if has_window else 0,
     )
 
 
@@ -287,10 +286,6 @@ def _arrays_of(batch: MiniBatch) -> list[Tensor]:
     return arrays
 
 
-def _batch_bytes(batch: MiniBatch) -> int:
-    return sum(array.nbytes for array in _arrays_of(batch))
-
-
 def _step_bytes(predictor: Predictor, batch: MiniBatch) -> int:
     """Bytes that autograd keeps for the backward pass of the loss, and twice the largest tensor for gradients of rows."""
     kept, trained = dict[int, int](), predictor.copied()
@@ -298,7 +293,7 @@ def _step_bytes(predictor: Predictor, batch: MiniBatch) -> int:
     def note(tensor: Tensor) -> Tensor:
         # Sparse features are arrays of the batch.
         if tensor.layout == torch.strided:
-            kept[_address(tensor)] = tensor.untyped_storage().nbytes()
+            kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
         return tensor
 
     trained.model.train()
@@ -308,9 +303,5 @@ def _step_bytes(predictor: Predictor, batch: MiniBatch) -> int:
     note(loss)
     # Lazy parameters have memory only now.
     for array in (*_arrays_of(batch), *trained.model.parameters(), *trained.model.buffers()):
-        kept.pop(_address(array), None)
+        kept.pop(array.untyped_storage().data_ptr(), None)
     return sum(kept.values()) + 2 * max(kept.values(), default=0)
-
-
-def _address(tensor: Tensor) -> int:
-    return tensor.untyped_storage().data_ptr()

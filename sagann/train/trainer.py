@@ -125,9 +125,6 @@ class Trainer:
         hint = "Open it with sagann.load_graph, or make a sagann.Graph."
         require_type(graph, Graph, where="Trainer.graph", hint=hint)
         require_type(config, TrainConfig, where="Trainer.config", hint="Pass TrainConfig(...).", optional=True)
-        require_type(run_dir, (str, os.PathLike), where="Trainer.run_dir", hint="Pass a path.", optional=True)
-        require_type(source, str, where="Trainer.source", hint="Pass a name of the data.", optional=True)
-        require_type(progress, bool, where="Trainer.progress", hint="Pass True or False.")
         self.config: TrainConfig = config or TrainConfig()
         "How to train."
         self.team: Team = workers or SOLO
@@ -145,7 +142,6 @@ class Trainer:
         self._records: Sequence[EpochRecord] = ()
         self._is_stopping = False
         with own_turn(self.team):
-            self._policies.try_out()
             self.graph: Graph = learned_graph(
                 graph, self.config, self.team, validate=validate and is_first, tell=self._tell
             )
@@ -218,18 +214,6 @@ class Trainer:
         with large_arrays(files if self._in_files_bytes else None):
             return self.predictor.prepare(self.graph, validate=False, samples=self.config.sample is not None)
 
-    def _stream_where_needed(self, folder: RunFolder | None, *, resume: bool) -> None:
-        """Stream the model where a budget is stated, or where memory is too small for the run."""
-        known = folder.read_run().automatic_bytes if resume and folder is not None and folder.exists else None
-        graph, in_files_bytes = self.prepared.graph, self._in_files_bytes
-        budget_bytes = automatic_budget(
-            self.predictor, graph, self.config, self._say, known=known, in_files_bytes=in_files_bytes
-        )
-        streaming = Streaming.of(self.config, self._spill_dir, device=self.device, automatic_bytes=budget_bytes)
-        if streaming is not None:
-            streaming.warn(self._say)
-        self.predictor.stream_within(streaming)
-
     def session_of(self, predictor: Predictor, source: EpochSource) -> TrainSession:
         """A session that trains the model of ``predictor``, which may be a copy, on the steps of ``source``."""
         tracker = BestTracker(self.monitor, keep_weights=self.weights == "best", patience=self.config.patience)
@@ -256,48 +240,55 @@ class Trainer:
             InputError: the loss became NaN or infinite; or ``run_dir`` holds a run that is neither resumed nor overwritten.
             CheckpointError: there is nothing to resume, or the run was started with another model, graph or configuration.
         """
-        folder = self._run_folder(resume) if self.team.is_first else None
+        folder, config, team = self._run_folder(resume), self.config, self.team
         with ExitStack() as stack:
             if folder is not None:
                 stack.enter_context(folder.locked())
             stack.callback(self.predictor.release)
             stack.callback(setattr, self, "_is_stopping", False)
-            stack.enter_context(own_turn(self.team))
-            self._stream_where_needed(folder, resume=resume)
-            stack.enter_context(seeded(self.config.seed, self.device))
-            stack.enter_context(reproducible(self.config.deterministic, self.device))
-            require_same_run(self.team, resume=resume)
+            stack.enter_context(own_turn(team))
+            self._stream_where_needed(folder if resume else None)
+            stack.enter_context(seeded(config.seed, self.device))
+            stack.enter_context(reproducible(config.deterministic, self.device))
+            require_same_run(team, resume=resume)
+            self.predictor.try_out(self.prepared)
+            if config.sample is not None:
+                require_seeds_apart(self.predictor, self.prepared, config.sample)
             session = self._session()
-            saver: Saver | None = None
-            with self.team.together("opening the run folder"):
+            reporters: list[Reporter] = [self._reporter]
+            with team.together("opening the run folder"):
                 if folder is not None:
                     run = run_of(self, session, folder.path)
                     if resume:
                         digest = continue_run(session, folder, run, self._say)
                     else:
                         digest = start_run(folder, run, overwrite=overwrite)
-                    saver = Saver(session, folder, digest)
-            if resume and self.team.size > 1:
+                    reporters.insert(0, Saver(session, folder, digest))
+            if resume and team.size > 1:
                 continue_together(session)
             self._records = session.history
             unit = "batch" if session.source.num_batches > 1 else "epoch"
             stack.enter_context(stop_on_interrupt(self.stop, self._say, after=unit))
-            reporters = [*([saver] if saver else []), *self._reporters(folder, session, stack)]
+            if self._shows_progress and (bar := default("progress")()) is not None:
+                stack.callback(bar.close)
+                reporters.append(bar)
+            if folder is not None and config.tensorboard:
+                events = TensorBoardReporter(folder.path / EVENTS, first_epoch=session.epoch + 1)
+                stack.callback(events.close)
+                reporters.append(events)
             for reporter in reporters:
                 reporter.on_start(info_of(self, session))
             stack.callback(session.source.close)
-            if self.config.mapping == "model":
+            if config.mapping == "model":
                 from sagann.train.rehearsals import begin_as_foretold
 
                 begin_as_foretold(self, session.source, self._say)
             session.source.open()
             session.run(
-                reporters,
-                stops=lambda: self.team.any(self._is_stopping, "agreeing on the next epoch"),
-                say=self._say,
+                reporters, stops=lambda: team.any(self._is_stopping, "agreeing on the next epoch"), say=self._say
             )
-            if saver is not None:
-                saver.save()
+            if isinstance(reporters[0], Saver):
+                reporters[0].save()
             result = self._finish(session, folder)
             for reporter in reporters:
                 reporter.on_end(result)
@@ -305,25 +296,20 @@ class Trainer:
 
     def _session(self) -> TrainSession:
         """A session that trains the model from the weights it has now."""
-        self.predictor.try_out(self.prepared)
-        if self.config.sample is not None:
-            require_seeds_apart(self.predictor, self.prepared, self.config.sample)
         source = source_of(
             self.predictor, self.prepared, self.config, model_config=self.model_config, say=self._say
         )
         return self.session_of(self.predictor, source)
 
-    def _reporters(self, folder: RunFolder | None, session: TrainSession, stack: ExitStack) -> list[Reporter]:
-        """Everyone who is told how a session goes; what is to be closed at its end is put on ``stack``."""
-        reporters = [self._reporter]
-        if self._shows_progress and (bar := default("progress")()) is not None:
-            stack.callback(bar.close)
-            reporters.append(bar)
-        if folder is not None and self.config.tensorboard:
-            events = TensorBoardReporter(folder.path / EVENTS, first_epoch=session.epoch + 1)
-            stack.callback(events.close)
-            reporters.append(events)
-        return reporters
+    def _stream_where_needed(self, resumed: RunFolder | None) -> None:
+        """Stream the model where a budget is stated, or where memory is too small for the run; a resumed run has a budget already."""
+        known = resumed.read_run().automatic_bytes if resumed is not None and resumed.exists else None
+        given = self.predictor, self.prepared.graph, self.config, self._say
+        budget_bytes = automatic_budget(*given, known=known, in_files_bytes=self._in_files_bytes)
+        streaming = Streaming.of(self.config, self._spill_dir, device=self.device, automatic_bytes=budget_bytes)
+        if streaming is not None:
+            streaming.warn(self._say)
+        self.predictor.stream_within(streaming)
 
     def stop(self) -> None:
         """Have :meth:`fit` end after the epoch or the mini-batch that is trained now, as Ctrl-C does.
@@ -369,6 +355,8 @@ class Trainer:
             return foretell(self)
 
     def _run_folder(self, resume: bool) -> RunFolder | None:
+        if not self.team.is_first:
+            return None
         if self.run_dir is not None:
             return RunFolder(self.run_dir, keep_checkpoints=self.config.keep_checkpoints)
         if resume:
@@ -396,5 +384,6 @@ class Trainer:
         result = result_of(session, metrics, weights="last" if best is None else "best", run_dir=self.run_dir)
         if folder is not None and session.finished:
             folder.write_result(self.model.state_dict(), summary_of(self, result))
-            session.source.write_profile(folder.path, self._say)
+            if (trace := session.source.trace) is not None:
+                session.source.runner.write_profile(folder.path, trace, self._say)
         return result
