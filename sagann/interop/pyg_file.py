@@ -22,14 +22,14 @@ from torch import Tensor
 
 from sagann.errors import DatasetError, shown
 from sagann.graph import Graph
-from sagann.graph.checks import Unit, first_true, form_of
+from sagann.graph.checks import first_true, form_of
 from sagann.import_config import ImportOptions
 from sagann.interop.pyg import Attributes, Task
 from sagann.interop.torch_file import Saved, read_torch_file
 from sagann.ranges import RANGES
 from sagann.storage.import_source import EdgeChunk, ImportSource, edges_of_array, with_data
 from sagann.storage.importer import graph_of, import_dataset
-from sagann.storage.rows import Array, Rows, array_rows, as_edge_data, as_features, as_labels, as_targets
+from sagann.storage.rows import Array, Rows, array_rows
 
 _ALLOWED = {
     f"torch_geometric.data.{name}": Saved
@@ -115,22 +115,15 @@ def _source(path: Path, split: int | None, task: Task) -> tuple[ImportSource, st
         if len(y) <= largest:
             raise attributes.without_answers(y, f"{largest + 1} vertices")
 
-    def rows(name: str, tensor: Tensor, store_as: str = "") -> Rows:
-        return array_rows(_array(tensor), attributes.where(name), store_as)
+    def rows(name: str, tensor: Tensor) -> Rows:
+        return array_rows(_array(tensor), attributes.where(name))
 
-    data = {
-        name: as_edge_data(rows(f"edge_{name}", tensor), name)
-        for name, tensor in attributes.edge_data(num_edges).items()
-    }
-    arrays = {} if x is None else {"features": as_features(rows("x", x))}
-    for key, tensor in attributes.answers().items():
-        unit: Unit = "graph" if key == "graph_targets" else "vertex"
-        given = rows("y", tensor)
-        arrays[key] = as_labels(given) if key.endswith("labels") else as_targets(given, unit)
-    for name, mask in attributes.splits().items():
-        arrays[f"split_{name}"] = rows(f"{name}_mask", mask, "bool")
+    data = {name: rows(f"edge_{name}", tensor) for name, tensor in attributes.edge_data(num_edges).items()}
+    arrays = {} if x is None else {"features": rows("x", x)}
+    arrays |= {key: rows("y", tensor) for key, tensor in attributes.answers().items()}
+    arrays |= {f"split_{name}": rows(f"{name}_mask", mask) for name, mask in attributes.splits().items()}
     if attributes.graph_ptr is not None:
-        arrays["graph_ptr"] = rows("slices", attributes.graph_ptr, "int64")
+        arrays["graph_ptr"] = rows("slices", attributes.graph_ptr)
     source = ImportSource(
         name=path.stem,
         description=f"PyG file {path.name}",

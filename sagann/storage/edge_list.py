@@ -14,16 +14,7 @@ from sagann.graph.checks import numbered
 from sagann.import_config import EDGE_LISTS, EdgeListFormat, ImportOptions
 from sagann.storage.import_source import EdgeChunk, Edges, ImportSource
 from sagann.storage.importer import import_dataset
-from sagann.storage.rows import (
-    RowChunk,
-    Rows,
-    as_features,
-    as_labels,
-    as_targets,
-    checked_edge_data,
-    chunk_rows,
-    open_rows,
-)
+from sagann.storage.rows import RowChunk, Rows, checked_edge_data, chunk_rows, open_rows
 from sagann.storage.tables import (
     LABEL,
     Table,
@@ -40,8 +31,8 @@ PathLike: TypeAlias = str | os.PathLike[str]
 _STORED = {"weight": "float32", "type": "int32"}
 "How edge data of a table is stored."
 
-_FORMS = {"features": ("float32", as_features), "labels": (LABEL, as_labels), "targets": ("float64", as_targets)}
-"By the name of an array: the dtype as which columns of a table are read, and what checks its form."
+_READ_AS = {"features": "float32", "labels": LABEL, "targets": "float64"}
+"The dtype as which columns of a table are read, by the name of an array."
 
 
 def import_edge_list(
@@ -258,14 +249,13 @@ def table_rows(table: Table, dtype: str, *, is_matrix: bool = False) -> Rows:
 
 def table_array(table: Table, name: str) -> Rows:
     """The columns of a table but its ids, as the array ``name``: features, labels (one column, or C of 0 and 1), or targets."""
-    dtype, form = _FORMS[name]
-    return form(table_rows(table, dtype, is_matrix=name == "features"))
+    return table_rows(table, _READ_AS[name], is_matrix=name == "features")
 
 
 def open_array(path: PathLike, name: str, *, separator: str | None = None) -> Rows:
     """Open an ``.npy`` file or a table as the array ``name``: features [N, F], labels [N] or [N, C], or targets [N] or [N, T]."""
     if Path(path).suffix == ".npy":
-        return _FORMS[name][1](open_rows(path))
+        return open_rows(path)
     return table_array(
         open_table(path, separator=separator) if name == "labels" else _table_of_numbers(path, separator), name
     )

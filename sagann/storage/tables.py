@@ -81,7 +81,7 @@ class Table(ABC):
         # A column may be requested twice, as ids and as weights.
         integers = {name for name, dtype in wanted if dtype == "int64"}
         first_row = self.first_row
-        with reading(self.path, pa.ArrowException):
+        with reading(self.path):
             for batch in self._record_batches(
                 {name: "int64" if name in integers else dtype for name, dtype in wanted}
             ):
@@ -114,7 +114,7 @@ class CsvTable(Table):
 
     def __init__(self, path: str | os.PathLike[str], *, separator: str = ",", header: bool | None = None) -> None:
         self.path, self._separator = Path(path), separator
-        with reading(self.path, pa.ArrowException):
+        with reading(self.path):
             first, begin, end, row = self._first_row()
         places = [str(place) for place in range(len(first))]
         self.may_be_numbered = header is None and len(first) > 2 and [field.strip() for field in first] == places
@@ -226,7 +226,7 @@ class ParquetTable(Table):
     """A Parquet file, read row group by row group."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        with reading(path, pa.ArrowException), pq.ParquetFile(path) as file:
+        with reading(path), pq.ParquetFile(path) as file:
             self._schema = file.schema_arrow
             self._num_rows: int = file.metadata.num_rows
         # The index that pandas writes is no column of the table.
