@@ -136,7 +136,7 @@ def _features(features: list[Mapping[str, Any]], folder: Path) -> dict[str, Rows
 def _task(
     tasks: list[Mapping[str, Any]] | None, folder: Path, num_vertices: int, num_classes: int | None
 ) -> tuple[dict[str, Rows], int | None]:
-    """Labels of all vertices (of those that are no seeds -1, or a row of zeros), masks of the splits, and the number of classes that is stated."""
+    """Labels of all vertices and masks of the splits, and the number of classes that the first task states."""
     if not tasks:
         return {}, None
     task = tasks[0]
@@ -165,8 +165,13 @@ def _task(
                     )
                 known.append((seeds, stored("labels", labels, counts)))
     answers = masks_of(ids, num_vertices)
-    if not known:
-        return answers, stated
+    if known:
+        answers["labels"] = _labels(known, num_vertices)
+    return answers, stated
+
+
+def _labels(known: list[tuple[Array, Rows]], num_vertices: int) -> Rows:
+    """Labels of all vertices: those of the seeds, and for any other vertex -1 or a row of zeros."""
     first = known[0][1]
     require_memory(
         num_vertices * math.prod(first.row_shape) * np.dtype(first.store_as).itemsize,
@@ -184,4 +189,4 @@ def _task(
         # Values are checked here, where the error can still name the file and the row.
         for chunk in labels.chunks():
             whole[seeds[chunk.first_row : chunk.first_row + len(chunk.rows)]] = chunk.rows
-    return {**answers, "labels": array_rows(whole, "labels of the sets")}, stated
+    return array_rows(whole, "labels of the sets")

@@ -88,18 +88,16 @@ def _opened(folder: Path, split: str | None) -> Iterator[ImportSource]:
 def _csv_fields(raw: Path) -> dict[str, Any]:
     """Fields of the ImportSource, without name and splits, from the layout with CSV files."""
 
-    def table(name: str) -> CsvTable | None:
-        path = _find(raw, name)
-        return None if path is None else CsvTable(path, header=False)
+    def arrays(**files: str) -> dict[str, Rows]:
+        found = {name: _find(raw, f"{file}.csv") for name, file in files.items()}
+        tables = {name: CsvTable(path, header=False) for name, path in found.items() if path is not None}
+        return {name: table_array(table, "features" if name == "feat" else name) for name, table in tables.items()}
 
-    tables = {"features": table("node-feat.csv"), "labels": table("node-label.csv")}
-    edge_features = table("edge-feat.csv")
     edges = CsvTable(_require(raw, "edge.csv"), header=False)
     num_edges = _one_number(_require(raw, "num-edge-list.csv"), "num_edges")
-    data = {} if edge_features is None else {"feat": table_array(edge_features, "features")}
     return {
-        "edges": with_data(_ends(edges, num_edges), num_edges, data),
-        "arrays": {name: table_array(found, name) for name, found in tables.items() if found is not None},
+        "edges": with_data(_ends(edges, num_edges), num_edges, arrays(feat="edge-feat")),
+        "arrays": arrays(features="node-feat", labels="node-label"),
         "num_vertices": _one_number(_require(raw, "num-node-list.csv"), "num_vertices"),
     }
 
@@ -107,17 +105,15 @@ def _csv_fields(raw: Path) -> dict[str, Any]:
 def _archive_fields(raw: Path, stack: ExitStack) -> dict[str, Any]:
     """Fields of the ImportSource, without name and splits, from the layout with archives."""
     data = stack.enter_context(NpzArchive(raw / "data.npz"))
-    for name in ("edge_index", "num_nodes_list"):
-        if name not in data.members:
-            value = f"no array '{name}'; it holds {', '.join(sorted(data.members))}"
-            raise _not_ogb("archive is not one of OGB", value, data.path)
+    if "num_nodes_list" not in data.members:
+        value = f"no array 'num_nodes_list'; it holds {', '.join(sorted(data.members))}"
+        raise _not_ogb("archive is not one of OGB", value, data.path)
     if (num_graphs := math.prod(data.members["num_nodes_list"].shape)) != 1:
         raise _several_graphs(f"{num_graphs}", data.path)
     arrays = {"features": data.rows("node_feat")} if "node_feat" in data.members else {}
     if (raw / "node-label.npz").is_file():
         archive = stack.enter_context(NpzArchive(raw / "node-label.npz"))
-        name = "node_label" if "node_label" in archive.members else next(iter(archive.members), "")
-        if name:
+        for name in ["node_label"] if "node_label" in archive.members else [*archive.members][:1]:
             arrays["labels"] = archive.rows(name)
     edge_data = {}
     if "edge_feat" in data.members and data.members["edge_feat"].dtype.kind == "f":

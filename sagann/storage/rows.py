@@ -117,6 +117,17 @@ def map_array(path: str | os.PathLike[str]) -> Array:
         return array
 
 
+_IDS = ((1,), "iu", "a vector of integers")
+_FORMS = {
+    "features": ((2,), "fiub", "numbers [num_vertices, num_features]"),
+    "labels": ((1, 2), "iufb", "integers [num_vertices], or 0 and 1 [num_vertices, num_classes]"),
+    "targets": ((1, 2), "iuf", "numbers [num_vertices], or [num_vertices, num_targets]"),
+    "features_values": ((1,), "fiub", "a vector of numbers"),
+    "split": ((1,), "b", "a vector of booleans"),
+}
+"Forms of arrays other than ids: numbers of dimensions, kinds of NumPy's dtypes, and both in words."
+
+
 def stored(name: str, rows: Rows, counts: Mapping[str, Any] = MappingProxyType({})) -> Rows:
     """Rows as a dataset stores its array ``name`` of vertices or graphs: the form is checked at once, values as they are read.
 
@@ -128,51 +139,36 @@ def stored(name: str, rows: Rows, counts: Mapping[str, Any] = MappingProxyType({
         rows: the rows as they are read; ``store_as`` goes before these dtypes.
         counts: numbers of features and classes, by their names in a manifest, where they are known.
     """
-    of_graphs, array = name.startswith("graph_"), name.removeprefix("graph_")
-    is_single = rows.row_shape in ((), (1,))
-    if array == "labels":
-        _require_form(
-            rows,
-            (1, 2),
-            "iuf" if is_single else "iufb",
-            "integers [num_vertices], or 0 and 1 [num_vertices, num_classes]",
-        )
-        num_classes = counts.get(f"num_{'graph_' * of_graphs}classes")
+    of, array = "graph_" * name.startswith("graph_"), name.removeprefix("graph_")
+    array = "split" if array.startswith("split_") else array
+    is_single, dtype = rows.row_shape in ((), (1,)), rows.dtype.name
+    _require_form(rows, *_FORMS.get(array, _IDS))
+    match array:
+        case "features":
+            return _finite(rows, rows.store_as or (dtype if dtype in FLOATS else "float32"), "feature")
+        case "features_values":
+            return _finite(rows, "float32", "feature", unit="entry")
+        case "labels":
 
-        def checked(labels: Array, where: Where) -> Array:
-            labels = _classes(labels, where) if is_single else labels
-            check_labels(labels, num_classes, where=where, error=DatasetError)
-            return labels if is_single else labels.astype(np.uint8)
+            def classes(labels: Array, where: Where) -> Array:
+                labels = _classes(labels, where) if is_single else labels
+                check_labels(labels, counts.get(f"num_{of}classes"), where=where, error=DatasetError)
+                return labels if is_single else labels.astype(np.uint8)
 
-        shape, dtype = (rows.shape[:1], "int64") if is_single else (rows.shape, "uint8")
-        return replace(rows.mapped(checked), shape=shape, store_as=dtype)
-    if array == "targets":
-        _require_form(
-            rows, (1, 2), "iuf", "numbers [num_vertices], or [num_vertices, num_targets]", has_columns=True
-        )
-        rows = _finite(rows, "float32", "target", hint=unknown_target("graph" if of_graphs else "vertex"))
-        flat = replace(rows.mapped(lambda values, _: values.reshape(len(values))), shape=rows.shape[:1])
-        return flat if is_single else rows
-    if array == "features":
-        _require_form(rows, (2,), "fiub", "numbers [num_vertices, num_features]")
-        return _finite(
-            rows, rows.store_as or (rows.dtype.name if rows.dtype.name in FLOATS else "float32"), "feature"
-        )
-    if array == "features_values":
-        _require_form(rows, (1,), "fiub", "a vector of numbers")
-        return _finite(rows, "float32", "feature", unit="entry")
-    if array.startswith("split_"):
-        _require_form(rows, (1,), "b", "a vector of booleans")
-        return replace(rows, store_as="bool")
-    _require_form(rows, (1,), "iu", "a vector of integers")
-    if array == "features_indices":
+            shape = rows.shape[:1] if is_single else rows.shape
+            return replace(rows.mapped(classes), shape=shape, store_as="int64" if is_single else "uint8")
+        case "targets":
+            rows = _finite(rows, "float32", "target", hint=unknown_target("graph" if of else "vertex"))
+            flat = replace(rows.mapped(lambda values, _: values.reshape(len(values))), shape=rows.shape[:1])
+            return flat if is_single else rows
+        case "features_indices":
 
-        def in_range(columns: Array, where: Where) -> Array:
-            check_columns(columns, counts["num_features"], where=where, error=DatasetError)
-            return columns
+            def columns(ids: Array, where: Where) -> Array:
+                check_columns(ids, counts["num_features"], where=where, error=DatasetError)
+                return ids
 
-        rows = rows.mapped(in_range, unit="entry")
-    return replace(rows, store_as=rows.store_as or "int64")
+            return replace(rows.mapped(columns, unit="entry"), store_as=rows.store_as or "int64")
+    return replace(rows, store_as="bool" if array == "split" else rows.store_as or "int64")
 
 
 def stored_edge_data(name: str, rows: Rows, num_types: int | None = None) -> Rows:
@@ -209,10 +205,8 @@ def sparse_arrays(offsets: Rows, columns: Rows, values: Rows, *, num_columns: in
     }
 
 
-def _require_form(
-    rows: Rows, num_dims: Container[int], kinds: str, expected: str, *, has_columns: bool = False
-) -> None:
-    if len(rows.shape) not in num_dims or rows.dtype.kind not in kinds or (has_columns and 0 in rows.row_shape):
+def _require_form(rows: Rows, num_dims: Container[int], kinds: str, expected: str) -> None:
+    if len(rows.shape) not in num_dims or rows.dtype.kind not in kinds:
         hint = "Save the array in the form that docs/data.md describes."
         raise wrong_form(rows, expected, where=rows.file, hint=hint, error=DatasetError)
 
@@ -257,7 +251,7 @@ def masks_of(split_ids: Mapping[str, Sequence[Rows]], num_vertices: int) -> dict
     for name, sources in split_ids.items():
         mask = np.zeros(num_vertices, dtype=np.bool_)
         for source in sources:
-            _require_form(source, (1,), "iu", "a vector of integers")
+            _require_form(source, *_IDS)
             for chunk in source.chunks():
                 where = numbered(source.file, "row", chunk.first_row)
                 check_ids(chunk.rows, num_vertices, f"split '{name}': vertex", where=where, error=DatasetError)

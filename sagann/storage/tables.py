@@ -23,7 +23,6 @@ import pyarrow.parquet as pq
 
 from sagann.errors import DatasetError, did_you_mean
 from sagann.import_config import EDGE_LISTS
-from sagann.storage.json_fields import is_unicode
 from sagann.storage.regular_file import reading
 from sagann.storage.rows import Array
 
@@ -127,11 +126,6 @@ class CsvTable(Table):
                 )
             header = not all(numbers)
         names = [name.strip() for name in first] if header else [f"column {i}" for i in range(len(first))]
-        if wrong := [name for name in names if not is_unicode(name)]:
-            raise DatasetError(
-                f"a name of a column is not UTF-8: {ascii(wrong[0])[:80]} (in {path}, row {row})",
-                hint="Save the file as UTF-8, in an editor or with iconv.",
-            )
         # Arrow gets the bytes from the first row of values on.
         self._begin = end if header else begin
         super().__init__(self.path, names, has_names=header, first_row=row + header)
@@ -195,8 +189,10 @@ class CsvTable(Table):
                         f"a line is too long: at least {_BLOCK_BYTES} characters (in {self.path})",
                         hint="Check how the file was made; write one row in a line.",
                     )
-                bare, end = line.removeprefix("\ufeff").strip(), begin + len(line.encode(errors="surrogateescape"))
-                if bare and not bare.startswith("#"):
+                bare = line.removeprefix("\ufeff").strip()
+                is_comment = bare.startswith("#")
+                end = begin + len(line.encode(errors="surrogateescape" if is_comment else "strict"))
+                if bare and not is_comment:
                     return (
                         next(csv.reader([line.removeprefix("\ufeff")], delimiter=self._separator)),
                         begin,
