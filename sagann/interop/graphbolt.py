@@ -15,7 +15,6 @@ import numpy as np
 
 from sagann.errors import DatasetError, MissingDependencyError, SagannError, first_line, shown
 from sagann.free_space import require_memory
-from sagann.graph.checks import check_labels, numbered
 from sagann.import_config import ImportOptions
 from sagann.storage.edge_list import open_array, table_edges
 from sagann.storage.import_source import Edges, ImportSource, edges_of_array, with_data
@@ -23,7 +22,7 @@ from sagann.storage.importer import import_dataset
 from sagann.storage.json_fields import as_integer
 from sagann.storage.manifest import SAFE_NAME
 from sagann.storage.regular_file import reading
-from sagann.storage.rows import Array, Rows, array_rows, as_edge_data, as_labels, map_array, masks_of, open_rows
+from sagann.storage.rows import Array, Rows, array_rows, map_array, masks_of, open_rows, stored
 from sagann.storage.tables import CsvTable
 
 _SETS = {"train": "train_set", "val": "validation_set", "test": "test_set"}
@@ -48,7 +47,12 @@ def import_graphbolt(
     path = Path(source)
     path = path / "metadata.yaml" if path.is_dir() else path
     options = options or ImportOptions()
-    body = _read_yaml(path)
+    try:
+        import yaml
+    except ImportError as error:
+        raise MissingDependencyError("yaml", extra="graphbolt", feature="import of GraphBolt datasets") from error
+    with reading(path, hint="Correct the file; it must be YAML."), path.open("rb") as file:
+        body = yaml.safe_load(file)
     try:
         found = _source(body, path.parent, options.num_classes)
     except SagannError:
@@ -91,18 +95,6 @@ def _file(item: Mapping[str, Any], folder: Path, kinds: tuple[str, ...] = ("nump
     return folder / item["path"]
 
 
-def _read_yaml(path: Path) -> Any:
-    try:
-        import yaml
-    except ImportError as error:
-        raise MissingDependencyError("yaml", extra="graphbolt", feature="import of GraphBolt datasets") from error
-    with (
-        reading(path, yaml.YAMLError, hint="Correct the file; it must be YAML."),
-        path.open("rb") as file,
-    ):
-        return yaml.safe_load(file)
-
-
 def _text(value: object) -> str:
     """A value as text; empty for a value that is missing."""
     return value if isinstance(value, str) else "" if value is None else shown(value)
@@ -117,7 +109,7 @@ def _edges(item: Mapping[str, Any], features: list[Mapping[str, Any]], folder: P
                 raise ValueError(
                     f"edge feature {shown(name)} has a name not made of letters, digits and underscores"
                 )
-            data[name] = as_edge_data(open_rows(file), name)
+            data[name] = open_rows(file)
     path = _file(item, folder, ("csv", "numpy"))
     if path.suffix != ".npy":
         table = CsvTable(path, header=False)
@@ -148,6 +140,8 @@ def _task(
     if not tasks:
         return {}, None
     task = tasks[0]
+    stated = None if task.get("num_classes") is None else as_integer(task["num_classes"], "num_classes")
+    counts = {"num_classes": stated if num_classes is None else num_classes}
     ids: dict[str, list[Rows]] = {}
     known: list[tuple[Array, Rows]] = []
     for split, key in _SETS.items():
@@ -163,26 +157,20 @@ def _task(
             seeds = seeds.astype(np.int64)
             ids.setdefault(split, []).append(array_rows(seeds, str(file)))
             if "labels" in by_name:
-                known.append((seeds, _labels_of(seeds, _file(by_name["labels"], folder))))
+                labels = open_rows(_file(by_name["labels"], folder))
+                if labels.shape[:1] != seeds.shape:
+                    raise DatasetError(
+                        f"labels and seeds differ in number: labels {list(labels.shape)}, {len(seeds)} seeds (in {labels.file})",
+                        hint="Provide one label for each seed.",
+                    )
+                known.append((seeds, stored("labels", labels, counts)))
     answers = masks_of(ids, num_vertices)
-    stated = task.get("num_classes")
-    classes = None if stated is None else as_integer(stated, "num_classes")
     if known:
-        answers["labels"] = _labels(known, num_vertices, classes if num_classes is None else num_classes)
-    return answers, classes
+        answers["labels"] = _labels(known, num_vertices)
+    return answers, stated
 
 
-def _labels_of(seeds: Array, file: Path) -> Rows:
-    labels = np.asarray(map_array(file))
-    if labels.ndim == 0 or len(labels) != len(seeds):
-        raise DatasetError(
-            f"labels and seeds differ in number: labels {list(labels.shape)}, {len(seeds)} seeds (in {file})",
-            hint="Provide one label for each seed.",
-        )
-    return as_labels(array_rows(labels, str(file)))
-
-
-def _labels(known: list[tuple[Array, Rows]], num_vertices: int, num_classes: int | None) -> Rows:
+def _labels(known: list[tuple[Array, Rows]], num_vertices: int) -> Rows:
     """Labels of all vertices: those of the seeds, and for any other vertex -1 or a row of zeros."""
     first = known[0][1]
     require_memory(
@@ -198,9 +186,7 @@ def _labels(known: list[tuple[Array, Rows]], num_vertices: int, num_classes: int
                 f"{first.file} {list(first.row_shape)} (in {labels.file})",
                 hint="Give the labels of all sets the same number of columns.",
             )
+        # Values are checked here, where the error can still name the file and the row.
         for chunk in labels.chunks():
-            # Labels are checked here, where the error can still name the file and the row.
-            where = numbered(labels.file, "row", chunk.first_row)
-            check_labels(chunk.rows, num_classes, where=where, error=DatasetError)
             whole[seeds[chunk.first_row : chunk.first_row + len(chunk.rows)]] = chunk.rows
-    return array_rows(whole, "labels of the sets", first.store_as)
+    return array_rows(whole, "labels of the sets")

@@ -70,9 +70,6 @@ def load_dataset(
         Graph(num_vertices=19717, num_edges=88726, num_features=500, num_classes=3)
     """
     require_type(name, str, where="load_dataset.name", hint="Pass a name, as 'cora'.")
-    require_type(root, (str, os.PathLike), where="load_dataset.root", hint="Pass a folder.", optional=True)
-    require_type(split, (int, str), where="load_dataset.split", hint="Pass a column or a name.", optional=True)
-    require_type(download, bool, where="load_dataset.download", hint="Pass True or False.")
     roots = [Path(each) for each in (ROOTS if root is None else [root])]
     wanted = _plain(name)
     there = [found for each in roots for found in _datasets_in(each, wanted)]
@@ -101,17 +98,13 @@ def _datasets_in(root: Path, wanted: str) -> Iterator[tuple[str, Path]]:
         yield root.resolve().name, root
         return
     for entry in _entries(root):
-        if _is_dataset(entry):
-            yield entry.name, entry
-        elif os.path.isdir(entry):
-            yield from (
-                (f"{entry.name}/{deeper.name}", deeper) for deeper in _entries(entry) if _is_dataset(deeper)
-            )
+        for path in [entry] if _is_dataset(entry) else filter(_is_dataset, _entries(entry)):
+            yield path.relative_to(root).as_posix(), path
 
 
 def _entries(folder: Path) -> list[Path]:
-    with suppress(OSError), os.scandir(folder) as entries:
-        return sorted(Path(entry.path) for entry in islice(entries, _MOST_ENTRIES))
+    with suppress(OSError):
+        return sorted(islice(folder.iterdir(), _MOST_ENTRIES))
     return []
 
 
@@ -130,29 +123,27 @@ def _plain(name: str) -> str:
 
 
 def _opened(path: Path, name: str, split: int | str | None, task: Task) -> Graph:
-    if path.is_dir() and not is_dataset(path):
-        if (path / "raw").is_dir() and ((path / "split").is_dir() or _plain(path.name).startswith("ogbn_")):
-            _refuse_foreign(path, "of OGB", split if isinstance(split, int) else None, task)
-            return read_ogb(path, split=None if split is None else str(split))
-        published = None if (path / "processed").is_dir() else read_planetoid(path, _plain(path.name))
-        if published is not None:
-            _refuse_foreign(path, "that has one split", split, task)
-            return replace(published, name=path.name)
-        _refuse_foreign(path, "of PyG", split if isinstance(split, str) else None, "auto")
-        column = None if split is None else int(split)
-        return replace(read_pyg(_file_of_pyg(path, name), split=column, task=task), name=path.name)
-    _refuse_foreign(path, "that has one split", split, task)
-    return open_graph(path) if path.is_dir() else read_npz(path)
+    def refuse(kind: str, wrong_split: int | str | None, wrong_task: Task = task) -> None:
+        given = {"split": wrong_split, "task": None if wrong_task == "auto" else wrong_task}
+        if wrong := [f"{argument}={shown(value)}" for argument, value in given.items() if value is not None]:
+            raise InputError(
+                f"argument does not fit the dataset: {', '.join(wrong)}, for a dataset {kind} (in {path})",
+                hint="Leave it out: a number is a column of PyG's masks, a name is a scheme of OGB, and a task is for PyG's y.",
+            )
 
-
-def _refuse_foreign(path: Path, kind: str, split: int | str | None, task: Task) -> None:
-    """Refuse arguments that a dataset of this kind does not have."""
-    given = {"split": split, "task": None if task == "auto" else task}
-    if wrong := [f"{name}={shown(value)}" for name, value in given.items() if value is not None]:
-        raise InputError(
-            f"argument does not fit the dataset: {', '.join(wrong)}, for a dataset {kind} (in {path})",
-            hint="Leave it out: a number is a column of PyG's masks, a name is a scheme of OGB, and a task is for PyG's y.",
-        )
+    if not path.is_dir() or is_dataset(path):
+        refuse("that has one split", split)
+        return open_graph(path) if path.is_dir() else read_npz(path)
+    if (path / "raw").is_dir() and ((path / "split").is_dir() or _plain(path.name).startswith("ogbn_")):
+        refuse("of OGB", split if isinstance(split, int) else None)
+        return read_ogb(path, split=None if split is None else str(split))
+    published = None if (path / "processed").is_dir() else read_planetoid(path, _plain(path.name))
+    if published is not None:
+        refuse("that has one split", split)
+        return replace(published, name=path.name)
+    refuse("of PyG", split if isinstance(split, str) else None, "auto")
+    column = None if split is None else int(split)
+    return replace(read_pyg(_file_of_pyg(path, name), split=column, task=task), name=path.name)
 
 
 def _file_of_pyg(folder: Path, name: str) -> Path:
@@ -160,17 +151,17 @@ def _file_of_pyg(folder: Path, name: str) -> Path:
     processed = folder / "processed"
     files = [each for each in _entries(processed) if each.suffix == ".pt" and each.name not in _TRANSFORMS]
     files = [each for each in files if each.name == "data.pt"] or files
-    if not files:
-        raise DatasetError(
-            f"PyG has not processed the dataset yet: no graph in {processed} (in {folder})",
-            hint=_how_to_fetch(name, folder.parent) or "Open it once with PyG, which processes what lies in raw.",
-        )
-    if len(files) > 1:
+    if len(files) == 1:
+        return files[0]
+    if files:
         raise DatasetError(
             f"the dataset has several files: {', '.join(each.name for each in files[:_MOST_NAMES])} (in {processed})",
             hint="Read one of them: sagann.interop.read_pyg(FILE).",
         )
-    return files[0]
+    raise DatasetError(
+        f"PyG has not processed the dataset yet: no graph in {processed} (in {folder})",
+        hint=_how_to_fetch(name, folder.parent) or "Open it once with PyG, which processes what lies in raw.",
+    )
 
 
 def _not_found(name: str, roots: Sequence[Path], known: Sequence[str]) -> DatasetError:

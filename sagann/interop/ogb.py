@@ -27,7 +27,7 @@ from sagann.storage.import_source import EdgeChunk, ImportSource, with_data
 from sagann.storage.importer import graph_of, import_dataset
 from sagann.storage.json_fields import as_integer
 from sagann.storage.npz_graph import NpzArchive, npz_edges
-from sagann.storage.rows import Rows, as_edge_data, as_features, as_labels, as_vector, masks_of
+from sagann.storage.rows import Rows, masks_of
 from sagann.storage.tables import CsvTable
 
 _SPLIT_FILES = {"train": "train", "val": "valid", "test": "test"}
@@ -88,18 +88,16 @@ def _opened(folder: Path, split: str | None) -> Iterator[ImportSource]:
 def _csv_fields(raw: Path) -> dict[str, Any]:
     """Fields of the ImportSource, without name and splits, from the layout with CSV files."""
 
-    def table(name: str) -> CsvTable | None:
-        path = _find(raw, name)
-        return None if path is None else CsvTable(path, header=False)
+    def arrays(**files: str) -> dict[str, Rows]:
+        found = {name: _find(raw, f"{file}.csv") for name, file in files.items()}
+        tables = {name: CsvTable(path, header=False) for name, path in found.items() if path is not None}
+        return {name: table_array(table, "features" if name == "feat" else name) for name, table in tables.items()}
 
-    tables = {"features": table("node-feat.csv"), "labels": table("node-label.csv")}
-    edge_features = table("edge-feat.csv")
     edges = CsvTable(_require(raw, "edge.csv"), header=False)
     num_edges = _one_number(_require(raw, "num-edge-list.csv"), "num_edges")
-    data = {} if edge_features is None else {"feat": table_array(edge_features, "features")}
     return {
-        "edges": with_data(_ends(edges, num_edges), num_edges, data),
-        "arrays": {name: table_array(found, name) for name, found in tables.items() if found is not None},
+        "edges": with_data(_ends(edges, num_edges), num_edges, arrays(feat="edge-feat")),
+        "arrays": arrays(features="node-feat", labels="node-label"),
         "num_vertices": _one_number(_require(raw, "num-node-list.csv"), "num_vertices"),
     }
 
@@ -107,21 +105,19 @@ def _csv_fields(raw: Path) -> dict[str, Any]:
 def _archive_fields(raw: Path, stack: ExitStack) -> dict[str, Any]:
     """Fields of the ImportSource, without name and splits, from the layout with archives."""
     data = stack.enter_context(NpzArchive(raw / "data.npz"))
-    for name in ("edge_index", "num_nodes_list"):
-        if name not in data.members:
-            value = f"no array '{name}'; it holds {', '.join(sorted(data.members))}"
-            raise _not_ogb("archive is not one of OGB", value, data.path)
+    if "num_nodes_list" not in data.members:
+        value = f"no array 'num_nodes_list'; it holds {', '.join(sorted(data.members))}"
+        raise _not_ogb("archive is not one of OGB", value, data.path)
     if (num_graphs := math.prod(data.members["num_nodes_list"].shape)) != 1:
         raise _several_graphs(f"{num_graphs}", data.path)
-    arrays = {"features": as_features(data.rows("node_feat"))} if "node_feat" in data.members else {}
+    arrays = {"features": data.rows("node_feat")} if "node_feat" in data.members else {}
     if (raw / "node-label.npz").is_file():
         archive = stack.enter_context(NpzArchive(raw / "node-label.npz"))
-        name = "node_label" if "node_label" in archive.members else next(iter(archive.members), "")
-        if name:
-            arrays["labels"] = as_labels(archive.rows(name))
+        for name in ["node_label"] if "node_label" in archive.members else [*archive.members][:1]:
+            arrays["labels"] = archive.rows(name)
     edge_data = {}
     if "edge_feat" in data.members and data.members["edge_feat"].dtype.kind == "f":
-        edge_data["feat"] = as_edge_data(replace(data.rows("edge_feat"), store_as="float32"), "feat")
+        edge_data["feat"] = replace(data.rows("edge_feat"), store_as="float32")
     return {
         "edges": npz_edges(data, edge_data),
         "arrays": arrays,
@@ -161,8 +157,7 @@ def _masks(folder: Path, scheme: str | None, num_vertices: int) -> dict[str, Row
         name: CsvTable(_require(folder / scheme, f"{file}.csv"), header=False)
         for name, file in _SPLIT_FILES.items()
     }
-    ids = {name: [as_vector(table_rows(table, "int64"), "iu", "int64")] for name, table in tables.items()}
-    return masks_of(ids, num_vertices)
+    return masks_of({name: [table_rows(table, "int64")] for name, table in tables.items()}, num_vertices)
 
 
 def _refuse_other_kinds(folder: Path) -> None:

@@ -15,7 +15,7 @@ import io
 import pickle
 import urllib.request
 from collections.abc import Mapping
-from itertools import chain, repeat
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ import numpy as np
 import torch
 
 from sagann.errors import DatasetError, in_one_line
-from sagann.graph import Graph, Topology
+from sagann.graph import Graph, Topology, remove_self_loops, symmetrise
 from sagann.storage.folder import write_whole
 
 Array = np.ndarray[Any, Any]
@@ -121,10 +121,14 @@ def _graph_of(content: Mapping[str, bytes]) -> Graph:
     features[np.sort(test)], answers[np.sort(test)] = parts["tx"].dense(), parts["ty"]
     features[test], answers[test] = features[np.sort(test)], answers[np.sort(test)]
     labels = np.where(answers.any(1), answers.argmax(1), -1)
-    number = torch.arange(num_vertices)
-    num_train = len(parts["y"])
+    number, num_train, neighbours = torch.arange(num_vertices), len(parts["y"]), parts["graph"]
+    # Edges in both directions, each once, without self-loops.
+    src = torch.tensor([vertex for vertex, known in neighbours.items() for _ in known])
+    dst = torch.tensor([*chain.from_iterable(neighbours.values())])
+    topology = Topology.from_coo(src=src, dst=dst, num_src=num_vertices)
+    topology = symmetrise(remove_self_loops(Graph(topology=topology))).topology
     return Graph(
-        topology=_topology(parts["graph"], num_vertices),
+        topology=topology,
         features=torch.from_numpy(features),
         labels=torch.from_numpy(labels),
         num_classes=answers.shape[1],
@@ -134,15 +138,6 @@ def _graph_of(content: Mapping[str, bytes]) -> Graph:
             "test": torch.isin(number, torch.from_numpy(test)),
         },
     )
-
-
-def _topology(neighbours: Mapping[int, list[int]], num_vertices: int) -> Topology:
-    """Edges in both directions, each once, without self-loops."""
-    src = np.fromiter(chain.from_iterable(repeat(each, len(known)) for each, known in neighbours.items()), np.int64)
-    dst = np.fromiter(chain.from_iterable(neighbours.values()), np.int64)
-    pairs = torch.from_numpy(np.stack([np.concatenate([src, dst]), np.concatenate([dst, src])]))
-    pairs = pairs[:, pairs[0] != pairs[1]].unique(dim=1)
-    return Topology.from_coo(src=pairs[0], dst=pairs[1], num_src=num_vertices)
 
 
 class _Matrix:

@@ -86,12 +86,12 @@ def from_pyg(
     attributes.taken |= {"num_nodes"} | ({"batch"} if "ptr" in values else set())
     edge_index = attributes.edge_index()
     answers: dict[str, Any] = attributes.answers()
-    if num_classes is not None and any(key.endswith("targets") for key in answers):
-        value = f"num_classes = {num_classes}, and y is taken as targets of a regression"
-        hint = "Pass task='classification' if y has class ids; else leave num_classes out."
-        raise attributes.refused("targets have no classes", "y", value, hint)
-    of = "graph_" if any(key.startswith("graph_") for key in answers) else ""
-    answers[f"num_{of}classes"] = num_classes or 0
+    for key in [*answers]:
+        if num_classes is not None and key.endswith("targets"):
+            value = f"num_classes = {num_classes}, and y is taken as targets of a regression"
+            hint = "Pass task='classification' if y has class ids; else leave num_classes out."
+            raise attributes.refused("targets have no classes", "y", value, hint)
+        answers[f"num_{'graph_' * key.startswith('graph_')}classes"] = num_classes or 0
     graph = Graph(
         topology=Topology.from_coo(
             src=edge_index[0],
@@ -248,48 +248,41 @@ class Attributes:
         y = y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y
         if y.ndim not in (1, 2) or not (of_graphs or self.num_vertices in (None, len(y))):
             raise self.without_answers(y, f"{self.num_vertices} vertices")
-        name, rows = self._labels_or_targets(y)
-        return {f"{'graph_' * of_graphs}{name}": rows}
-
-    def _labels_or_targets(self, y: Tensor) -> tuple[str, Tensor]:
-        """'labels' or 'targets', and ``y`` as such."""
-        task = self._task_of(y) if self.task == "auto" else self.task
+        of = "graph_" * of_graphs
+        known = torch.where(y.isnan(), -1, y) if y.is_floating_point() else y
+        is_whole = not y.is_floating_point() or bool(((known == known.floor()) & (known.abs() < 2**31)).all())
+        is_matrix, task = y.ndim == 2, self.task
+        if task == "auto":
+            if is_matrix and _is_binary(y.nan_to_num()):
+                task = "multi-label"
+            elif not is_whole:
+                task = "regression"
+            elif not is_matrix and not y.is_floating_point():
+                task = "classification"
+            else:
+                two = "targets, or counts" if is_matrix else "class ids, or targets"
+                hint = "Pass task='regression' (--task regression)" + (
+                    "." if is_matrix else " or task='classification'."
+                )
+                value = f"{form_of(y)} of integers, which may be {two}"
+                raise self.refused("the task of y is not clear", "y", value, hint)
         if task == "regression":
-            return "targets", y.float()
-        is_matrix = y.ndim == 2
+            return {f"{of}targets": y.float()}
+        if task == "multi-label" and is_matrix and _is_binary(y):
+            return {f"{of}labels": y.to(torch.uint8)}
+        if task == "classification" and not is_matrix and is_whole:
+            return {f"{of}labels": known.long()}
+        expected = "integers [n], or 0 and 1 [n, num_classes] with task='multi-label'"
+        hint = (
+            "Number the classes from 0, -1 for unknown; or pass task='regression' (--task regression) for targets."
+        )
         if task == "multi-label":
-            if is_matrix and _is_binary(y):
-                return "labels", y.to(torch.uint8)
-            expected, hint = (
-                "0 and 1 [n, num_classes] for several labels each",
-                "Pass task='regression' (--task regression) for targets.",
-            )
+            expected = "0 and 1 [n, num_classes] for several labels each"
+            hint = "Pass task='regression' (--task regression) for targets."
             if y.isnan().any():
                 hint = "Write 0 for an unknown label, or leave y out: task='none' (--task none)."
                 expected += ", and no NaN"
-            raise wrong_form(y, expected, where=self.where("y"), hint=hint, error=self.error)
-        known = torch.where(y.isnan(), -1, y) if y.is_floating_point() else y
-        if is_matrix or not _is_whole(known):
-            expected = "integers [n], or 0 and 1 [n, num_classes] with task='multi-label'"
-            hint = "Number the classes from 0, -1 for unknown; or pass task='regression' (--task regression) for targets."
-            raise wrong_form(y, expected, where=self.where("y"), hint=hint, error=self.error)
-        return "labels", known.long()
-
-    def _task_of(self, y: Tensor) -> Task:
-        """The task that the form of ``y`` tells; an error where it may be of two."""
-        if y.ndim == 2 and _is_binary(y.nan_to_num()):
-            return "multi-label"
-        if y.is_floating_point() and not _is_whole(torch.where(y.isnan(), -1, y)):
-            return "regression"
-        if y.ndim == 1 and not y.is_floating_point():
-            return "classification"
-        two = "class ids, or targets" if y.ndim == 1 else "targets, or counts"
-        raise self.refused(
-            "the task of y is not clear",
-            "y",
-            f"{form_of(y)} of integers, which may be {two}",
-            "Pass task='regression' (--task regression)" + (" or task='classification'." if y.ndim == 1 else "."),
-        )
+        raise wrong_form(y, expected, where=self.where("y"), hint=hint, error=self.error)
 
     def splits(self) -> dict[str, Tensor]:
         """The masks of the splits, by name."""
@@ -345,8 +338,3 @@ def left_out_of(source: str, kinds: Mapping[str, str]) -> str:
 
 def _is_binary(y: Tensor) -> bool:
     return bool(((y == 0) | (y == 1)).all())
-
-
-def _is_whole(y: Tensor) -> bool:
-    """Whether all numbers are integers of 32 bits."""
-    return not y.is_floating_point() or bool(((y == y.floor()) & (y.abs() < 2**31)).all())

@@ -22,14 +22,14 @@ from torch import Tensor
 
 from sagann.errors import DatasetError, shown
 from sagann.graph import Graph
-from sagann.graph.checks import Unit, first_true, form_of
+from sagann.graph.checks import first_true, form_of
 from sagann.import_config import ImportOptions
 from sagann.interop.pyg import Attributes, Task
 from sagann.interop.torch_file import Saved, read_torch_file
 from sagann.ranges import RANGES
 from sagann.storage.import_source import EdgeChunk, ImportSource, edges_of_array, with_data
 from sagann.storage.importer import graph_of, import_dataset
-from sagann.storage.rows import Array, Rows, array_rows, as_edge_data, as_features, as_labels, as_targets
+from sagann.storage.rows import Array, Rows, array_rows
 
 _ALLOWED = {
     f"torch_geometric.data.{name}": Saved
@@ -46,7 +46,7 @@ _HINT = "Save the graph with torch.save(data.to_dict(), FILE), a dataset with In
 _OF_VERTICES = ("x", "z", "pos")
 "Attributes with a row per vertex by PyG's convention, in the order in which they tell the number of vertices."
 _COUNTS = ("_num_nodes", "num_nodes", "__num_nodes__")
-"Names that PyG has had for the number of vertices: a list for several graphs; one is a sum where another is the list."
+"Names that PyG has had for the number of vertices, a list for several graphs."
 
 
 def read_pyg(path: str | os.PathLike[str], *, split: int | None = None, task: Task = "auto") -> Graph:
@@ -115,22 +115,15 @@ def _source(path: Path, split: int | None, task: Task) -> tuple[ImportSource, st
         if len(y) <= largest:
             raise attributes.without_answers(y, f"{largest + 1} vertices")
 
-    def rows(name: str, tensor: Tensor, store_as: str = "") -> Rows:
-        return array_rows(_array(tensor), attributes.where(name), store_as)
+    def rows(name: str, tensor: Tensor) -> Rows:
+        return array_rows(_array(tensor), attributes.where(name))
 
-    data = {
-        name: as_edge_data(rows(f"edge_{name}", tensor), name)
-        for name, tensor in attributes.edge_data(num_edges).items()
-    }
-    arrays = {} if x is None else {"features": as_features(rows("x", x))}
-    for key, tensor in attributes.answers().items():
-        unit: Unit = "graph" if key == "graph_targets" else "vertex"
-        given = rows("y", tensor)
-        arrays[key] = as_labels(given) if key.endswith("labels") else as_targets(given, unit)
-    for name, mask in attributes.splits().items():
-        arrays[f"split_{name}"] = rows(f"{name}_mask", mask, "bool")
+    data = {name: rows(f"edge_{name}", tensor) for name, tensor in attributes.edge_data(num_edges).items()}
+    arrays = {} if x is None else {"features": rows("x", x)}
+    arrays |= {key: rows("y", tensor) for key, tensor in attributes.answers().items()}
+    arrays |= {f"split_{name}": rows(f"{name}_mask", mask) for name, mask in attributes.splits().items()}
     if attributes.graph_ptr is not None:
-        arrays["graph_ptr"] = rows("slices", attributes.graph_ptr, "int64")
+        arrays["graph_ptr"] = rows("slices", attributes.graph_ptr)
     source = ImportSource(
         name=path.stem,
         description=f"PyG file {path.name}",
@@ -172,7 +165,8 @@ def _attributes(path: Path, split: int | None, task: Task) -> tuple[Attributes, 
     # Attributes have texts as names.
     bounds = {name: each.long() for name, each in slices.items() if type(name) is str and isinstance(each, Tensor)}
     if all(each.shape == (2,) for each in bounds.values()):
-        found.num_vertices = _num_vertices(found)
+        counts, x = _counts(found, 1), found.tensor("x")
+        found.num_vertices = counts[0] if counts else None if x is None or x.ndim == 0 else len(x)
         return found, None
     return found, _join_graphs(found, bounds)
 
@@ -196,7 +190,10 @@ def _join_graphs(found: Attributes, bounds: Mapping[str, Tensor]) -> Tensor:
         if each[0] != 0 or each[-1] != num_rows or (each[1:] < each[:-1]).any():
             value = f"from {int(each[0])} to {int(each[-1])}, expected ascending offsets of {num_rows} rows"
             raise found.refused(f"the slices of {shown(name)} are not those of its rows", "slices", value, _HINT)
-    graph_ptr, edge_ptr = _graph_ptr(values, bounds, next(iter(sizes))[0] - 1), bounds.get("edge_index")
+    counts, edge_ptr = _counts(found, next(iter(sizes))[0] - 1), bounds.get("edge_index")
+    graph_ptr = next((bounds[name] for name in _OF_VERTICES if name in bounds), None)
+    if counts is not None:
+        graph_ptr = torch.tensor([0, *counts]).cumsum(0)
     if graph_ptr is None or edge_ptr is None:
         missing = "edge_index has no slices" if edge_ptr is None else "neither x, z, pos nor num_nodes tells"
         raise found.refused("it is not clear which vertices a graph has", "slices", missing, _HINT)
@@ -220,30 +217,20 @@ def _join_graphs(found: Attributes, bounds: Mapping[str, Tensor]) -> Tensor:
     return edge_ptr
 
 
-def _num_vertices(attributes: Attributes) -> int | None:
-    """The number of vertices of a single graph, as it is stated, or the number of rows of ``x``; None without either."""
-    for name in _COUNTS[1:]:
-        value = attributes.values.get(name)
-        # The file of a dataset has a list, of one number.
-        value = value[0] if isinstance(value, list) and len(value) == 1 else value
-        if value is None:
-            continue
-        if type(value) is not int or value not in RANGES["num_vertices"]:
-            found = f"{shown(value) if type(value) is int else form_of(value)}, expected {RANGES['num_vertices']}"
-            raise attributes.refused("the number of vertices is no count", name, found, _HINT)
-        return value
-    x = attributes.tensor("x")
-    return None if x is None or x.ndim == 0 else len(x)
-
-
-def _graph_ptr(values: Mapping[str, Any], bounds: Mapping[str, Tensor], num_graphs: int) -> Tensor | None:
+def _counts(found: Attributes, num_graphs: int) -> list[int] | None:
+    """The numbers of vertices of the graphs, as they are stated; None where nothing states them."""
     for name in _COUNTS:
-        counts = values.get(name)
-        if not isinstance(counts, list) or len(counts) != num_graphs:
+        value = found.values.get(name)
+        counts = value if isinstance(value, list) else [value]
+        # A sum stands beside the list of the numbers.
+        if value is None or (num_graphs > 1 and len(counts) != num_graphs):
             continue
-        if all(type(count) is int and count >= 0 for count in counts) and sum(counts) in RANGES["num_vertices"]:
-            return torch.tensor([0, *counts]).cumsum(0)
-    return next((bounds[name] for name in _OF_VERTICES if name in bounds), None)
+        is_count = all(type(each) is int and each >= 0 for each in counts)
+        if len(counts) != num_graphs or not is_count or sum(counts) not in RANGES["num_vertices"]:
+            text = f"{shown(value) if type(value) is int else form_of(value)}, expected {RANGES['num_vertices']}"
+            raise found.refused("the number of vertices is no count", name, text, _HINT)
+        return counts
+    return None
 
 
 def _ends(attributes: Attributes, edge_ptr: Tensor | None) -> Iterator[EdgeChunk]:

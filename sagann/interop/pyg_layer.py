@@ -57,53 +57,28 @@ _SCALERS: dict[str, Callable[[Tensor, Any], Tensor]] = {
 
 @dataclass(frozen=True, slots=True)
 class Aggregation:
-    """An aggregation whose name is an accumulator's, or several of them side by side."""
+    """How a layer gathers: by an accumulator of the same name, or several of them side by side."""
 
     accumulator: Any
-
-    def messages(self, message: Tensor, module: Any) -> Any:
-        """What ApplyEdge returns for the messages [num_edges, ...] of the aggregation ``module``."""
-        return message
-
-    def finished(self, accum: Any, module: Any) -> Tensor:
-        """What the aggregation gives, of what was gathered."""
-        result: Tensor = accum
-        return result
-
-
-class _Scaled(Aggregation):
-    __slots__ = ()
-
-    def messages(self, message: Tensor, module: Any) -> Any:
-        one = torch.ones_like(message[(slice(None), *[slice(1)] * (message.ndim - 1))])
-        return {"rows": message, "degree": one}
-
-    def finished(self, accum: Any, module: Any) -> Tensor:
-        rows, degree = accum["rows"], accum["degree"]
-        scaled = [rows if name == "identity" else rows * _SCALERS[name](degree, module) for name in module.scaler]
-        return torch.cat(scaled, dim=-1)
+    scalers: tuple[str, ...] = ()
+    "Functions of the degree that multiply what was gathered, one after the other."
 
 
 def aggregation_of(conv: Any) -> Aggregation:
     """What gathers as the layer's aggregation does."""
-    module = conv.aggr_module
-    kind = type(module).__name__
-    if kind == "SoftmaxAggregation":
+    module, scalers = conv.aggr_module, ()
+    if type(module).__name__ == "SoftmaxAggregation":
         return Aggregation("softmax")
-    if kind == "DegreeScalerAggregation":
-        if unknown := set(module.scaler) - {"identity", *_SCALERS}:
+    if type(module).__name__ == "DegreeScalerAggregation":
+        module, scalers = module.aggr, tuple(module.scaler)
+        if unknown := set(scalers) - {"identity", *_SCALERS}:
             raise _not_known(conv, f"scalers {', '.join(sorted(unknown))}")
-        names = _names_of(module.aggr, conv)
-        return _Scaled({"rows": names, "degree": "sum"})
-    return Aggregation(_names_of(module, conv))
-
-
-def _names_of(module: nn.Module, conv: nn.Module) -> Any:
-    several: Any = getattr(module, "aggrs", None)
+    several = getattr(module, "aggrs", None)
     names = tuple(_NAMES.get(type(each).__name__) for each in several or [module])
     if None in names or getattr(module, "mode", "cat") != "cat":
         raise _not_known(conv, f"aggr = {' '.join(str(module).split())}")
-    return names if several else names[0]
+    gathered = names if several else names[0]
+    return Aggregation({"rows": gathered, "degree": "sum"} if scalers else gathered, scalers)
 
 
 def _not_known(
@@ -274,10 +249,13 @@ class PygLayer(SagaLayer):
         """The messages; with a softmax, scores and messages without weights."""
         call = Call(self.conv, edge, self._parameter)
         message = call.message(self.arguments)
-        aggregation: Any = self.conv.aggr_module
+        if self.aggregation.scalers:
+            one = torch.ones_like(message[(slice(None), *[slice(1)] * (message.ndim - 1))])
+            return {"rows": message, "degree": one}
         if self.accumulator != "softmax":
-            return self.aggregation.messages(message, aggregation)
+            return message
         # PyG's softmax aggregation weighs messages by the softmax of themselves.
+        aggregation: Any = self.conv.aggr_module
         scores = call.scores[0] if call.scores else message * aggregation.t
         if scores.ndim == message.ndim - 1:
             return scores, message
@@ -289,7 +267,13 @@ class PygLayer(SagaLayer):
         """The rows that the layer's ``aggregate`` would return."""
         if self.accumulator == "softmax":
             return accum.reshape(len(accum), *self.message_shape)
-        return self.aggregation.finished(accum, self.conv.aggr_module)
+        if not self.aggregation.scalers:
+            return accum
+        rows, degree, known = accum["rows"], accum["degree"], self.conv.aggr_module
+        names = self.aggregation.scalers
+        return torch.cat(
+            [rows if name == "identity" else rows * _SCALERS[name](degree, known) for name in names], -1
+        )
 
     def _get_name(self) -> str:
         """The name of the layer of PyG, for explanations."""

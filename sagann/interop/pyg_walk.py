@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from operator import is_not
 from types import MethodType
 from typing import Any, NoReturn
 
@@ -62,19 +63,25 @@ class EdgeIndex:
             # The edges lie where the rows do.
             return lambda *_, **__: self
         hop = self.walk.hop
+        form: dict[str, Any] = {
+            "device": hop.device,
+            "is_cuda": hop.device.type == "cuda",
+            "dtype": torch.int64,
+            "ndim": 2,
+        }
+        form["dim"] = lambda: 2
         # A trace has a stand-in for a hop, and a worker a part of the edges.
         known = getattr(hop, "real", hop)
-        shape = torch.Size([2, known.num_edges])
-        form = {"device": hop.device, "is_cuda": hop.device.type == "cuda", "dtype": torch.int64, "ndim": 2}
         if known.remote is None:
+            shape = torch.Size([2, known.num_edges])
             form |= {
                 "shape": shape,
                 "numel": shape.numel,
                 "size": lambda dim=None: shape if dim is None else shape[dim],
             }
-        if name not in form and name != "dim":
+        if name not in form:
             raise computes_with("edge_index", name)
-        return form.get(name, lambda: 2)
+        return form[name]
 
     def _refuse(self, *_: object) -> NoReturn:
         raise computes_with("edge_index", "its entries")
@@ -289,11 +296,11 @@ def shadowed(model: nn.Module) -> Iterator[nn.Module]:
         given = {
             name: value
             for name, value in vars(module).items()
-            if name == "_modules" or (name[0] != "_" and isinstance(value, nn.Module | list | tuple | dict))
+            if name == "_modules" or (name[0] != "_" and isinstance(value, list | tuple | dict))
         }
         held = pytree.tree_map_only(nn.Module, shadow_of, given)
         is_conv = isinstance(module, MessagePassing)
-        if is_conv or any(one is not other for one, other in zip(*map(_modules_in, (given, held)), strict=True)):
+        if is_conv or any(map(is_not, pytree.tree_leaves(given), pytree.tree_leaves(held))):
             found = shadows[module] = object.__new__(type(module))
             vars(found).update(vars(module), **held)
             for name, value in vars(module).items():
@@ -311,10 +318,6 @@ def shadowed(model: nn.Module) -> Iterator[nn.Module]:
             ours = (isinstance(each, EdgeRows | EdgeIndex) for each in pytree.tree_leaves(value))
             if known.get(name, known) is not value and not any(ours):
                 vars(module)[name] = value
-
-
-def _modules_in(value: Any) -> list[nn.Module]:
-    return [each for each in pytree.tree_leaves(value) if isinstance(each, nn.Module)]
 
 
 def changed(found: str) -> LayerError:

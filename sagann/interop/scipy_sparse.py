@@ -13,16 +13,7 @@ from sagann.graph.checks import wrong_form
 from sagann.interop.pyg import left_out_of
 from sagann.storage.import_source import EdgeChunk, ImportSource, with_data
 from sagann.storage.importer import graph_of
-from sagann.storage.rows import (
-    Array,
-    Rows,
-    array_rows,
-    as_edge_data,
-    as_features,
-    as_labels,
-    as_targets,
-    sparse_arrays,
-)
+from sagann.storage.rows import Array, Rows, array_rows, sparse_arrays
 
 if TYPE_CHECKING:
     from scipy.sparse import sparray, spmatrix
@@ -69,7 +60,7 @@ def from_scipy(
     if weighted is None and (coo.data != 1).any():
         said = left_out_of("adjacency", {"values": f"{coo.data.dtype} {list(coo.data.shape)}"})
         warnings.warn(f"{said} weighted=True keeps them as weights.", stacklevel=2)
-    data = {"weight": as_edge_data(_numbers(coo.data, "adjacency"), "weight")} if weighted else {}
+    data = {"weight": _numbers(coo.data, "adjacency")} if weighted else {}
     ends = iter([EdgeChunk(src=src, dst=dst, file="adjacency")])
     if labels is not None and np.asarray(labels).dtype.kind == "f":
         expected = "integers [N], or 0 and 1 [N, C]"
@@ -77,9 +68,9 @@ def from_scipy(
         raise wrong_form(np.asarray(labels), expected, where="from_scipy, labels", hint=hint)
     arrays, num_features = ({}, 0) if features is None else _features(features)
     if labels is not None:
-        arrays["labels"] = as_labels(array_rows(np.asarray(labels), "from_scipy, labels"))
+        arrays["labels"] = array_rows(np.asarray(labels), "from_scipy, labels")
     if targets is not None:
-        arrays["targets"] = as_targets(array_rows(np.asarray(targets), "from_scipy, targets"))
+        arrays["targets"] = array_rows(np.asarray(targets), "from_scipy, targets")
     return graph_of(
         ImportSource(
             name=name,
@@ -94,7 +85,7 @@ def from_scipy(
 
 def _features(features: Any) -> tuple[dict[str, Rows], int]:
     if not hasattr(features, "tocsr"):
-        return {"features": as_features(_numbers(np.asarray(features), "features"))}, 0
+        return {"features": _numbers(np.asarray(features), "features")}, 0
     csr, num_columns = features.tocsr(), features.shape[1]
     parts = (_numbers(part, "features") for part in (csr.indptr, csr.indices, csr.data))
     return sparse_arrays(*parts, num_columns=num_columns), num_columns

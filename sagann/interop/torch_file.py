@@ -24,7 +24,7 @@ from torch.serialization import (
 )
 
 from sagann.errors import DatasetError, in_one_line, shown
-from sagann.storage.regular_file import UNREADABLE, reading
+from sagann.storage.regular_file import reading
 
 _ALLOWED = Lock()
 "Held while the list of allowed classes, one of the whole process, is ours."
@@ -77,7 +77,7 @@ def load_plain(file: BinaryIO) -> Any:
         file.seek(0)
         with _allowing([]):
             return torch.load(file, map_location="cpu", weights_only=True)
-    except UNREADABLE as error:
+    except Exception as error:
         raise ValueError(in_one_line(error) if type(error) is not ValueError else str(error)) from error
 
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from sagann.errors import DatasetError, InputError, require_type
-from sagann.graph import SPLIT_NAMES, Graph, Topology, validate_graph
+from sagann.graph import SPLIT_NAMES, Graph, Topology
 from sagann.graph.feature_store import tensor_of
 from sagann.graph.graph import named_arrays
 from sagann.graph.renumber import require_no_links
@@ -23,7 +23,7 @@ from sagann.graph.rows import csr_tensor
 from sagann.storage.folder import new_folder, recover
 from sagann.storage.manifest import SAFE_NAME, STATED, Manifest, read_manifest, write_manifest
 from sagann.storage.npy import DTYPE_NAMES, ArraySpec, dtype_name, map_npy, write_npy
-from sagann.storage.verify import check_files
+from sagann.storage.verify import check_files, check_graph
 
 _FIELDS = ("labels", "targets", "graph_ptr", "graph_labels", "graph_targets", "original_ids")
 "Arrays that are fields of a graph under the same name."
@@ -115,9 +115,7 @@ def check_dataset(path: str | os.PathLike[str]) -> None:
         DatasetError: a file is missing, truncated or damaged.
         InputError: a value is not valid in a graph.
     """
-    graph = open_graph(path)
-    check_files(graph)
-    validate_graph(graph)
+    check_graph(open_graph(path))
 
 
 def _folder(path: str | os.PathLike[str]) -> Path:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
@@ -14,16 +14,7 @@ from sagann.graph.checks import numbered
 from sagann.import_config import EDGE_LISTS, EdgeListFormat, ImportOptions
 from sagann.storage.import_source import EdgeChunk, Edges, ImportSource
 from sagann.storage.importer import import_dataset
-from sagann.storage.rows import (
-    RowChunk,
-    Rows,
-    as_features,
-    as_labels,
-    as_targets,
-    checked_edge_data,
-    chunk_rows,
-    open_rows,
-)
+from sagann.storage.rows import RowChunk, Rows, checked_edge_data, chunk_rows, open_rows
 from sagann.storage.tables import (
     LABEL,
     Table,
@@ -40,8 +31,8 @@ PathLike: TypeAlias = str | os.PathLike[str]
 _STORED = {"weight": "float32", "type": "int32"}
 "How edge data of a table is stored."
 
-_FORMS = {"features": ("float32", as_features), "labels": (LABEL, as_labels), "targets": ("float64", as_targets)}
-"By the name of an array: the dtype as which columns of a table are read, and what checks its form."
+_READ_AS = {"features": "float32", "labels": LABEL, "targets": "float64"}
+"The dtype as which columns of a table are read, by the name of an array."
 
 
 def import_edge_list(
@@ -82,8 +73,14 @@ def import_edge_list(
     options, form = options or ImportOptions(), form or EdgeListFormat()
     files = _edge_files(source, kind=form.kind)
     given = {"features": features, "labels": labels, "targets": targets}
-    _refuse_vertex_files(files, given)
-    edges = _Tables(files, form).edges(may_be_empty=options.num_vertices is not None)
+    of_edges = {os.path.realpath(file): file for file in files}
+    for what, path in given.items():
+        if path is not None and (file := of_edges.get(os.path.realpath(path))) is not None:
+            raise DatasetError(
+                f"a file of vertex {what} stands among those of edges: its rows would be read as edges (in {file})",
+                hint="Move the file to another folder, or name each edge file.",
+            )
+    edges = _edges(_opened(files, form), form, may_be_empty=options.num_vertices is not None)
     arrays = {
         name: open_array(path, name, separator=form.separator) for name, path in given.items() if path is not None
     }
@@ -122,76 +119,32 @@ def describe_columns(
     source: PathLike | Sequence[PathLike], form: EdgeListFormat, tables: Iterable[PathLike | None] = ()
 ) -> str:
     """A line that says which columns of an edge list are read, and which columns of tables of vertices have ids."""
-    edges = _Tables(_edge_files(source, kind=form.kind), form)
-    src, dst, *_ = names = edges.names[0]
+    table, names = _opened(_edge_files(source, kind=form.kind), form)[0]
+    src, dst, *_ = names
     said = f"Edges go from {quoted(src)} to {quoted(dst)}."
     for path in tables:
         if path is not None and Path(path).suffix != ".npy":
             ids = named_column(open_table(path, separator=form.separator), "id")
             said += "" if ids is None else f" Rows of {Path(path).name} are those of the vertices in {quoted(ids)}."
-    if left_out := [name for name in edges.tables[0].names if name not in names]:
+    if left_out := [name for name in table.names if name not in names]:
         said += (
             f" Columns left out: {listed(left_out)}. --weight takes one as edge weights, --edge-type as edge types."
         )
     return said
 
 
-def _refuse_vertex_files(files: Sequence[Path], given: Mapping[str, PathLike | None]) -> None:
-    for what, file in given.items():
-        same = [path for path in files if file is not None and os.path.realpath(path) == os.path.realpath(file)]
-        if same:
-            raise DatasetError(
-                f"a file of vertex {what} stands among those of edges: its rows would be read as edges (in {same[0]})",
-                hint="Move the file to another folder, or name each edge file.",
-            )
-
-
-class _Tables:
-    """Files of edges with the same columns, one after the other. All are opened before the first edge is read."""
-
-    def __init__(self, files: Sequence[Path], form: EdgeListFormat) -> None:
-        self.tables = [
-            open_table(file, separator=form.separator, header=form.header, kind=form.kind) for file in files
-        ]
-        self._form, self._ends = form, [form.src, form.dst]
-        for named in [table for table in self.tables if table.has_names][:1]:
-            # Files that were cut from a larger one have no names, but the same columns.
-            ends = end_columns(named, self._ends)
-            self._ends = [
-                named.names.index(name) if given is None else given
-                for name, given in zip(ends, self._ends, strict=True)
-            ]
-        self.names = [self._columns_of(table) for table in self.tables]
-        """Columns of each file that are read: sources, destinations, weights, types."""
-        self._refuse_different_columns()
-
-    def edges(self, *, may_be_empty: bool) -> Edges:
-        """The edges in the order of the files. Their number is exact for Parquet, estimated for plain CSV, unknown for compressed CSV."""
-        counts = [table.estimate_rows() for table in self.tables]
-        wanted = {"weight": self._form.weight, "type": self._form.edge_type}
-        columns = {name: np.dtype(_STORED[name]) for name, column in wanted.items() if column is not None}
-        return Edges(
-            chunks=self._chunks([*columns], may_be_empty=may_be_empty),
-            num_edges=None if None in counts else sum(count or 0 for count in counts),
-            columns=columns,
-        )
-
-    def _chunks(self, data: Sequence[str], *, may_be_empty: bool) -> Iterator[EdgeChunk]:
-        num_edges = 0
-        for table, names in zip(self.tables, self.names, strict=True):
-            for chunk in table_edges(table, names, data):
-                yield chunk
-                num_edges += len(chunk.src)
-        if num_edges == 0 and not may_be_empty:
-            raise DatasetError(
-                f"edge list has no edges: no row after the names {', '.join(self.tables[0].names[:5])!r:.80} (in {self.tables[0].path})",
-                hint="Check how the file was made, and that it is plain text in UTF-8; for a graph without edges state "
-                "num_vertices (--num-vertices).",
-            )
-
-    def _columns_of(self, table: Table) -> list[str]:
-        form = self._form
-        names = end_columns(table, [form.src, form.dst] if table.has_names else self._ends)
+def _opened(files: Sequence[Path], form: EdgeListFormat) -> list[tuple[Table, list[str]]]:
+    """Files of edges with the same columns, and those of each that are read: sources, destinations, weights, types."""
+    tables = [open_table(file, separator=form.separator, header=form.header, kind=form.kind) for file in files]
+    ends = [form.src, form.dst]
+    for named in [table for table in tables if table.has_names][:1]:
+        # Files that were cut from a larger one have no names, but the same columns.
+        found = zip(end_columns(named, ends), ends, strict=True)
+        ends = [named.names.index(name) if given is None else given for name, given in found]
+    opened: list[tuple[Table, list[str]]] = []
+    first_of: dict[bool, tuple[str, Path]] = {}
+    for table in tables:
+        names = end_columns(table, [form.src, form.dst] if table.has_names else ends)
         names += [column_name(table, column) for column in (form.weight, form.edge_type) if column is not None]
         if names[0] == names[1]:
             raise DatasetError(
@@ -199,21 +152,41 @@ class _Tables:
                 f"{', '.join(repr(name) for name in table.names[:20])} (in {table.path})",
                 hint="Name both columns: src and dst of EdgeListFormat (--src and --dst).",
             )
-        return names
+        # Of files without names the numbers of columns are compared.
+        columns = ", ".join(names) if table.has_names else f"{len(table.names)} columns"
+        expected, path = first_of.setdefault(table.has_names, (columns, table.path))
+        if columns != expected:
+            raise DatasetError(
+                f"edge files differ in their columns: {columns}, in {path.name} {expected} (in {table.path})",
+                hint="Remove files without edges from the folder; give all edge files the same columns, or name the columns "
+                "by src and dst (--src and --dst).",
+            )
+        opened.append((table, names))
+    return opened
 
-    def _refuse_different_columns(self) -> None:
-        """Refuse a file whose used columns have other names, or that has another number of columns."""
-        first_of: dict[bool, tuple[str, Path]] = {}
-        for table, names in zip(self.tables, self.names, strict=True):
-            # Files that were cut from a larger one have no column names: their numbers of columns are compared.
-            found = ", ".join(names) if table.has_names else f"{len(table.names)} columns"
-            expected, path = first_of.setdefault(table.has_names, (found, table.path))
-            if found != expected:
-                raise DatasetError(
-                    f"edge files differ in their columns: {found}, in {path.name} {expected} (in {table.path})",
-                    hint="Remove files without edges from the folder; give all edge files the same columns, or name the columns "
-                    "by src and dst (--src and --dst).",
-                )
+
+def _edges(opened: Sequence[tuple[Table, list[str]]], form: EdgeListFormat, *, may_be_empty: bool) -> Edges:
+    """The edges in the order of the files. Their number is exact for Parquet, estimated for plain CSV, unknown for compressed CSV."""
+    counts = [table.estimate_rows() for table, _ in opened]
+    wanted = {"weight": form.weight, "type": form.edge_type}
+    columns = {name: np.dtype(_STORED[name]) for name, column in wanted.items() if column is not None}
+
+    def chunks() -> Iterator[EdgeChunk]:
+        num_edges = 0
+        for table, names in opened:
+            for chunk in table_edges(table, names, [*columns]):
+                yield chunk
+                num_edges += len(chunk.src)
+        if num_edges == 0 and not may_be_empty:
+            table, _ = opened[0]
+            raise DatasetError(
+                f"edge list has no edges: no row after the names {', '.join(table.names[:5])!r:.80} (in {table.path})",
+                hint="Check how the file was made, and that it is plain text in UTF-8; for a graph without edges state "
+                "num_vertices (--num-vertices).",
+            )
+
+    num_edges = None if None in counts else sum(count or 0 for count in counts)
+    return Edges(chunks=chunks(), num_edges=num_edges, columns=columns)
 
 
 def table_edges(table: Table, columns: Sequence[str], data: Sequence[str] = ()) -> Iterator[EdgeChunk]:
@@ -258,28 +231,21 @@ def table_rows(table: Table, dtype: str, *, is_matrix: bool = False) -> Rows:
 
 def table_array(table: Table, name: str) -> Rows:
     """The columns of a table but its ids, as the array ``name``: features, labels (one column, or C of 0 and 1), or targets."""
-    dtype, form = _FORMS[name]
-    return form(table_rows(table, dtype, is_matrix=name == "features"))
+    return table_rows(table, _READ_AS[name], is_matrix=name == "features")
 
 
 def open_array(path: PathLike, name: str, *, separator: str | None = None) -> Rows:
     """Open an ``.npy`` file or a table as the array ``name``: features [N, F], labels [N] or [N, C], or targets [N] or [N, T]."""
     if Path(path).suffix == ".npy":
-        return _FORMS[name][1](open_rows(path))
-    return table_array(
-        open_table(path, separator=separator) if name == "labels" else _table_of_numbers(path, separator), name
-    )
-
-
-def _table_of_numbers(path: PathLike, separator: str | None) -> Table:
-    """Open a table of numbers; refuse columns without a name, and a first row that may be a row or names."""
+        return open_rows(path)
     table = open_table(path, separator=separator)
-    for name in table.names:
-        require_named(table, name)
-    if table.may_be_numbered:
-        raise DatasetError(
-            f"the first row may be data or names: 0, 1, ..., {len(table.names) - 1} (in {path}, row 1)",
-            hint="If the row numbers the columns, take it out of the file (pandas: to_csv(..., header=False)); if it has "
-            "the numbers of the first vertex, give the columns names.",
-        )
-    return table
+    if name != "labels":
+        for column in table.names:
+            require_named(table, column)
+        if table.may_be_numbered:
+            raise DatasetError(
+                f"the first row may be data or names: 0, 1, ..., {len(table.names) - 1} (in {path}, row 1)",
+                hint="If the row numbers the columns, take it out of the file (pandas: to_csv(..., header=False)); if it has "
+                "the numbers of the first vertex, give the columns names.",
+            )
+    return table_array(table, name)

@@ -33,75 +33,60 @@ def new_folder(path: str | os.PathLike[str], *, overwrite: bool) -> Iterator[Pat
     The caller syncs its files and writes the manifest last.
     """
     # A symbolic link stays; the folder behind the link is replaced.
-    partial = _Partial(Path(os.path.realpath(path)))
+    target = Path(os.path.realpath(path))
+    partial = _partial(target)
+    new = partial / "new"
     try:
-        recover(partial.path)
-        _check_target(partial.path, overwrite=overwrite)
-        with partial.written():
-            yield partial.new
-            if partial.path.exists():
-                _check_target(partial.path, overwrite=overwrite)
-            partial.put_in_place()
+        recover(target)
+        _check_target(target, overwrite=overwrite)
+        partial.mkdir(exist_ok=True)
+        with FileLock(partial / "lock", timeout=0):
+            try:
+                _clean(target)
+                new.mkdir()
+                yield new
+                _check_target(target, overwrite=overwrite)
+                sync_folder(new)
+                if target.exists():
+                    target.rename(partial / "old")
+                new.rename(target)
+                sync_folder(target.parent)
+            finally:
+                _clean(target)
+                shutil.rmtree(partial, ignore_errors=True)
     except Timeout as error:
         raise DatasetError(
             f"another process is writing the dataset: it holds {error.lock_file} (in {path})",
             hint="Wait for it, stop it, or choose another name.",
         ) from error
     except OSError as error:
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        raise DatasetError(
-            f"{'disk is full' if full else 'a file cannot be read or written'}: {error.strerror or str(error)} "
-            f"(in {error.filename or path})",
-            hint="Free some space; nothing was left behind."
-            if full
-            else "Check that the file exists, and its permissions.",
-        ) from error
+        what, hint = "a file cannot be read or written", "Check that the file exists, and its permissions."
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            what, hint = "disk is full", "Free some space; nothing was left behind."
+        problem = f"{error.strerror or str(error)} (in {error.filename or path})"
+        raise DatasetError(f"{what}: {problem}", hint=hint) from error
 
 
 def recover(path: Path) -> None:
     """Put a dataset back if a process died while it replaced the dataset."""
-    partial = _Partial(path)
-    if not path.exists() and partial.old.exists():
+    if not path.exists() and (_partial(path) / "old").exists():
         # Another process may be replacing it now.
-        with suppress(Timeout), partial.lock:
-            partial.clean()
+        with suppress(Timeout), FileLock(_partial(path) / "lock", timeout=0):
+            _clean(path)
 
 
-class _Partial:
+def _partial(path: Path) -> Path:
     """The hidden folder beside a dataset's place."""
+    return path.parent / f".{path.name}.partial"
 
-    def __init__(self, path: Path) -> None:
-        self.path, self._folder = path, path.parent / f".{path.name}.partial"
-        self.new, self.old = self._folder / "new", self._folder / "old"
-        self.lock = FileLock(self._folder / "lock", timeout=0)
 
-    @contextmanager
-    def written(self) -> Iterator[None]:
-        """Inside the block, the folder is this process's, and ``new`` is there; then all of it goes."""
-        self._folder.mkdir(exist_ok=True)
-        with self.lock:
-            try:
-                self.clean()
-                self.new.mkdir()
-                yield
-            finally:
-                self.clean()
-                shutil.rmtree(self._folder, ignore_errors=True)
-
-    def put_in_place(self) -> None:
-        """Rename ``new``; a dataset in its place becomes ``old``."""
-        sync_folder(self.new)
-        if self.path.exists():
-            self.path.rename(self.old)
-        self.new.rename(self.path)
-        sync_folder(self.path.parent)
-
-    def clean(self) -> None:
-        """Put an old dataset back where none has taken its place; remove what else is left."""
-        if self.old.exists() and not self.path.exists():
-            self.old.rename(self.path)
-        for folder in (self.new, self.old):
-            shutil.rmtree(folder, ignore_errors=True)
+def _clean(path: Path) -> None:
+    """Put an old dataset back where none has taken its place; remove what else is left."""
+    old = _partial(path) / "old"
+    if old.exists() and not path.exists():
+        old.rename(path)
+    for folder in (_partial(path) / "new", old):
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def is_dataset(folder: Path) -> bool:

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from sagann.errors import DatasetError, InputError
-from sagann.storage.rows import Array, Rows
+from sagann.storage.rows import Array, Rows, stored_edge_data
 
 Dtype: TypeAlias = np.dtype[Any]
 
@@ -49,8 +49,11 @@ class Edges:
     "Dtype, with the shape of one edge's data, of the edge data by name."
 
 
-def with_data(ends: Iterator[EdgeChunk], num_edges: int | None, data: Mapping[str, Rows]) -> Edges:
+def with_data(
+    ends: Iterator[EdgeChunk], num_edges: int | None, data: Mapping[str, Rows], num_types: int | None = None
+) -> Edges:
     """Edges with edge data that is stored apart from the ids; another number of rows than of edges is refused."""
+    data = {name: stored_edge_data(name, rows, num_types) for name, rows in data.items()}
     streams = {name: _Stream(name, rows) for name, rows in data.items()}
 
     def chunks() -> Iterator[EdgeChunk]:
@@ -121,8 +124,7 @@ class ImportSource:
     undirected_once: bool = False
     "Whether the graph is undirected and each edge is stored once, so that its reverse must be added."
     arrays: Mapping[str, Rows] = field(default_factory=dict)
-    """Arrays of vertices and of graphs, by the names of their files in a dataset: features, labels, split_train, graph_ptr, graph_targets and
-    so on."""
+    "Arrays of vertices and of graphs as they are read, by the names of their files in a dataset (:func:`sagann.storage.rows.stored`)."
     num_vertices: int | None = None
     "Number of vertices; None where the source does not state it."
     stated: Mapping[str, Any] = field(default_factory=dict)

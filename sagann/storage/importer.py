@@ -22,7 +22,7 @@ from torch import Tensor
 from sagann.errors import DatasetError
 from sagann.free_space import require_memory
 from sagann.graph import Graph, Topology, symmetrise, validate_graph
-from sagann.graph.checks import UNITS, Where, check_ids, check_labels, numbered
+from sagann.graph.checks import UNITS, check_ids, numbered
 from sagann.graph.graph import NAMES
 from sagann.import_config import ImportOptions
 from sagann.storage.dataset import graph_of_arrays, manifest_of, map_arrays
@@ -30,10 +30,8 @@ from sagann.storage.folder import new_folder
 from sagann.storage.import_source import READING, WRITING, EdgeChunk, ImportSource, naming
 from sagann.storage.manifest import STATED, write_manifest
 from sagann.storage.npy import NpyWriter
-from sagann.storage.rows import Array, Rows, in_order_of_ids
+from sagann.storage.rows import Array, Rows, in_order_of_ids, stored
 
-# Fields with names of what another field counts.
-_COUNTS = {"feature_names": "num_features", "class_names": "num_classes", "edge_type_names": "num_edge_types"}
 _UNITS = dict([*UNITS.items(), ("entry", "entries")])
 # Arrays that have no row for each vertex or graph.
 _ENTRIES = ("graph_ptr", "features_indices", "features_values")
@@ -85,13 +83,6 @@ def import_dataset(source: ImportSource, out: str | os.PathLike[str], options: I
         stated = reader.stated()
         with naming(source):
             graph = graph_of_arrays(map_arrays(folder, written), stated)
-            for names, count in _COUNTS.items():
-                # A graph drops names that do not fit.
-                if getattr(graph, names) != stated[names]:
-                    raise DatasetError(
-                        f"names do not fit: {len(stated[names])} {names}, but {count} is {getattr(graph, count)} (in graph '{graph.name}')",
-                        hint="Give as many names, or none.",
-                    )
             validate_graph(graph)
         treatment = {
             "symmetrised": mirrors,
@@ -146,12 +137,13 @@ class _Reader:
         self._stated = {**source.stated, "name": options.name or source.name}
         if options.num_classes is not None:
             self._stated["num_classes"] = options.num_classes
-        graph_ptr = source.arrays.get("graph_ptr")
+        arrays = {name: stored(name, rows, self._stated) for name, rows in source.arrays.items()}
+        graph_ptr = arrays.get("graph_ptr")
         self._num_graphs = None if graph_ptr is None else graph_ptr.shape[0] - 1
         self._largest_id = self._largest_type = -1
         self.num_read = 0
         self.written: dict[str, Any] = {}
-        for name, rows in source.arrays.items():
+        for name, rows in arrays.items():
             self._write(name, rows)
 
     def edges(self) -> Iterator[EdgeChunk]:
@@ -195,14 +187,6 @@ class _Reader:
         units, total = _UNITS[unit], {"vertex": self._num_vertices, "graph": self._num_graphs}.get(unit)
         # Offsets are one more than the rows that they are of.
         num_more, stage = int(name == "features_indptr"), f"{WRITING}{name.removesuffix('_indptr')}"
-        if name.endswith("labels"):
-            num_classes = self._stated.get(f"num_{name.removesuffix('labels')}classes")
-
-            def checked(labels: Array, where: Where) -> Array:
-                check_labels(labels, num_classes, where=where, error=DatasetError)
-                return labels
-
-            source = source.mapped(checked)
         with self._open(name, source.store_as, source.row_shape) as writer:
             for rows in in_order_of_ids(source.chunks(), source.file):
                 writer.append(rows)

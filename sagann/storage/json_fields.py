@@ -34,35 +34,22 @@ def as_integer(value: Any, name: str, *, of: str | None = None) -> int:
 
 
 def as_number(value: Any, name: str) -> float:
-    """A finite number; ``name`` is for the error."""
-    if not is_finite(value):
+    """A finite number, neither a flag nor an integer beyond the largest float; ``name`` is for the error."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    # Written so that NaN fails too.
+    if not (is_number and -sys.float_info.max <= value <= sys.float_info.max):
         raise _unexpected(value, f"a finite number for {name}")
     number: float = value
     return number
 
 
-def is_finite(value: Any) -> bool:
-    """Whether a value is a finite number: neither a flag, nor an integer beyond the largest float."""
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    # Written so that NaN fails too.
-    return is_number and -sys.float_info.max <= value <= sys.float_info.max
-
-
 def as_texts(value: Any) -> tuple[str, ...]:
-    """A list of texts that can be written in UTF-8."""
+    """A list of texts that can be written in UTF-8, which an escape in JSON may spoil."""
     texts = tuple(as_text(item) for item in as_list(value))
-    if wrong := [text for text in texts if not is_unicode(text)]:
-        raise _unexpected(wrong[0], "text that can be written in UTF-8")
+    for text in texts:
+        if text.encode(errors="replace").decode() != text:
+            raise _unexpected(text, "text that can be written in UTF-8")
     return texts
-
-
-def is_unicode(text: str) -> bool:
-    """Whether a text can be written in UTF-8. Python reads a file name that is not UTF-8 as a text that cannot."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _unexpected(value: Any, expected: str) -> TypeError:

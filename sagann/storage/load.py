@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 
@@ -45,18 +44,13 @@ def load_graph(source: str | os.PathLike[str], *, verify: bool = True) -> Graph:
         )
     if str(source) in EMBEDDED:
         return embedded_graph(str(source))
+    near = (
+        each.name for each in islice(path.parent.glob("*"), _MOST_ENTRIES) if each.is_dir() or each.suffix == ".npz"
+    )
     raise DatasetError(
         f"graph not found: no file, folder or embedded graph of that name (in '{source}')",
-        hint=f"{did_you_mean(path.name, _names_beside(path))}Give a folder made by 'sagann data import', an .npz file, or one of: {', '.join(EMBEDDED)}.",
+        hint=f"{did_you_mean(path.name, [*EMBEDDED, *near])}Give a folder made by 'sagann data import', an .npz file, or one of: {', '.join(EMBEDDED)}.",
     )
-
-
-def _names_beside(path: Path) -> list[str]:
-    """Names of datasets in the folder in which a path was looked for, and of the embedded graphs."""
-    with suppress(OSError, ValueError), os.scandir(path.parent) as entries:
-        found = islice(entries, _MOST_ENTRIES)
-        return [*EMBEDDED, *(each.name for each in found if each.is_dir() or each.name.endswith(".npz"))]
-    return [*EMBEDDED]
 
 
 def embedded_graph(name: str) -> Graph:

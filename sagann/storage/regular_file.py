@@ -2,33 +2,11 @@
 
 from __future__ import annotations
 
-import csv
 import os
-import pickle
-import struct
-import tokenize
-import zipfile
-import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from sagann.errors import DatasetError, InputError, first_line
-
-_SYSTEM = (
-    OSError,
-    EOFError,
-    MemoryError,
-    OverflowError,
-    RuntimeError,
-    SyntaxError,
-    TypeError,
-    ValueError,
-    LookupError,
-    AttributeError,
-)
-_OF_MODULES = (csv.Error, pickle.UnpicklingError, struct.error, tokenize.TokenError, zipfile.BadZipFile, zlib.error)
-UNREADABLE: tuple[type[Exception], ...] = _SYSTEM + _OF_MODULES
-"What NumPy, PyTorch and the standard library raise for a file that is damaged, or of another format."
 
 
 def require_file(path: str | os.PathLike[str]) -> None:
@@ -43,11 +21,11 @@ def require_file(path: str | os.PathLike[str]) -> None:
 @contextmanager
 def reading(
     path: str | os.PathLike[str],
-    *more: type[Exception],
+    *,
     what: str = "file",
     hint: str = "The file is damaged, truncated, or of another format; fetch or make it again.",
 ) -> Iterator[None]:
-    """Turn errors of readers, and of the classes ``more``, into DatasetErrors that name the file. ``what`` is the subject of the message."""
+    """Turn errors of readers into DatasetErrors that name the file: libraries raise of any kind. ``what`` is the subject of the message."""
     require_file(path)
     try:
         yield
@@ -55,5 +33,5 @@ def reading(
         raise
     except FileNotFoundError as error:
         raise DatasetError(f"file not found: {path}", hint="Check the path.") from error
-    except (*UNREADABLE, *more) as error:
+    except Exception as error:
         raise DatasetError(f"{what} cannot be read: {first_line(error)} (in {path})", hint=hint) from error

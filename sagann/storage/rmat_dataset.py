@@ -18,7 +18,6 @@ from sagann.storage.rows import Array, RowChunk, Rows
 
 # Number of rows drawn from one stream of random numbers. It is fixed, because the graph of a seed depends on it.
 _DRAWN_ROWS = 65536
-_FEATURES, _LABELS, _SPLITS = range(3)
 _Draw: TypeAlias = Callable[[np.random.Generator, int], Array]
 
 
@@ -51,51 +50,42 @@ def write_rmat(
         DatasetError: ``path`` exists and must not be replaced, or the disk is too small.
         InputError: there are edges but no vertices, or a number is out of range.
     """
-    counts = {
-        "num_vertices": num_vertices,
-        "num_edges": num_edges,
-        "num_features": num_features,
-        "num_classes": num_classes,
-    }
-    for name, count in counts.items():
+    given = (("num_vertices", num_vertices), ("num_edges", num_edges), ("num_features", num_features))
+    for name, count in (*given, ("num_classes", num_classes)):
         require_integer(count, name, where="write_rmat")
 
-    arrays: dict[str, Rows] = {}
-
-    def add(name: str, purpose: int, dtype: str, draw: _Draw, *row_shape: int) -> None:
+    def rows(purpose: int, dtype: str, draw: _Draw, *row_shape: int) -> Rows:
         def chunks() -> Iterator[RowChunk]:
             for first in range(0, num_vertices, _DRAWN_ROWS):
                 numbers = np.random.default_rng([seed, purpose, first // _DRAWN_ROWS])
                 yield RowChunk(rows=draw(numbers, min(_DRAWN_ROWS, num_vertices - first)), first_row=first)
 
-        shape = (num_vertices, *row_shape)
-        arrays[name] = Rows(file="R-MAT", dtype=np.dtype(dtype), shape=shape, chunks=chunks, store_as=dtype)
-
-    def features(numbers: np.random.Generator, count: int) -> Array:
-        return numbers.standard_normal((count, num_features), dtype=np.float32)
+        return Rows(file="R-MAT", dtype=np.dtype(dtype), shape=(num_vertices, *row_shape), chunks=chunks)
 
     def split(part: int, numbers: np.random.Generator, count: int) -> Array:
         return np.digitize(numbers.random(count), (0.6, 0.8)) == part
 
+    def edges() -> Iterator[EdgeChunk]:
+        first = 0
+        for src, dst in rmat_chunks(num_vertices, num_edges, seed=seed, chunk_edges=2**20, quadrants=quadrants):
+            yield EdgeChunk(src=src.numpy(), dst=dst.numpy(), file="R-MAT", first_row=first)
+            first += len(src)
+
+    arrays: dict[str, Rows] = {}
     if num_features:
-        add("features", _FEATURES, "float32", features, num_features)
+        shape = (num_features,)
+        arrays["features"] = rows(
+            0, "float32", lambda numbers, n: numbers.standard_normal((n, *shape), "f4"), *shape
+        )
     if num_classes:
-        add("labels", _LABELS, "int64", lambda numbers, count: numbers.integers(num_classes, size=count))
-        for part, name in enumerate(SPLIT_NAMES):
-            add(f"split_{name}", _SPLITS, "bool", partial(split, part))
+        arrays["labels"] = rows(1, "int64", lambda numbers, n: numbers.integers(num_classes, size=n))
+        arrays |= {f"split_{name}": rows(2, "bool", partial(split, part)) for part, name in enumerate(SPLIT_NAMES)}
     source = ImportSource(
         name=f"rmat-{num_vertices}-{num_edges}",
         description=f"R-MAT, seed {seed}",
-        edges=Edges(chunks=_edges(num_vertices, num_edges, seed, quadrants), num_edges=num_edges),
+        edges=Edges(chunks=edges(), num_edges=num_edges),
         arrays=arrays,
         num_vertices=num_vertices,
         stated={"num_classes": num_classes or None},
     )
     import_dataset(source, path, options or ImportOptions())
-
-
-def _edges(num_vertices: int, num_edges: int, seed: int, quadrants: Quadrants | None) -> Iterator[EdgeChunk]:
-    first = 0
-    for src, dst in rmat_chunks(num_vertices, num_edges, seed=seed, chunk_edges=2**20, quadrants=quadrants):
-        yield EdgeChunk(src=src.numpy(), dst=dst.numpy(), file="R-MAT", first_row=first)
-        first += len(src)

@@ -1,16 +1,17 @@
 """Arrays with one row per vertex, graph or edge on their way into a dataset: read and checked in chunks of rows.
 
-:class:`Rows` is what an importer makes of an array in memory, in a file or in an archive, and of columns of a table. :func:`as_features`,
-:func:`as_labels`, :func:`as_targets`, :func:`as_edge_data` and :func:`as_vector` say what the rows are: they check the form at once, choose how the
-rows are stored, and check the values as they are read.
+:class:`Rows` is what an importer makes of an array in memory, in a file or in an archive, and of columns of a table. :func:`stored` and
+:func:`stored_edge_data` tell from an array's name what its rows are: they check the form at once, choose how the rows are stored, and check
+the values as they are read.
 """
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,6 @@ from sagann.errors import DatasetError
 from sagann.free_space import require_memory
 from sagann.graph.checks import (
     NOT_A_NUMBER,
-    Unit,
     Where,
     check_columns,
     check_ids,
@@ -117,38 +117,68 @@ def map_array(path: str | os.PathLike[str]) -> Array:
         return array
 
 
-def _refused(rows: Rows, expected: str) -> Exception:
-    hint = "Save the array in the form that docs/data.md describes."
-    return wrong_form(rows, expected, where=rows.file, hint=hint, error=DatasetError)
+_IDS = ((1,), "iu", "a vector of integers")
+_FORMS = {
+    "features": ((2,), "fiub", "numbers [num_vertices, num_features]"),
+    "labels": ((1, 2), "iufb", "integers [num_vertices], or 0 and 1 [num_vertices, num_classes]"),
+    "targets": ((1, 2), "iuf", "numbers [num_vertices], or [num_vertices, num_targets]"),
+    "features_values": ((1,), "fiub", "a vector of numbers"),
+    "split": ((1,), "b", "a vector of booleans"),
+}
+"Forms of arrays other than ids: numbers of dimensions, kinds of NumPy's dtypes, and both in words."
 
 
-def _finite(rows: Rows, store_as: str, what: str, *, unit: str = "row", hint: str = NOT_A_NUMBER) -> Rows:
-    """Numbers that are cast to the dtype to store, and are finite there; ``what`` is the subject of the error."""
+def stored(name: str, rows: Rows, counts: Mapping[str, Any] = MappingProxyType({})) -> Rows:
+    """Rows as a dataset stores its array ``name`` of vertices or graphs: the form is checked at once, values as they are read.
 
-    def checked(values: Array, where: Where) -> Array:
-        return as_stored(values, store_as, what, where=where, hint=hint)
+    Features keep a floating-point dtype, or become float32. Labels are a class for each row, [N] or [N, 1] (NaN and -1 for unknown), stored
+    as int64; or 0 and 1, [N, C], stored as uint8. Targets, [N], [N, 1] or [N, T], become float32.
 
-    return replace(rows.mapped(checked, unit=unit), store_as=store_as)
+    Args:
+        name: name of the array's file in a dataset.
+        rows: the rows as they are read; ``store_as`` goes before these dtypes.
+        counts: numbers of features and classes, by their names in a manifest, where they are known.
+    """
+    of, array = "graph_" * name.startswith("graph_"), name.removeprefix("graph_")
+    array = "split" if array.startswith("split_") else array
+    is_single, dtype = rows.row_shape in ((), (1,)), rows.dtype.name
+    _require_form(rows, *_FORMS.get(array, _IDS))
+    match array:
+        case "features":
+            return _finite(rows, rows.store_as or (dtype if dtype in FLOATS else "float32"), "feature")
+        case "features_values":
+            return _finite(rows, "float32", "feature", unit="entry")
+        case "labels":
+
+            def classes(labels: Array, where: Where) -> Array:
+                labels = _classes(labels, where) if is_single else labels
+                check_labels(labels, counts.get(f"num_{of}classes"), where=where, error=DatasetError)
+                return labels if is_single else labels.astype(np.uint8)
+
+            shape = rows.shape[:1] if is_single else rows.shape
+            return replace(rows.mapped(classes), shape=shape, store_as="int64" if is_single else "uint8")
+        case "targets":
+            rows = _finite(rows, "float32", "target", hint=unknown_target("graph" if of else "vertex"))
+            flat = replace(rows.mapped(lambda values, _: values.reshape(len(values))), shape=rows.shape[:1])
+            return flat if is_single else rows
+        case "features_indices":
+
+            def columns(ids: Array, where: Where) -> Array:
+                check_columns(ids, counts["num_features"], where=where, error=DatasetError)
+                return ids
+
+            return replace(rows.mapped(columns, unit="entry"), store_as=rows.store_as or "int64")
+    return replace(rows, store_as="bool" if array == "split" else rows.store_as or "int64")
 
 
-def as_features(rows: Rows) -> Rows:
-    """Features [N, F], stored as they are if they are floating point, else as float32."""
-    if len(rows.shape) != 2 or rows.dtype.kind not in "fiub":
-        raise _refused(rows, "numbers [num_vertices, num_features]")
-    kept = rows.dtype.name if rows.dtype.name in FLOATS else "float32"
-    return _finite(rows, rows.store_as or kept, "feature")
-
-
-def as_edge_data(rows: Rows, name: str, num_types: int | None = None) -> Rows:
+def stored_edge_data(name: str, rows: Rows, num_types: int | None = None) -> Rows:
     """Edge data [E, ...], stored as integers of 32 or 64 bits or floating point; 'type' is integers [E] below ``num_types``."""
     is_type = name == "type"
-    if is_type and (len(rows.shape) != 1 or rows.dtype.kind not in "iu"):
-        raise _refused(rows, "integers [E]")
-    if not rows.shape or rows.dtype.kind not in "fiub":
-        raise _refused(rows, "numbers [E, ...]")
+    if is_type:
+        _require_form(rows, (1,), "iu", "integers [E]")
+    _require_form(rows, range(1, 65), "fiub", "numbers [E, ...]")
     kept = rows.dtype.name if rows.dtype.name in ("int32", "int64", *FLOATS) else "float32"
-    is_wide = rows.dtype.name in ("uint32", "uint64")
-    store_as = rows.store_as or ("int64" if is_type or is_wide else kept)
+    store_as = rows.store_as or ("int64" if is_type or rows.dtype.name in ("uint32", "uint64") else kept)
 
     def checked(values: Array, where: Where) -> Array:
         return checked_edge_data(values, name, store_as, num_types, where=where)
@@ -162,78 +192,52 @@ def checked_edge_data(
     """Values of edge data, cast to the dtype to store; 'type' has an upper limit, and floating point is finite."""
     if name == "type":
         check_types(values, num_types, where=where, error=DatasetError)
-    return as_stored(values, store_as, f"edge data '{name}'", where=where)
+    return _as_stored(values, store_as, f"edge data '{name}'", where=where)
 
 
-def as_labels(rows: Rows) -> Rows:
-    """Labels: a class for each row, [N] or [N, 1] (NaN and -1 for unknown), stored as int64; or 0 and 1, [N, C], stored as uint8."""
-    is_single = rows.row_shape in ((), (1,))
-    if len(rows.shape) not in (1, 2) or rows.dtype.kind not in ("iuf" if is_single else "iufb"):
-        raise _refused(rows, "integers [num_vertices], or 0 and 1 [num_vertices, num_classes]")
-    if is_single:
-        return replace(rows.mapped(_classes), shape=rows.shape[:1], store_as="int64")
-    return replace(rows.mapped(_sets_of_classes), store_as="uint8")
+def sparse_arrays(offsets: Rows, columns: Rows, values: Rows, *, num_columns: int) -> dict[str, Rows]:
+    """Sparse features in CSR order, as arrays of a dataset: the narrowest integers that hold offsets and columns."""
+    ids = dtype_name(id_dtype(max(math.prod(columns.shape), num_columns)))
+    return {
+        "features_indptr": replace(offsets, store_as=ids),
+        "features_indices": replace(columns, store_as=ids),
+        "features_values": values,
+    }
 
 
-def _sets_of_classes(values: Array, where: Where) -> Array:
-    check_labels(values, None, where=where, error=DatasetError)
-    return values.astype(np.uint8)
+def _require_form(rows: Rows, num_dims: Container[int], kinds: str, expected: str) -> None:
+    if len(rows.shape) not in num_dims or rows.dtype.kind not in kinds:
+        hint = "Save the array in the form that docs/data.md describes."
+        raise wrong_form(rows, expected, where=rows.file, hint=hint, error=DatasetError)
+
+
+def _finite(rows: Rows, store_as: str, what: str, *, unit: str = "row", hint: str = NOT_A_NUMBER) -> Rows:
+    """Numbers that are cast to the dtype to store, and are finite there; ``what`` is the subject of the error."""
+
+    def checked(values: Array, where: Where) -> Array:
+        return _as_stored(values, store_as, what, where=where, hint=hint)
+
+    return replace(rows.mapped(checked, unit=unit), store_as=store_as)
 
 
 def _classes(values: Array, where: Where) -> Array:
     """Labels as int64, -1 for NaN."""
     values = values.reshape(len(values))
-    problem, wrong, found = "", np.zeros(len(values), dtype=np.bool_), values
     if values.dtype.kind == "f":
         # In double precision, because 2**31 is beyond half precision.
         known = np.where(np.isnan(values), -1, values.astype(np.float64))
         wrong, problem = (known != np.floor(known)) | (np.abs(known) > 2**31), "is not an integer of 32 bits"
-        found = np.where(wrong, 0, known)
-    elif values.dtype.kind == "u":
+        found = np.where(wrong, 0, known).astype(np.int64)
+    else:
         # As int64 a larger value would turn negative, and -1 stands for unknown.
-        wrong, problem = values >= 2**63, "does not fit 63 bits"
-    at = first_true(wrong)
-    if at is not None:
+        found, problem = values.astype(np.int64), "does not fit 63 bits"
+        wrong = (found < 0) & (values > 0)
+    if (at := first_true(wrong)) is not None:
         raise DatasetError(
             f"label is not an integer: {values[at]} {problem} (in {where(at)})",
             hint="Number the classes from 0; NaN and -1 stand for unknown. Values to predict in a regression are 'targets'.",
         )
-    return found.astype(np.int64)
-
-
-def as_targets(rows: Rows, unit: Unit = "vertex") -> Rows:
-    """Targets of a regression, [N] or [N, 1], or [N, T], stored as float32; ``unit`` has one each."""
-    if len(rows.shape) not in (1, 2) or 0 in rows.row_shape or rows.dtype.kind not in "iuf":
-        raise _refused(rows, "numbers [num_vertices], or [num_vertices, num_targets]")
-    finite = _finite(rows, "float32", "target", hint=unknown_target(unit))
-    if rows.row_shape != (1,):
-        return finite
-    return replace(finite.mapped(lambda values, _: values.reshape(len(values))), shape=rows.shape[:1])
-
-
-_KINDS = {"b": "booleans", "iu": "integers", "fiub": "numbers"}
-
-
-def as_vector(rows: Rows, kinds: str, store_as: str) -> Rows:
-    """Numbers [N] of the kinds of NumPy's dtypes that are named, stored as ``store_as``."""
-    if len(rows.shape) != 1 or rows.dtype.kind not in kinds:
-        raise _refused(rows, f"a vector of {_KINDS[kinds]}")
-    return replace(rows, store_as=store_as)
-
-
-def sparse_arrays(offsets: Rows, columns: Rows, values: Rows, *, num_columns: int) -> dict[str, Rows]:
-    """Sparse features in CSR order, as arrays of a dataset: float32 values, and the narrowest integers that hold offsets and columns."""
-    ids = dtype_name(id_dtype(max(columns.shape[0], num_columns)))
-
-    def checked(values: Array, where: Where) -> Array:
-        check_columns(values, num_columns, where=where, error=DatasetError)
-        return values
-
-    return {
-        "features_indptr": replace(offsets, store_as=ids),
-        "features_indices": replace(columns.mapped(checked, unit="entry"), store_as=ids),
-        "features_values": _finite(values, "float32", "feature", unit="entry"),
-    }
+    return found
 
 
 def masks_of(split_ids: Mapping[str, Sequence[Rows]], num_vertices: int) -> dict[str, Rows]:
@@ -247,11 +251,12 @@ def masks_of(split_ids: Mapping[str, Sequence[Rows]], num_vertices: int) -> dict
     for name, sources in split_ids.items():
         mask = np.zeros(num_vertices, dtype=np.bool_)
         for source in sources:
+            _require_form(source, *_IDS)
             for chunk in source.chunks():
                 where = numbered(source.file, "row", chunk.first_row)
                 check_ids(chunk.rows, num_vertices, f"split '{name}': vertex", where=where, error=DatasetError)
                 mask[chunk.rows] = True
-        masks[f"split_{name}"] = array_rows(mask, ", ".join(source.file for source in sources), "bool")
+        masks[f"split_{name}"] = array_rows(mask, ", ".join(source.file for source in sources))
     return masks
 
 
@@ -287,7 +292,7 @@ def in_order_of_ids(chunks: Iterable[RowChunk], file: str) -> Iterator[Array]:
             yield rows[part]
 
 
-def as_stored(rows: Array, dtype: str, what: str, *, where: Where, hint: str = NOT_A_NUMBER) -> Array:
+def _as_stored(rows: Array, dtype: str, what: str, *, where: Where, hint: str = NOT_A_NUMBER) -> Array:
     """Cast rows to the dtype in which they are stored; refuse values that are not finite, or too large for it.
 
     ``what`` is the subject of the error's text, ``hint`` its advice about values that are not finite.

@@ -23,7 +23,6 @@ import pyarrow.parquet as pq
 
 from sagann.errors import DatasetError, did_you_mean
 from sagann.import_config import EDGE_LISTS
-from sagann.storage.json_fields import is_unicode
 from sagann.storage.regular_file import reading
 from sagann.storage.rows import Array
 
@@ -81,7 +80,7 @@ class Table(ABC):
         # A column may be requested twice, as ids and as weights.
         integers = {name for name, dtype in wanted if dtype == "int64"}
         first_row = self.first_row
-        with reading(self.path, pa.ArrowException):
+        with reading(self.path):
             for batch in self._record_batches(
                 {name: "int64" if name in integers else dtype for name, dtype in wanted}
             ):
@@ -114,7 +113,7 @@ class CsvTable(Table):
 
     def __init__(self, path: str | os.PathLike[str], *, separator: str = ",", header: bool | None = None) -> None:
         self.path, self._separator = Path(path), separator
-        with reading(self.path, pa.ArrowException):
+        with reading(self.path):
             first, begin, end, row = self._first_row()
         places = [str(place) for place in range(len(first))]
         self.may_be_numbered = header is None and len(first) > 2 and [field.strip() for field in first] == places
@@ -127,11 +126,6 @@ class CsvTable(Table):
                 )
             header = not all(numbers)
         names = [name.strip() for name in first] if header else [f"column {i}" for i in range(len(first))]
-        if wrong := [name for name in names if not is_unicode(name)]:
-            raise DatasetError(
-                f"a name of a column is not UTF-8: {ascii(wrong[0])[:80]} (in {path}, row {row})",
-                hint="Save the file as UTF-8, in an editor or with iconv.",
-            )
         # Arrow gets the bytes from the first row of values on.
         self._begin = end if header else begin
         super().__init__(self.path, names, has_names=header, first_row=row + header)
@@ -195,8 +189,10 @@ class CsvTable(Table):
                         f"a line is too long: at least {_BLOCK_BYTES} characters (in {self.path})",
                         hint="Check how the file was made; write one row in a line.",
                     )
-                bare, end = line.removeprefix("\ufeff").strip(), begin + len(line.encode(errors="surrogateescape"))
-                if bare and not bare.startswith("#"):
+                bare = line.removeprefix("\ufeff").strip()
+                is_comment = bare.startswith("#")
+                end = begin + len(line.encode(errors="surrogateescape" if is_comment else "strict"))
+                if bare and not is_comment:
                     return (
                         next(csv.reader([line.removeprefix("\ufeff")], delimiter=self._separator)),
                         begin,
@@ -226,7 +222,7 @@ class ParquetTable(Table):
     """A Parquet file, read row group by row group."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        with reading(path, pa.ArrowException), pq.ParquetFile(path) as file:
+        with reading(path), pq.ParquetFile(path) as file:
             self._schema = file.schema_arrow
             self._num_rows: int = file.metadata.num_rows
         # The index that pandas writes is no column of the table.
