@@ -164,7 +164,7 @@ class Executor:
 
     def _run_until(self, kind: str) -> None:
         try:
-            with POOL.limited(self.plan.budget_bytes):
+            with POOL.limited(self.resident.pool_bytes):
                 self.resident.stay()
                 for number, operation in self._operations:
                     self.resident.turn(number, operation)
@@ -389,6 +389,7 @@ class Executor:
         arrays = {}
         work = gather.edges
         edges: Edges = self.resident[step.reads[0]]
+        chunk = step.reads[0].outside
         for name, side, value in zip(work.stage.inputs, work.sides, gather.inputs, strict=True):
             if side == "param":
                 arrays[name] = self._here.shared[value].detach()
@@ -398,11 +399,11 @@ class Executor:
                     arrays[name] = edges.edge_data[value]
             else:
                 interval = step.interval if side == "src" else step.dst_interval
-                whole = self._block("value", value, self.part.holding("value", value, interval))
-                block = as_read(whole, step.reads[0].outside, side)
+                at = self.part.holding("value", value, interval)
+                block = as_read(self._block("value", value, at), chunk, side)
                 if block in step.reads:
-                    is_picked = block.needed_by is not None
-                    arrays[name] = self.resident[block] if is_picked else self._value(value, interval)
+                    rows = self.resident[block]
+                    arrays[name] = rows if at == interval else rows[self.plan.vertices(interval)]
         for block in step.reads:
             if block.kind == "edge_grad" or (block.needed_by is not None and block.kind != "value"):
                 arrays |= self.resident[block]
