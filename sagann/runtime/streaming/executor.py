@@ -20,7 +20,7 @@ from sagann.kernels.accumulators import Counts
 from sagann.kernels.edge import dialect_for
 from sagann.kernels.edge.pass_edges import Edges
 from sagann.kernels.edge.state import GatherState
-from sagann.kernels.memory import POOL
+from sagann.kernels.memory import POOL, empty
 from sagann.kernels.row_dropout import rows_of
 from sagann.kernels.seeds import NUM_SEEDS, seeded
 from sagann.plan.epoch import Planned
@@ -216,7 +216,10 @@ class Executor:
         """Make an interval's rows a part of an undivided block."""
         rows = self.plan.vertices(interval)
         if self.resident.get(block) is None:
-            self.resident[block] = _mapped(content, lambda tensor: _empty(self.part.num_vertices, tensor))
+            num_rows = self.part.num_vertices
+            self.resident[block] = _mapped(
+                content, lambda tensor: empty((num_rows, *tensor.shape[1:]), tensor.dtype, tensor.device)
+            )
         whole = tensors_of(self.resident[block])
         for each, tensor in tensors_of(content).items():
             whole[each][rows] = tensor
@@ -337,7 +340,9 @@ class Executor:
         at = self._block("grad", name, interval)
         grad = _alone(grad.to(self.program.forms[name].dtype))
         known: Tensor | None = self.resident.get(at)
-        self.resident[at] = grad if known is None else known + grad
+        self.resident[at] = (
+            grad if known is None else torch.add(known, grad, out=empty(grad.shape, grad.dtype, grad.device))
+        )
 
     def _output(self, step: Step) -> None:
         rows = self._value(self.program.output, step.interval)
@@ -534,11 +539,6 @@ def _mapped(content: Any, change: Callable[[Tensor], Tensor]) -> Any:
     return (
         change(content) if isinstance(content, Tensor) else {name: change(each) for name, each in content.items()}
     )
-
-
-def _empty(num_rows: int, like: Tensor) -> Tensor:
-    shape = num_rows, *like.shape[1:]
-    return POOL.empty(shape, like.dtype) if like.device.type == "cpu" else like.new_empty(shape)
 
 
 def _alone(value: Tensor) -> Tensor:
