@@ -72,11 +72,12 @@ class Layout:
 
 
 class Region(NamedTuple):
-    """Tensors side by side in one piece of memory, which is copied as one."""
+    """Tensors side by side in one piece of memory, which is copied as one; or ``tensors`` where they lie, without a piece."""
 
     layout: Layout
     memory: Tensor
     "The piece, contiguous: uint8. It may be longer, or end with the last tensor."
+    tensors: dict[str, Tensor] | None = None
 
     @classmethod
     def of(cls, tensor: Tensor) -> Region:
@@ -90,13 +91,13 @@ class Region(NamedTuple):
 
     def views(self) -> dict[str, Tensor]:
         """The tensors by name."""
-        return self.layout.views(self.memory)
+        return self.layout.views(self.memory) if self.tensors is None else self.tensors
 
 
 def side_by_side(regions: Iterable[Region], memory: Tensor) -> Iterator[Region]:
     """The places of regions one after the other in a piece of memory."""
     begin = 0
-    for layout, _ in regions:
+    for layout in (region.layout for region in regions):
         yield Region(layout, memory[begin : begin + layout.num_bytes])
         begin += layout.num_bytes
 

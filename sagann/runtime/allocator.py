@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import mmap
+import os
 import platform
 from functools import cache
 from pathlib import Path
@@ -61,7 +62,16 @@ class HeapGuard:
             self._limit_bytes = max(self._limit_bytes, _anonymous_bytes() + _WORTH_IT_BYTES)
 
 
+@cache
+def _statm() -> int:
+    """The open file: to open it anew takes much longer than to read it."""
+    return os.open(_STATM, os.O_RDONLY)
+
+
+os.register_at_fork(after_in_child=_statm.cache_clear)
+
+
 def _anonymous_bytes() -> int:
     """Resident memory of the process without pages of files."""
-    _, resident, of_files, *_ = _STATM.read_text().split()
+    _, resident, of_files, *_ = os.pread(_statm(), 256, 0).split()
     return (int(resident) - int(of_files)) * mmap.PAGESIZE

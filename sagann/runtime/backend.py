@@ -20,7 +20,7 @@ from sagann.kernels.memory import POOL
 from sagann.kernels.packed import Region
 from sagann.plan.dealing import EACH, Before, Route
 from sagann.plan.steps import FILES, MEMORY, Beside, Plan
-from sagann.runtime.blocks.host import HOST_POOL, DiskHost, Host, RamHost
+from sagann.runtime.blocks.host import DiskHost, Host, RamHost
 from sagann.runtime.blocks.residents import BytesOf, Residents
 from sagann.runtime.blocks.sources import Sources
 from sagann.runtime.device.cuda_devices import CudaDevices
@@ -65,8 +65,6 @@ class Backend:
         """A new place for blocks that are not in use: a file on the disk of the folder, or memory without one."""
         if folder is None:
             return RamHost(self.pinned)
-        # The budget holds for the process: memory that was kept for blocks of another model is not in it.
-        HOST_POOL.release()
         return DiskHost(folder)
 
     def lasting_host(self) -> Host:
@@ -84,7 +82,6 @@ class Backend:
 
     def release(self) -> None:
         POOL.release()
-        HOST_POOL.release()
 
 
 STAGING_BYTES = 256 << 20

@@ -23,6 +23,7 @@ from sagann.graph.rows import id_dtype
 from sagann.graph.topology import Topology
 from sagann.kernels.edge.function import EdgeFunction
 from sagann.kernels.edge.pass_edges import Edges, grouped, num_groups, used_rows
+from sagann.kernels.memory import empty
 from sagann.kernels.seeds import Seed
 
 Run = Callable[..., tuple[Tensor, ...]]
@@ -102,7 +103,7 @@ class GatherState:
         """The results of all chunks so far, without "edge" outputs: the state's own tensors, which later chunks change."""
         if self._results is None:
             self._results = tuple(
-                torch.full(shape, result.neutral, dtype=dtype, device=self.device)
+                empty(shape, dtype, self.device).fill_(result.neutral)
                 for result, (shape, dtype) in zip(self.function.reduced_results, self._forms(), strict=True)
             )
         return self._results

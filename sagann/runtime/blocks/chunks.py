@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -17,7 +17,6 @@ from sagann.graph.rows import id_dtype, local_id_dtype
 from sagann.graph.topology import Topology
 from sagann.kernels.edge.pass_edges import Edges, PassEdges
 from sagann.kernels.edge.work import Grain
-from sagann.kernels.packed import Region
 from sagann.plan.grid import CUT_BYTES, MOST_EDGES, MOST_EDGES_BY_SOURCE, ChunkGrid
 from sagann.plan.hops import (
     CSC,
@@ -41,7 +40,7 @@ from sagann.plan.hops import (
 from sagann.plan.intervals import PartIntervals
 from sagann.plan.selection import NEVER, OTHER_END, Selection
 from sagann.plan.steps import Block
-from sagann.runtime.blocks.host import Host, Parts
+from sagann.runtime.blocks.host import Host, Parts, copied
 from sagann.runtime.blocks.spill import require_room
 from sagann.runtime.streaming.capturing import edge_data_of, require_types
 
@@ -177,15 +176,14 @@ class Chunks:
         names = [_form_of(chunk.name), *([_IDS] if chunk.name in (NUMBERED, PICKED_NUMBERED) else [])]
         return [self._block(name, chunk.interval, chunk.dst_interval) for name in names]
 
-    def load(self, chunk: Block, copy: Callable[[Region], Region], *, own: bool) -> Parts:
-        """A chunk, where it lies, or in memory of its ``own``. Copies have the form in which the chunk is read, whatever is kept."""
+    def load(self, chunk: Block) -> Parts:
+        """A chunk in the form in which it is read, whatever is kept; where it lies in memory and has that form, there."""
         if (host := self._host) is None:
             return Parts.of(self._in_memory[chunk.interval, chunk.dst_interval])
-        is_expanded = self._is_expanded(chunk)
         regions = [host.get(block) for block in self._read_for(chunk)]
-        if host.lies_in_memory and (own or is_expanded):
-            regions = list(map(copy, regions))
-        if is_expanded:
+        if self._is_expanded(chunk):
+            if host.lies_in_memory:
+                regions[0] = copied(regions[0].views())
             _expand_ids(regions[0].views()["indices"], self.needed_by(chunk))
         return Parts(regions, partial(self._edges, chunk))
 

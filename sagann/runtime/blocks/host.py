@@ -8,7 +8,7 @@ from __future__ import annotations
 import mmap
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
 from typing import IO, Any, NamedTuple
@@ -19,18 +19,15 @@ import torch
 from torch import Tensor
 
 from sagann.graph.rows import flat_bytes, pick_rows
-from sagann.kernels.memory import Pool, empty
+from sagann.kernels.memory import empty
 from sagann.kernels.packed import Layout, Region
 from sagann.plan.steps import Block
-from sagann.runtime.blocks.spill import SpillError, failing, unnamed_file
+from sagann.runtime.blocks.spill import failing, unnamed_file
 from sagann.runtime.device.streams import PinnedPool
 from sagann.storage.positioned import is_cached, read_bytes, write_bytes
 from sagann.storage.scattered import read_rows
 
-HOST_POOL = Pool(most_times=1)
-"Memory of blocks that lie in the process's memory, beyond any budget; the pool of results is kept within a budget."
-# A thread that held the lock does not live on in a child.
-os.register_at_fork(after_in_child=HOST_POOL.unlock)
+_NOWHERE = torch.empty(0, dtype=torch.uint8)
 
 
 class Parts(NamedTuple):
@@ -52,10 +49,10 @@ class Parts(NamedTuple):
 
 
 class RamHost:
-    """Copies of blocks in the host's memory: pinned memory of a pool, or that of :data:`HOST_POOL`, to which it returns when nobody refers
-    to it. A host that ``lasts`` keeps this memory when it is closed: blocks that are put again lie where they lay.
+    """Blocks in the host's memory: copies in pinned memory of a pool, or, without one, the tensors that are put, which stay where they lie.
 
-    All of PyTorch's threads copy what is put: no step runs at the same time.
+    A host that ``lasts`` keeps this memory when it is closed: blocks that are put again lie where they lay. Whoever changes a block that was
+    put puts it again before it is read.
     """
 
     lies_in_memory = True
@@ -69,7 +66,12 @@ class RamHost:
         self._end.atexit = False
 
     def put(self, block: Block, tensors: Mapping[str, Tensor]) -> None:
-        """Copy a block's tensors. Threads may put and get at once, but not the same block."""
+        """Keep a block's tensors. Threads may put and get at once, but not the same block."""
+        if self._pinned is None:
+            # Contiguous, as copies are.
+            kept = {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
+            self._regions[block] = Region(Layout(kept), _NOWHERE, kept)
+            return
         for name, view in self.room(block, Layout(tensors)).items():
             view.copy_(tensors[name].detach())
 
@@ -77,15 +79,14 @@ class RamHost:
         """Where the tensors of a block will lie, for others to write."""
         known = self._regions.get(block)
         # Nobody reads the old content: a block is stored again only after it was read.
-        if known is None or known.layout.num_bytes != layout.num_bytes:
-            if known is not None and self._pinned is not None:
+        if self._pinned is None:
+            known = Region(layout, layout.allocate())
+        elif known is None or known.layout.num_bytes != layout.num_bytes:
+            if known is not None:
                 self._pinned.reclaim([known.memory])
-            known = Region(layout, self._take(layout))
+            known = Region(layout, self._pinned.take(layout.num_bytes))
         self._regions[block] = region = Region(layout, known.memory)
         return region.views()
-
-    def _take(self, layout: Layout) -> Tensor:
-        return layout.allocate(HOST_POOL) if self._pinned is None else self._pinned.take(layout.num_bytes)
 
     def get(self, block: Block) -> Region:
         """The tensors of a block that were put last."""
@@ -186,9 +187,7 @@ class DiskHost:
     def is_at_hand(self, block: Block) -> bool:
         """Whether the system's page cache has a block. Errors are left to the reader."""
         offset, layout = self._places[block]
-        with suppress(SpillError), self._used("read") as file:
-            return is_cached(file, offset, layout.num_bytes)
-        return False
+        return self._file is not None and is_cached(self._file.fileno(), offset, layout.num_bytes)
 
     def pick(self, block: Block, rows: Tensor) -> Region:
         """Read some rows of each of a block's tensors; the rows between them are not read."""
@@ -233,9 +232,13 @@ def picked(tensors: Mapping[str, Tensor], rows: Tensor) -> dict[str, Tensor]:
     }
 
 
-def copied(region: Region, copy_into: Callable[[Tensor, Tensor], Tensor]) -> Region:
-    """A copy of a region of a host, in pooled memory."""
-    return Region(region.layout, copy_into(region.layout.allocate(), region.bytes))
+def copied(tensors: Mapping[str, Tensor]) -> Region:
+    """Copies of tensors, side by side in pooled memory."""
+    layout = Layout(tensors)
+    region = Region(layout, layout.allocate())
+    for name, view in region.views().items():
+        view.copy_(tensors[name])
+    return region
 
 
 def copy_alone_into(into: Tensor, tensor: Tensor) -> Tensor:

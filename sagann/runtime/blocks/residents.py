@@ -1,8 +1,8 @@
 """Residents: the blocks in the memory that computes, and the copies of them into it and out of it, while a plan runs.
 
-What waits for what is the plan's affair. Within the process's memory copies are made at once: no step runs at the same time. Memory has no
-engine that copies beside the processor. A thread that copies would take a core from a step, whose threads wait for each other. From and to
-files, one thread loads and one thread stores, while steps run. Blocks in the page cache are read at once instead.
+What waits for what is the plan's affair. Within the process's memory nothing is copied: a block that leaves lies where it lay, beyond the
+budget. From and to files, one thread loads and one thread stores, while steps run. Blocks in the page cache are read at once instead: a thread
+that copies would take a core from a step, whose threads wait for each other.
 """
 
 from __future__ import annotations
@@ -104,9 +104,11 @@ class Residents:
         self.timeline = timeline
         "Recorder of the epoch's steps and copies."
         self._threads = Threads() if beside.counts_process else None
-        self._budget_bytes, self._waits = plan.budget_bytes, plan.waits
+        self._waits = plan.waits
         # Where blocks that are not in use lie in the process's memory too, the budget does not hold for the process.
         holds = plan.budget_bytes < UNLIMITED and beside.counts_process
+        self.pool_bytes = plan.budget_bytes if holds else UNLIMITED
+        "Most bytes of the pool of this process."
         self._staying, self._stayed = plan.staying, sources.stayed
         there_bytes = sum(load.num_bytes for load in plan.staying if load.block in self._stayed)
         self._heap = HeapGuard(plan.budget_bytes - there_bytes) if holds else None
@@ -158,13 +160,13 @@ class Residents:
                 self._blocks[block] = None
                 self._held_bytes += self._bytes_of(block)
         # Free blocks of the pool are memory too.
-        POOL.shrink(max(0, self._budget_bytes - self._held_bytes - step.temporary_bytes))
+        POOL.shrink(max(0, self.pool_bytes - self._held_bytes - step.temporary_bytes))
         if self._heap is not None:
             self._heap.check()
 
     def running(self, step: Step) -> AbstractContextManager[None]:
         """Inside the ``with`` block, a step runs where its blocks lie, and is recorded."""
-        return recorded(self.timeline, "compute", step.label)
+        return recorded(self.timeline, "compute", step)
 
     def move(self, number: int, move: Move) -> None:
         """Start a copy, or drop a block; the number is that in the plan."""
@@ -293,12 +295,12 @@ def _loaded(
 ) -> Any:
     for copy in after:
         copy.result()
-    with recorded(timeline, "load", block.label, num_bytes):
+    with recorded(timeline, "load", block, num_bytes):
         return sources.load(block).content()
 
 
 def _put(
     host: Host, block: Block, tensors: Mapping[str, Tensor], timeline: Recorder | None, num_bytes: int
 ) -> None:
-    with recorded(timeline, "store", block.label, num_bytes):
+    with recorded(timeline, "store", block, num_bytes):
         host.put(block, tensors)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
 from typing import Any
 
 from torch import Tensor
@@ -11,12 +10,12 @@ from torch import Tensor
 from sagann.graph.feature_store import FeatureStore, SparseRows, TensorRows, read_rows, read_slice
 from sagann.graph.large_arrays import made_by
 from sagann.kernels.feature_rows import FeatureRows
-from sagann.kernels.memory import POOL, empty
+from sagann.kernels.memory import POOL
 from sagann.kernels.packed import Region
 from sagann.plan.epoch import Planned
-from sagann.plan.steps import UNLIMITED, Beside, Block
+from sagann.plan.steps import Beside, Block
 from sagann.runtime.blocks.chunks import Chunks
-from sagann.runtime.blocks.host import Host, Parts, copied, copy_alone_into
+from sagann.runtime.blocks.host import Host, Parts
 from sagann.runtime.streaming.epoch import Epoch
 from sagann.storage.mapped import MappedRows
 
@@ -27,8 +26,7 @@ Stayed = dict[Block, Any]
 class Sources:
     """Reads blocks: edges from the chunks, features and the result's gradient from their stores, other blocks from hosts.
 
-    The arguments are those of the executor. A processor gets blocks in memory of their own, unless they are read in place or take no room of
-    the budget. A device with engines that copy gets them where they lie.
+    The arguments are those of the executor. What lies in memory is given where it lies.
     """
 
     def __init__(
@@ -51,18 +49,14 @@ class Sources:
         self.constants = constants
         self.epoch = epoch
         self.stayed = stayed
-        # No step runs while blocks are copied within memory, so that all threads may copy.
-        self._copy_into = copy_alone_into if beside.copies_beside else Tensor.copy_
-        self._copied = partial(copied, copy_into=self._copy_into)
         self._output = program.output
 
     def load(self, block: Block) -> Parts:
         """Read a block."""
         is_in_place = self._is_in_place(block)
-        own = not self._has_engines and not is_in_place
         if block.kind == "edges":
             chunks = self.chunks[block.hop]
-            return Parts.of(chunks.in_place(block)) if is_in_place else chunks.load(block, self._copied, own=own)
+            return Parts.of(chunks.in_place(block)) if is_in_place else chunks.load(block)
         store = self._store_of(block)
         if block.needed_by is not None:
             ids = self.chunks[block.needed_by.hop].needed_by(block.needed_by)
@@ -72,17 +66,12 @@ class Sources:
                 rows = read_rows(store, ids.long().add_(self.plan.vertices(block.interval).start)).detach()
             return self._given(store, rows)
         if store is None:
-            host = self._host_of(block)
-            region = host.get(block.outside)
-            return Parts([self._copied(region) if own and host.lies_in_memory else region])
+            return Parts([self._host_of(block).get(block.outside)])
         vertices = self.plan.vertices(block.interval)
-        if isinstance(store, SparseRows) and not own:
+        if isinstance(store, SparseRows) and (self._has_engines or is_in_place):
             return Parts.of(FeatureRows.of_interval(store.tensor, vertices))
         with made_by(POOL.empty):
-            rows = read_slice(store, vertices.start, vertices.stop).detach()
-        if own and isinstance(store, TensorRows) and self.plan.budget_bytes < UNLIMITED:
-            rows = self._copy_into(empty(rows.shape, rows.dtype), rows)
-        return self._given(store, rows)
+            return self._given(store, read_slice(store, vertices.start, vertices.stop).detach())
 
     def _given(self, store: FeatureStore, rows: Tensor) -> Parts:
         """Rows of a store. The result's gradient lies on the device that computes, if it is one."""

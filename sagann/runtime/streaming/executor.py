@@ -20,7 +20,7 @@ from sagann.kernels.accumulators import Counts
 from sagann.kernels.edge import dialect_for
 from sagann.kernels.edge.pass_edges import Edges
 from sagann.kernels.edge.state import GatherState
-from sagann.kernels.memory import POOL
+from sagann.kernels.memory import POOL, empty
 from sagann.kernels.row_dropout import rows_of
 from sagann.kernels.seeds import NUM_SEEDS, seeded
 from sagann.plan.epoch import Planned
@@ -164,7 +164,7 @@ class Executor:
 
     def _run_until(self, kind: str) -> None:
         try:
-            with POOL.limited(self.plan.budget_bytes):
+            with POOL.limited(self.resident.pool_bytes):
                 self.resident.stay()
                 for number, operation in self._operations:
                     self.resident.turn(number, operation)
@@ -216,7 +216,10 @@ class Executor:
         """Make an interval's rows a part of an undivided block."""
         rows = self.plan.vertices(interval)
         if self.resident.get(block) is None:
-            self.resident[block] = _mapped(content, lambda tensor: _empty(self.part.num_vertices, tensor))
+            num_rows = self.part.num_vertices
+            self.resident[block] = _mapped(
+                content, lambda tensor: empty((num_rows, *tensor.shape[1:]), tensor.dtype, tensor.device)
+            )
         whole = tensors_of(self.resident[block])
         for each, tensor in tensors_of(content).items():
             whole[each][rows] = tensor
@@ -337,7 +340,9 @@ class Executor:
         at = self._block("grad", name, interval)
         grad = _alone(grad.to(self.program.forms[name].dtype))
         known: Tensor | None = self.resident.get(at)
-        self.resident[at] = grad if known is None else known + grad
+        self.resident[at] = (
+            grad if known is None else torch.add(known, grad, out=empty(grad.shape, grad.dtype, grad.device))
+        )
 
     def _output(self, step: Step) -> None:
         rows = self._value(self.program.output, step.interval)
@@ -389,6 +394,7 @@ class Executor:
         arrays = {}
         work = gather.edges
         edges: Edges = self.resident[step.reads[0]]
+        chunk = step.reads[0].outside
         for name, side, value in zip(work.stage.inputs, work.sides, gather.inputs, strict=True):
             if side == "param":
                 arrays[name] = self._here.shared[value].detach()
@@ -398,11 +404,11 @@ class Executor:
                     arrays[name] = edges.edge_data[value]
             else:
                 interval = step.interval if side == "src" else step.dst_interval
-                whole = self._block("value", value, self.part.holding("value", value, interval))
-                block = as_read(whole, step.reads[0].outside, side)
+                at = self.part.holding("value", value, interval)
+                block = as_read(self._block("value", value, at), chunk, side)
                 if block in step.reads:
-                    is_picked = block.needed_by is not None
-                    arrays[name] = self.resident[block] if is_picked else self._value(value, interval)
+                    rows = self.resident[block]
+                    arrays[name] = rows if at == interval else rows[self.plan.vertices(interval)]
         for block in step.reads:
             if block.kind == "edge_grad" or (block.needed_by is not None and block.kind != "value"):
                 arrays |= self.resident[block]
@@ -533,11 +539,6 @@ def _mapped(content: Any, change: Callable[[Tensor], Tensor]) -> Any:
     return (
         change(content) if isinstance(content, Tensor) else {name: change(each) for name, each in content.items()}
     )
-
-
-def _empty(num_rows: int, like: Tensor) -> Tensor:
-    shape = num_rows, *like.shape[1:]
-    return POOL.empty(shape, like.dtype) if like.device.type == "cpu" else like.new_empty(shape)
 
 
 def _alone(value: Tensor) -> Tensor:

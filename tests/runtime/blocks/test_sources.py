@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
-from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,7 @@ from sagann.plan.intervals import PartIntervals
 from sagann.plan.selection import ALWAYS, NEVER
 from sagann.plan.steps import ALL, UNLIMITED, Block, Move
 from sagann.runtime.blocks.chunks import Chunks, CutHops
-from sagann.runtime.blocks.host import DiskHost, RamHost, copied
+from sagann.runtime.blocks.host import DiskHost, RamHost
 from sagann.runtime.streaming.capturing import captured
 from sagann.runtime.streaming.stream import foretell
 from sagann.runtime.streaming.streamed import StreamedModel
@@ -36,7 +35,6 @@ from tests.graphs import labelled_graph, random_topology
 from tests.runtime.streams import assert_all_close, dense, in_double
 
 COUNT = 4
-COPIED = partial(copied, copy_into=Tensor.copy_)
 
 
 def prepared(name: str) -> tuple[nn.Module, Graph, Tensor]:
@@ -142,8 +140,8 @@ def test_a_chunk_that_is_viewed_stays_as_it_is() -> None:
     expected = {(chunk.src, chunk.dst): chunk.topology.indices.tolist() for chunk in grid.chunks()}
     for (src, dst), indices in expected.items():
         block = Block("edges", CSC, src, dst, 0)
-        for own in (False, False, True, True):
-            assert chunks.load(block, COPIED, own=own).content().indices.tolist() == indices
+        for _ in range(2):
+            assert chunks.load(block).content().indices.tolist() == indices
 
 
 def test_many_chunks_on_disk(tmp_path: Path) -> None:
@@ -156,7 +154,7 @@ def test_many_chunks_on_disk(tmp_path: Path) -> None:
     assert len(chunks.size.edges) > 900
     first = 0
     for chunk in grid.chunks():
-        read = chunks.load(Block("edges", CSC, chunk.src, chunk.dst, 0), COPIED, own=True).content()
+        read = chunks.load(Block("edges", CSC, chunk.src, chunk.dst, 0)).content()
         assert read.indices.tolist() == chunk.topology.indices.tolist()
         assert chunks.first_edge[chunk.src, chunk.dst] == first
         first += chunk.topology.num_edges
@@ -188,7 +186,7 @@ def test_chunks_are_kept_in_the_forms_that_their_passes_read() -> None:
             for src, dst in chunks.size.edges:
                 kept = form in (CSC, CSR) if name == "square" else form == (CSR if dst == ALL else CSC)
                 with nullcontext() if kept else pytest.raises(KeyError):
-                    chunks.load(Block("edges", form, src, dst, 0), COPIED, own=True)
+                    chunks.load(Block("edges", form, src, dst, 0))
     assert found["once"] == found["square"] == {(0, 0), (0, 1), (1, 0), (1, 1)}
     assert found["sides"] == {(ALL, 0), (ALL, 1), (0, ALL), (1, ALL)}
 
@@ -224,7 +222,7 @@ def test_chunks_have_the_edge_data_that_passes_of_their_form_read(name: str, is_
         for form, names in zip((CSC, CSR), read[name], strict=True):
             for src, dst in chunks.size.edges:
                 if is_square or (dst == ALL) == (form == CSR):
-                    edges = chunks.load(Block("edges", form, src, dst, number), COPIED, own=True).content()
+                    edges = chunks.load(Block("edges", form, src, dst, number)).content()
                     assert set(edges.edge_data) == names
                     num_bytes = packed_bytes(
                         each.nbytes for each in (edges.indptr, edges.indices, *edges.edge_data.values())

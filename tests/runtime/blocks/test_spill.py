@@ -12,10 +12,8 @@ import pytest
 import torch
 from torch import Tensor, zeros
 
-from sagann.kernels.memory import SMALLEST_BYTES, Pool
 from sagann.kernels.packed import Layout
 from sagann.plan.steps import FILES, UNLIMITED, Block, Plan
-from sagann.runtime.backend import Backend
 from sagann.runtime.blocks.host import DiskHost, Host, Parts, RamHost
 from sagann.runtime.blocks.residents import Residents
 from sagann.runtime.blocks.spill import Scratch, SpillError, require_room, unnamed_file
@@ -237,20 +235,3 @@ def test_others_write_and_read_blocks_where_they_lie(
         host.put(AT, {"": wide + wide})
         assert torch.equal(host.view(AT)[""], wide + wide)
         host.close()
-
-
-def test_memory_of_another_model_s_blocks_is_given_back_where_a_budget_holds_for_the_process(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pool = Pool(most_times=1)
-    for module in ("blocks.host", "backend"):
-        monkeypatch.setattr(f"sagann.runtime.{module}.HOST_POOL", pool)
-    backend = Backend()
-    in_memory = backend.new_host(None)
-    assert isinstance(in_memory, RamHost)
-    in_memory.put(Block("value", "x", 0), {"": torch.ones(SMALLEST_BYTES)})
-    in_memory.close()
-    pool.shrink(1 << 40)
-    assert pool._free_bytes >= 4 * SMALLEST_BYTES
-    assert isinstance(backend.new_host(tmp_path), DiskHost)
-    assert pool._free_bytes == 0

@@ -58,7 +58,9 @@ def can_take(pool: PinnedPool, num_bytes: int) -> bool:
 
 
 @pytest.mark.parametrize("num_rows", [30, 300])
-def test_tensors_of_all_kinds_arrive_side_by_side(num_rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tensors_of_all_kinds_arrive_side_by_side(
+    num_rows: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("sagann.runtime.device.residents.PIECE_BYTES", 256)
     monkeypatch.setattr("sagann.runtime.device.residents.SMALL_BYTES", 64)
     tensors = {
@@ -69,7 +71,7 @@ def test_tensors_of_all_kinds_arrive_side_by_side(num_rows: int, monkeypatch: py
         "without a dimension": torch.tensor(3.0),
         "expanded": torch.tensor([3.0]).expand(7, 2, 1),
     }
-    streams, host = LateStreams(), RamHost()
+    streams, host = LateStreams(), DiskHost(tmp_path)
     host.put(block(0), tensors)
     loading = copying(streams, host)
     content = loading.load(block(0), []).result()

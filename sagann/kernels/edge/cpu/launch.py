@@ -97,11 +97,12 @@ def launch(function: int, args: Sequence[int], *, num_items: int) -> None:
 
     The kernel gets a pointer to int64: the address of the counter, and ``args``, numbers and addresses.
     """
-    counter = np.zeros(1, np.int64)
-    packed = np.array([counter.ctypes.data, *args], np.int64)
+    packed = np.array([0, 0, *args], np.int64)
+    # The counter comes first.
+    packed[1] = counter = packed.ctypes.data
     threads = min(torch.get_num_threads(), num_items)
     if threads <= 1:
-        _Kernel(function)(packed.ctypes.data)
+        _Kernel(function)(counter + packed.itemsize)
         return
     require_own_threads()
-    launcher()[1](function, packed.ctypes.data, threads)
+    launcher()[1](function, counter + packed.itemsize, threads)
