@@ -250,16 +250,6 @@ def test_a_thread_that_does_not_end_is_an_error_of_close() -> None:
     wait_until(lambda: not threads())
 
 
-def test_a_thread_that_dies_is_no_hang(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken() -> None:
-        raise MemoryError("no room for a stack")
-
-    monkeypatch.setattr("sagann.runtime.loading.pipeline.work_serially", broken)
-    with pytest.raises(MemoryError, match="no room for a stack"):
-        next(Pipeline(range(3), [Stage(name="load", work=late)], ahead=2))
-    assert not threads()
-
-
 def test_threads_that_the_system_refuses_leave_none_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     start, count = threading.Thread.start, 0
 
