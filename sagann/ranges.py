@@ -43,53 +43,24 @@ class Range:
         return f"an integer from {self.low} to {high}"
 
 
-# Rows of 8 bytes each then have fewer than 2^63 bytes, with room for 4096 columns.
-_ROWS = Range(0, 2**48 - 1)
-# The narrowest integers in which torch keeps columns and edge types have 32 bits.
-_COLUMNS = Range(0, 2**31 - 1)
-_WIDTH = Range(1, 2**31 - 1)
-_TIMES = Range(1, 2**63 - 1)
-# They are started all at once.
-_THREADS = Range(1, 2**13)
-
+_RANGES = (
+    # Rows of 8 bytes each then have fewer than 2^63 bytes, with room for 4096 columns.
+    ("num_vertices num_edges num_classes num_graph_classes split", 0, 2**48 - 1),
+    # The narrowest integers in which torch keeps columns and edge types have 32 bits.
+    ("num_features num_edge_types edge_dim negatives", 0, 2**31 - 1),
+    ("fanout measured parts", 1, 2**31 - 1),
+    ("epochs hits batch_size num_cores cache_bytes", 1, 2**63 - 1),
+    ("seed epoch batch iterations bytes", 0, 2**63 - 1),
+    # With replacement, every destination gives as many edges.
+    ("replacing_fanout drawn_negatives", 1, 2**16),
+    ("ahead", 0, 2**13),
+    # Positions in larger random arrays do not fit 64 bits.
+    ("drawn", 0, 2**40),
+    # They are started all at once.
+    ("threads", 1, 2**13),
+)
 RANGES: Mapping[str, Range] = MappingProxyType(
-    {
-        # Graphs.
-        "num_vertices": _ROWS,
-        "num_edges": _ROWS,
-        "num_classes": _ROWS,
-        "num_graph_classes": _ROWS,
-        "num_features": _COLUMNS,
-        "num_edge_types": _COLUMNS,
-        "edge_dim": _COLUMNS,
-        # Training.
-        "epochs": _TIMES,
-        "hits": _TIMES,
-        "seed": Range(0, 2**63 - 1),
-        # Mini-batches.
-        "fanout": _WIDTH,
-        # With replacement, every destination gives as many edges.
-        "replacing_fanout": Range(1, 2**16),
-        "negatives": Range(0, 2**31 - 1),
-        "drawn_negatives": Range(1, 2**16),
-        "measured": Range(1, 2**31 - 1),
-        "batch_size": _TIMES,
-        "epoch": Range(0, 2**63 - 1),
-        "batch": Range(0, 2**63 - 1),
-        "ahead": Range(0, 2**13),
-        "iterations": Range(0, 2**63 - 1),
-        # Splits, generators and orders of vertices. Positions in larger random arrays do not fit 64 bits.
-        "split": _ROWS,
-        "drawn": Range(0, 2**40),
-        "parts": Range(1, 2**31 - 1),
-        # Bytes of memory and of files.
-        "bytes": Range(0, 2**63 - 1),
-        # Machines of plans.
-        "num_cores": _TIMES,
-        "cache_bytes": _TIMES,
-        # Threads of Numba.
-        "threads": _THREADS,
-    }
+    {name: Range(low, high) for names, low, high in _RANGES for name in names.split()}
 )
 """Range of each number by its name: 'split' for vertices of a split, 'drawn' for vertices, edges, features and classes of a generated
 graph, 'bytes' for a budget or a length."""

@@ -194,7 +194,7 @@ def use_run(given: Given, shared: Shared, use: Callable[[TrainedRun], None]) -> 
     device = device_of_worker(name, local_rank=0, num_local=num_workers)
     if said := left_alone(opening.device, device):
         shared.terminal().say(said)
-    _opened(replace(opening, device="cpu"), run_dir, shared)
+    _opened(replace(opening, device="cpu"), run_dir)
     if balance == "cost":
         from sagann.train.balancer import learned_costs
 
@@ -207,7 +207,7 @@ def _use(
 ) -> None:
     shared.load_kernels()
     settings = _settings(run_dir, has_data=opening.data is not None)
-    predictor, terminal = _opened(opening, run_dir, shared, workers), shared.terminal()
+    predictor, terminal = _opened(opening, run_dir, workers), shared.terminal()
     shared.load_compiler()
     data = settings.data
     if opening.data is not None:
@@ -235,9 +235,7 @@ def _settings(run_dir: Path, *, has_data: bool) -> RunConfig:
     return settings_of({"data": {"data": run.data}, "model": {}, "train": run.train_config.to_json()}, stored=True)
 
 
-def _opened(opening: Opening, run_dir: Path, shared: Shared, workers: Team = SOLO) -> Predictor:
-    if opening.model is not None:
-        shared.add_user_file(opening.model)
+def _opened(opening: Opening, run_dir: Path, workers: Team = SOLO) -> Predictor:
     return load_run(
         run_dir,
         model=opening.model,

@@ -184,10 +184,6 @@ generate = App(help="Generate a random dataset.", no_args_is_help=True)
 app.add_typer(generate, name="generate")
 
 _DRAWN = RANGES["drawn"]
-# The generator refuses more edges with a text of its own.
-_MOST_EDGES = 2**62
-
-
 _STREAMED = [each for name, each in IMPORTS.items() if name not in ("num_vertices", "num_classes")]
 
 
@@ -202,16 +198,12 @@ def rmat(
     features: Annotated[int, option("Random features per vertex.", within=_DRAWN)] = 0,
     classes: Annotated[int, option("Classes of random labels, split 60/20/20.", within=_DRAWN)] = 0,
     seed: SeedOption = 0,
-    a: Annotated[float, option("Probability of low source, low destination.")] = 0.57,
-    b: Annotated[float, option("Probability of low source, high destination.")] = 0.19,
-    c: Annotated[float, option("Probability of high source, low destination.")] = 0.19,
 ) -> None:
     """Generate a power-law graph (R-MAT) of any size, in bounded memory. Labels and features mean nothing.
 
     Example: sagann data generate rmat big --vertices 1000000 --edges 16000000
     """
     with shared.loading():
-        from sagann.graph import Quadrants
         from sagann.report.progress import import_progress
         from sagann.storage import write_rmat
 
@@ -223,7 +215,6 @@ def rmat(
             seed=seed,
             num_features=features,
             num_classes=classes,
-            quadrants=Quadrants(a=a, b=b, c=c, d=max(0.0, 1 - a - b - c)),
             options=options_from(ImportOptions, given, progress=progress),
         )
     report_dataset(out, shared)
@@ -238,10 +229,7 @@ def sbm(
     vertices: Annotated[int, option("Number of vertices.", within=Range(1, _DRAWN.high))] = 20_000,
     classes: Annotated[int, option("Number of classes.", within=_DRAWN)] = 3,
     degree: Annotated[float, option("Directed edges per vertex.")] = 4.5,
-    homophily: Annotated[float, option("Share of the edges that join vertices of one class.")] = 0.67,
-    degree_exponent: Annotated[float, option("Exponent of the degrees' power law.")] = 2.5,
     features: Annotated[int, option("Features per vertex.", within=_DRAWN)] = 500,
-    noise: Annotated[float, option("Standard deviation of the noise in every feature.")] = 0.37,
     split: Annotated[str, option("How to split, as for 'sagann train'.", "SPLIT")] = "random:0.6,0.2",
     seed: SeedOption = 0,
 ) -> None:
@@ -256,7 +244,8 @@ def sbm(
         from sagann.storage import save_graph
 
     num_edges = vertices * degree
-    if num_edges < _MOST_EDGES:
+    # The generator refuses more edges with a text of its own.
+    if num_edges < 2**62:
         # Features and centres of 4 bytes each; keys, ids and sort buffers of an edge; offsets of the classes.
         require_memory(
             4 * (vertices + classes) * features + 32 * int(num_edges) + 16 * classes,
@@ -267,10 +256,9 @@ def sbm(
         vertices,
         num_classes=classes,
         average_degree=degree,
-        homophily=homophily,
-        degree_exponent=degree_exponent,
+        homophily=0.67,
         num_features=features,
-        feature_noise=noise,
+        feature_noise=0.37,
         seed=seed,
     )
     graph = apply_split(graph, split, seed=seed)

@@ -9,13 +9,12 @@ from typing import Any
 
 from sagann import interop
 from sagann.errors import DatasetError, InputError, listed, require_choice
-from sagann.import_config import EDGE_LISTS, EdgeListFormat, ImportOptions, Progress
+from sagann.import_config import EDGE_LISTS, EdgeListFormat, ImportOptions
 from sagann.interop import FORMATS
 from sagann.report.progress import import_progress
 from sagann.report.terminal import Terminal
 from sagann.storage import import_edge_list, import_npz
 from sagann.storage.edge_list import describe_columns
-from sagann.storage.import_source import READING, WRITING
 from sagann.storage.npz_graph import arrays_left_out
 from sagann.storage.regular_file import require_file
 
@@ -45,9 +44,8 @@ def import_run(
         )
     if found == "npz" and (names := arrays_left_out(source)):
         terminal.say(f"Arrays left out: {listed(names)}.")
-    num_read: dict[str, int] = {}
     with import_progress(terminal) as progress:
-        options = replace(options, progress=_counting(progress, num_read))
+        options = replace(options, progress=progress)
         match found:
             case "csv" | "parquet":
                 columns = {name: value for name, value in given.items() if name not in _FILES}
@@ -63,21 +61,6 @@ def import_run(
             case _:
                 more = {arguments[name]: value for name, value in given.items()}
                 getattr(interop, f"import_{found}")(source, out, **more, options=options)
-    # A table that was cut at the end of a line looks whole: only its reader knows how many rows it should have.
-    if num_read:
-        terminal.say(f"Rows read: {', '.join(f'{count} of {name}' for name, count in num_read.items())}.")
-
-
-def _counting(progress: Progress, num_read: dict[str, int]) -> Progress:
-    """The progress of an import, which also writes the numbers of rows that are read to ``num_read``, by the name of their array, except those of splits."""
-
-    def told(done: int, total: int | None, unit: str, stage: str) -> None:
-        name = "edges" if stage == READING else stage.removeprefix(WRITING)
-        if name != stage and unit != "entries" and not name.startswith(("split_", "graph_split_")):
-            num_read[name] = done
-        progress(done, total, unit, stage)
-
-    return told
 
 
 def detect_format(source: Path) -> str:

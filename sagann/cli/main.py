@@ -18,7 +18,6 @@ from sagann.cli.options import App, DebugOption, QuietOption, Shared, ThreadsOpt
 from sagann.cli.signals import Signals
 from sagann.errors import nearest
 from sagann.processes import end_quickly
-from sagann.ranges import require_integer
 
 app = App(
     name="sagann",
@@ -61,7 +60,7 @@ def run(signals: Signals) -> NoReturn:
     if isinstance(sys.stdout, io.TextIOWrapper):
         # As for stderr: a path that the terminal cannot show must not fail a finished command.
         sys.stdout.reconfigure(errors="backslashreplace")
-    code = _run(sys.argv[1:], Shared(arguments=sys.argv[1:], signals=signals, is_program=True))
+    code = main(sys.argv[1:], Shared(arguments=sys.argv[1:], signals=signals, is_program=True))
     try:
         sys.stdout.flush()
     except OSError as error:
@@ -73,12 +72,9 @@ def run(signals: Signals) -> NoReturn:
     sys.exit(code)
 
 
-def main(arguments: Sequence[str]) -> int:
+def main(arguments: Sequence[str], shared: Shared | None = None) -> int:
     """Run one command, and return the exit code (see sagann.cli.failure)."""
-    return _run(arguments, Shared(arguments=arguments))
-
-
-def _run(arguments: Sequence[str], shared: Shared) -> int:
+    shared = shared or Shared(arguments=arguments)
     code = _run_command(arguments, shared)
     return TERMINATED if code and shared.signals.is_terminated else code
 
@@ -87,7 +83,6 @@ def _run_command(arguments: Sequence[str], shared: Shared) -> int:
     command = typer.main.get_command(app)
     code = None
     try:
-        _check_environment()
         code = command.main(list(arguments), prog_name="sagann", standalone_mode=False, obj=shared)
     except BaseException as error:  # noqa: BLE001 - every failure ends here, and a user's model may raise anything
         if shared.error is None:
@@ -112,15 +107,6 @@ def _advise(error: Any) -> None:
         error.possibilities = [near if near[0] == "-" else f"{names[near]} without a name"] if near else None
     elif error.message.startswith("Got unexpected extra argument"):
         error.message += ". Write the name of an option before its value, and a switch without one, as --undirected or --no-undirected."
-
-
-def _check_environment() -> None:
-    """Refuse a number of Numba's threads with which Numba cannot be imported; it ignores a value that is no integer."""
-    try:
-        number = int(os.environ.get("NUMBA_NUM_THREADS", ""))
-    except ValueError:
-        return
-    require_integer(number, "threads", where="the environment's NUMBA_NUM_THREADS")
 
 
 def _fail(error: BaseException, shared: Shared) -> int:

@@ -14,7 +14,6 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
@@ -90,8 +89,6 @@ class Shared:
     "The command line, without the name of the program."
     signals: Signals = field(default_factory=Signals)
     "How Ctrl-C and SIGTERM end the program."
-    user_files: set[str] = field(default_factory=set)
-    "The user's own Python files that this command runs: an exception from one is not a fault of sagann."
     is_program: bool = False
     "Whether the process runs this one command and ends, unlike one that calls commands beside other work."
 
@@ -134,19 +131,10 @@ class Shared:
         with self.loading("torch.distributed.fsdp", "torch.distributed.tensor", *unused), suppress(ImportError):
             importlib.import_module("torch._dynamo")
 
-    def add_user_file(self, model: str) -> None:
-        """Note the file of a model that is named as FILE.py:CLASS; a name of the zoo has none."""
-        if ".py:" in model:
-            # Python names the file of a frame by its absolute path.
-            self.user_files.add(str(Path(model.rpartition(":")[0]).absolute()))
-
     def files_of_user(self) -> set[str]:
-        """Absolute paths of the files of models, and of what they have imported beside them."""
-        if not self.user_files:
-            return set()
-        from sagann.nn.user_model import files_of_models
-
-        return self.user_files | files_of_models()
+        """Absolute paths of the files of models that were loaded, and of what they have imported beside them."""
+        module = sys.modules.get("sagann.nn.user_model")
+        return set() if module is None else module.files_of_models()
 
     def use_threads(self) -> None:
         """Have as many threads compute as --threads says."""
@@ -242,21 +230,22 @@ def command(
     """
 
     def decorate(function: Callable[..., int | None]) -> Callable[..., int | None]:
-        own: list[inspect.Parameter] = []
-        for name, parameter in inspect.signature(function, eval_str=True).parameters.items():
-            if name not in ("shared", "given"):
-                own.append(parameter.replace(kind=parameter.KEYWORD_ONLY))
-
         def run(
             context: typer.Context,
             quiet: bool,
             debug: bool,
             threads: int | None,
             help_all: bool = False,
+            first_argument: str | None = None,
             **arguments: Any,
         ) -> int | None:
-            if first is not None:
-                arguments[first] = _one_of(arguments[first], arguments.pop(_FIRST), first)
+            if first is not None and first_argument is not None:
+                if arguments[first] is not None:
+                    raise InputError(
+                        f"{first} is given twice: {shown(first_argument)} and --{first} {shown(arguments[first])} (in the command line)",
+                        hint=f"Leave one of them out; other options need their names, as --{first}.",
+                    )
+                arguments[first] = first_argument
             if settings:
                 values = [(setting, arguments.pop(setting.name)) for setting in settings]
                 arguments["given"] = {
@@ -275,20 +264,22 @@ def command(
         functools.update_wrapper(run, function)
         # Else inspection would go through to the function.
         del run.__wrapped__  # type: ignore[attr-defined]
-        without_name = [] if first is None else [_parameter(_FIRST, _argument(first), None)]
-        parameters = [
-            _parameter("context", typer.Context),
-            *without_name,
-            *own,
-            *(_parameter(setting.name, _annotation(setting), None) for setting in settings),
-            _parameter("quiet", QuietOption, False),
-            _parameter("debug", DebugOption, False),
-            _parameter("threads", ThreadsOption, None),
-        ]
+        parameters = {"context": inspect.Parameter("context", _BY_NAME, annotation=typer.Context)}
+        if first is not None:
+            # The line of usage has it.
+            argument = typer.Argument(metavar=first.upper(), show_default=False, hidden=True)
+            parameters["first_argument"] = _parameter("first_argument", Annotated[str | None, argument])
+        for name, parameter in inspect.signature(function, eval_str=True).parameters.items():
+            if name not in ("shared", "given"):
+                parameters[name] = parameter.replace(kind=_BY_NAME)
+        parameters |= {setting.name: _parameter(setting.name, _annotation(setting)) for setting in settings}
+        parameters["quiet"] = _parameter("quiet", QuietOption, False)
+        parameters["debug"] = _parameter("debug", DebugOption, False)
+        parameters["threads"] = _parameter("threads", ThreadsOption)
         if any(ADVANCED in each.marks for each in settings):
-            parameters.append(_parameter("help_all", HelpAllOption, False))
-        run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-        run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+            parameters["help_all"] = _parameter("help_all", HelpAllOption, False)
+        run.__signature__ = inspect.Signature([*parameters.values()])  # type: ignore[attr-defined]
+        run.__annotations__ = {name: each.annotation for name, each in parameters.items()}
         return run
 
     return decorate
@@ -299,27 +290,11 @@ def options_from(kind: Callable[..., T], given: Given, **more: Any) -> T:
     return kind(**{name: given[name] for name in given if name in options_of(kind)}, **more)
 
 
-_FIRST = "first_argument"
+_BY_NAME = inspect.Parameter.KEYWORD_ONLY
 
 
-def _argument(name: str) -> Any:
-    """The argument that stands for an option without the option's name; the line of usage has it."""
-    text = f"The same as --{name}."
-    return Annotated[str | None, typer.Argument(help=text, metavar=name.upper(), show_default=False, hidden=True)]
-
-
-def _one_of(option: Any, argument: str | None, name: str) -> Any:
-    """The value of an option that is given by name or without; an InputError where both are given."""
-    if option is not None and argument is not None:
-        raise InputError(
-            f"{name} is given twice: {shown(argument)} and --{name} {shown(str(option))} (in the command line)",
-            hint=f"Leave one of them out; other options need their names, as --{name}.",
-        )
-    return argument if option is None else option
-
-
-def _parameter(name: str, annotation: Any, default: Any = inspect.Parameter.empty) -> inspect.Parameter:
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+def _parameter(name: str, annotation: Any, default: Any = None) -> inspect.Parameter:
+    return inspect.Parameter(name, _BY_NAME, default=default, annotation=annotation)
 
 
 def _annotation(setting: Option) -> Any:
@@ -327,10 +302,8 @@ def _annotation(setting: Option) -> Any:
     kind: Any = list[str] if setting.type == Arguments else str
     if setting.type is bool:
         name, kind = f"{name}/--no-{name.removeprefix('--')}", bool
-    said, text = setting.default_text or None, setting.help.replace("[", r"\[")
+    text, hidden = setting.help.replace("[", r"\["), ADVANCED in setting.marks
+    said = setting.default_text or None
     return Annotated[
-        kind | None,
-        option(
-            text, setting.metavar, default=said, panel=setting.panel, name=name, hidden=ADVANCED in setting.marks
-        ),
+        kind | None, option(text, setting.metavar, default=said, panel=setting.panel, name=name, hidden=hidden)
     ]

@@ -93,7 +93,6 @@ def plan_run(
     if count:
         given = {name: value for name, value in given.items() if name != "devices"}
     settings = chosen_settings(given, file, of_run=is_of_run(file))
-    shared.add_user_file(settings.model.model)
     train = settings.train
     if settings.workers > 1:
         plan = _PARTS

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -64,9 +65,8 @@ def write_classes(
             names = [f"{number}:{name}" for number, name in enumerate(names)]
         write_values(path, probabilities, names, order, of=of)
         return
-    columns: dict[str, Any] = {of: np.arange(len(order))}
     probability, classes = (column[order].numpy() for column in probabilities.max(dim=1))
-    columns["class"] = classes
+    columns: dict[str, Any] = {of: np.arange(len(order)), "class": classes}
     if path.suffix != ".npy":
         import pyarrow as pa
 
@@ -86,12 +86,19 @@ def write_values(path: Path, values: Tensor, names: Sequence[str], order: Tensor
 
 def write_columns(path: Path, columns: Mapping[str, Any]) -> None:
     """Write columns of one length as .csv, .parquet, or .npy with a field for each column; an existing file is replaced."""
-    if path.suffix == ".npy":
-        dtype = [(name, column.dtype) for name, column in columns.items()]
-        fields = np.rec.fromarrays(list(columns.values()), dtype=dtype)
-        write_aside(path, lambda aside: np.save(aside, fields, allow_pickle=False))
-    else:
-        write_aside(path, lambda aside: _write_table(aside, columns))
+    with _aside(path) as aside:
+        if path.suffix == ".npy":
+            dtype = [(name, column.dtype) for name, column in columns.items()]
+            np.save(aside, np.rec.fromarrays(list(columns.values()), dtype=dtype), allow_pickle=False)
+            return
+        import pyarrow as pa
+        import pyarrow.csv
+        import pyarrow.parquet
+
+        if path.suffix == ".csv":
+            pyarrow.csv.write_csv(pa.table(columns), aside, pyarrow.csv.WriteOptions(quoting_style="needed"))
+        else:
+            pyarrow.parquet.write_table(pa.table(columns), aside)
 
 
 def write_rows(path: Path, rows: Tensor, order: Tensor | None = None) -> None:
@@ -100,27 +107,16 @@ def write_rows(path: Path, rows: Tensor, order: Tensor | None = None) -> None:
     if order is not None:
         at_once = order.split(max(1, _AT_ONCE_BYTES // max(1, rows[:1].nbytes)))
         pieces = (rows[piece] for piece in at_once)
-    write_aside(path, lambda aside: write_npy(aside, rows, pieces))
+    with _aside(path) as aside:
+        write_npy(aside, rows, pieces)
 
 
-def _write_table(path: Path, columns: Mapping[str, Any]) -> None:
-    import pyarrow as pa
-    import pyarrow.csv
-    import pyarrow.parquet
-
-    table = pa.table(columns)
-    if path.suffix == ".csv":
-        pyarrow.csv.write_csv(table, path, pyarrow.csv.WriteOptions(quoting_style="needed"))
-    else:
-        pyarrow.parquet.write_table(table, path)
-
-
-def write_aside(path: Path, write: Callable[[Path], object]) -> None:
-    """Write a file aside, in a folder of its own, into which nobody else can put a link, and rename it: a reader never sees half a file."""
+@contextmanager
+def _aside(path: Path) -> Iterator[Path]:
+    """A file that takes the place of ``path`` after the block, in a folder of its own, into which nobody else can put a link."""
     try:
         with TemporaryDirectory(prefix=".tmp-", dir=path.parent, ignore_cleanup_errors=True) as folder:
-            aside = Path(folder, path.name)
-            write(aside)
+            yield (aside := Path(folder, path.name))
             aside.replace(path)
     except OSError as error:
         # NumPy's error for a full disk names neither file nor reason.

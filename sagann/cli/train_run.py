@@ -27,26 +27,13 @@ from sagann.report.terminal import Terminal
 from sagann.runtime.team import SOLO, START_TIMEOUT_S, Team
 from sagann.saga.engine import using_engine
 from sagann.storage.folder import TEMPORARY_PREFIX, write_whole
-from sagann.train import Reporter, RunInfo, Trainer, TrainResult
+from sagann.train import Reporter, Trainer, TrainResult
 from sagann.train.checkpoint import Position
 from sagann.train.resources import resolve_device
 from sagann.train.run_folder import CONFIG_FILE, HISTORY_FILE, LOCK_FILE, RUN_FILE, RUNS, RunFolder, is_of_run
 from sagann.train.runner import large_arrays
 from sagann.train.streamed import Streaming
 from sagann.train.trainable import require_divisible
-
-
-class _RunReporter(ProgressReporter):
-    """A progress bar that saves the settings at the start of the run: those that the Trainer refuses must not replace those in the folder."""
-
-    def __init__(self, terminal: Terminal, save: Callable[[], None]) -> None:
-        super().__init__(terminal.err)
-        self._save = save
-
-    def on_start(self, info: RunInfo) -> None:
-        """Save the settings and show the bar."""
-        self._save()
-        super().on_start(info)
 
 
 def train_run(
@@ -57,7 +44,6 @@ def train_run(
     if resume:
         file = _file_of_resumed(out, file, overwrite=overwrite)
     settings = chosen_settings(given, file, of_run=from_run)
-    shared.add_user_file(settings.model.model)
     if settings.workers == 1 and not is_worker():
         require_nothing_of_workers(given)
         return _train(settings, out, shared, resume=resume, overwrite=overwrite)
@@ -166,7 +152,8 @@ def _fit(
 ) -> TrainResult:
     config, terminal = run_dir / CONFIG_FILE, shared.terminal()
     content = settings.to_toml().encode()
-    reporter = _RunReporter(terminal, lambda: write_whole(config, content))
+    # Settings that the Trainer refuses must not replace those in the folder.
+    reporter = ProgressReporter(terminal.err, begin=lambda: write_whole(config, content))
     trainer = made_trainer(settings, graph, shared, run_dir=run_dir, reporter=reporter, workers=workers)
     # Of several workers, the first one alone reads and writes the folder.
     if workers.is_first:

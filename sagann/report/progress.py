@@ -8,7 +8,7 @@ import sys
 import textwrap
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -58,8 +58,8 @@ class ProgressReporter:
     state.
     """
 
-    def __init__(self, console: Console | None = None) -> None:
-        self._console = console or Console(stderr=True)
+    def __init__(self, console: Console | None = None, *, begin: Callable[[], object] = lambda: None) -> None:
+        self._console, self._begin = console or Console(stderr=True), begin
         self._progress: Progress | None = None
         self._epochs, self._batches = TaskID(0), TaskID(0)
         self._info: RunInfo | None = None
@@ -68,7 +68,8 @@ class ProgressReporter:
         self._logged_s = 0.0
 
     def on_start(self, info: RunInfo) -> None:
-        """Show the bar, from the first epoch of this call."""
+        """Call ``begin``, and show the bar from the first epoch of this call."""
+        self._begin()
         self._info = info
         self._recent_s.clear()
         self._monitored = ""

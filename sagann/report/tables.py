@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-import torch
 from rich.table import Table
 from torch import Tensor
 
 from sagann.byte_size import format_bytes
 from sagann.graph import Graph
+from sagann.graph.feature_store import Features
 from sagann.graph.rows import is_sparse
 from sagann.report.terminal import facts_table, table
 from sagann.train import METRICS, Metrics
@@ -21,19 +21,18 @@ _MOST_SHOWN = 12
 
 def metrics_table(metrics: Mapping[str, Metrics], *, title: str) -> Table:
     """A row per split, a column per metric. A metric that a split lacks is shown as '-'."""
+
+    def shown(name: str, value: float | None) -> str:
+        if value is None:
+            return "-"
+        # Where four decimals would show too little or too much of a number, it has an exponent.
+        is_far = name in ERRORS and value and not 0.001 <= abs(value) < 1e6
+        return f"{value:.3e}" if is_far else f"{value:.4f}"
+
     known = dict.fromkeys([*METRICS, *(name for found in metrics.values() for name in found)])
-    shown = [name for name in known if any(name in found for found in metrics.values())]
-    rows = (
-        (split, *(_metric(name, found[name]) if name in found else "-" for name in shown))
-        for split, found in metrics.items()
-    )
-    return table(title, ["split", *shown], rows)
-
-
-def _metric(name: str, value: float) -> str:
-    """A metric in four decimals; where those would show too little or too much of it, with an exponent."""
-    is_far = name in ERRORS and value and not 0.001 <= abs(value) < 1e6
-    return f"{value:.3e}" if is_far else f"{value:.4f}"
+    names = [name for name in known if any(name in found for found in metrics.values())]
+    rows = ((split, *(shown(name, found.get(name)) for name in names)) for split, found in metrics.items())
+    return table(title, ["split", *names], rows)
 
 
 def dataset_table(graph: Graph, *, path: Path) -> Table:
@@ -50,10 +49,13 @@ def dataset_table(graph: Graph, *, path: Path) -> Table:
         known = int((graph.labels >= 0).sum())
         rows["labelled"] = f"{known:,} of {graph.num_vertices:,} vertices"
     if graph.targets is not None:
-        rows["targets"] = f"{graph.num_targets} per vertex, {_dtype(graph.targets.dtype)}"
+        rows["targets"] = f"{graph.num_targets} per vertex, {_dtype(graph.targets)}"
     rows["splits"] = _splits(graph.splits)
     if graph.graph_ptr is not None:
-        rows["graphs"] = _graphs(graph)
+        sizes = graph.graph_ptr.diff().tolist()
+        names = graph.graph_names or [str(position) for position in range(len(sizes))]
+        shown = [f"{name}: {size:,}" for name, size in zip(names[:_MOST_SHOWN], sizes, strict=False)]
+        rows["graphs"] = f"{graph.num_graphs:,} (vertices {_listed(shown, len(sizes))})"
         if graph.graphs.tasks:
             rows["of graphs"] = " and ".join(graph.graphs.tasks.values())
         if graph.graph_splits:
@@ -70,11 +72,9 @@ def _degrees(graph: Graph) -> str:
     degrees = graph.topology.in_degrees()
     if len(degrees) == 0:
         return "none"
-    mean = graph.num_edges / graph.num_vertices
-    without = int((degrees == 0).sum())
     return (
-        f"mean {mean:.2f}, median {int(degrees.median())}, largest {int(degrees.max()):,}, "
-        f"{without:,} vertices without in-edges"
+        f"mean {graph.num_edges / graph.num_vertices:.2f}, median {int(degrees.median())}, "
+        f"largest {int(degrees.max()):,}, {int((degrees == 0).sum()):,} vertices without in-edges"
     )
 
 
@@ -83,7 +83,7 @@ def _edge_data(graph: Graph) -> str:
     for name, rows in graph.topology.edge_data.items():
         width = f" [{', '.join(str(size) for size in rows.shape[1:])}]" if rows.ndim > 1 else ""
         types = f", {graph.num_edge_types} types" if name == "type" else ""
-        found.append(f"{name} ({_dtype(rows.dtype)}{width}{types})")
+        found.append(f"{name} ({_dtype(rows)}{width}{types})")
     return ", ".join(found) or "none"
 
 
@@ -91,20 +91,19 @@ def _features(graph: Graph) -> str:
     features = graph.features
     if features is None:
         return "none"
-    if is_sparse(features):
-        count = features.values().numel()
-        share = count / max(1, features.shape[0] * features.shape[1])
-        return f"{graph.num_features:,}, sparse {_dtype(features.dtype)}, {count:,} non-zeros ({share:.2%})"
-    return f"{graph.num_features:,}, dense {_dtype(features.dtype)}"
+    if not is_sparse(features):
+        return f"{graph.num_features:,}, dense {_dtype(features)}"
+    count = features.values().numel()
+    share = count / max(1, features.shape[0] * features.shape[1])
+    return f"{graph.num_features:,}, sparse {_dtype(features)}, {count:,} non-zeros ({share:.2%})"
 
 
 def _classes(graph: Graph) -> str:
     if graph.labels is None:
         return "no labels"
-    # Counted one class at a time, because labels of a damaged dataset may be any numbers.
+    # Of a damaged dataset, labels may be any numbers, and the number of classes huge: few are counted, one at a time.
     numbers = range(min(graph.num_classes, _MOST_SHOWN))
     columns = [graph.labels[:, number] if graph.multi_label else graph.labels == number for number in numbers]
-    # Only shown classes get a name: the number of classes of a damaged dataset may be huge.
     names = graph.class_names or [str(number) for number in numbers]
     shown = [f"{name}: {int(column.sum()):,}" for name, column in zip(names, columns, strict=False)]
     several = ", several per vertex" if graph.multi_label else ""
@@ -115,17 +114,9 @@ def _splits(splits: Mapping[str, Tensor]) -> str:
     return ", ".join(f"{name} {int(mask.sum()):,}" for name, mask in splits.items()) or "none"
 
 
-def _graphs(graph: Graph) -> str:
-    assert graph.graph_ptr is not None
-    sizes = graph.graph_ptr.diff().tolist()
-    names = graph.graph_names or [str(position) for position in range(len(sizes))]
-    shown = [f"{name}: {size:,}" for name, size in zip(names[:_MOST_SHOWN], sizes, strict=False)]
-    return f"{graph.num_graphs:,} (vertices {_listed(shown, len(sizes))})"
-
-
 def _listed(shown: list[str], count: int) -> str:
     return ", ".join([*shown, "..."] if count > len(shown) else shown)
 
 
-def _dtype(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
+def _dtype(rows: Features) -> str:
+    return str(rows.dtype).removeprefix("torch.")

@@ -201,19 +201,6 @@ def test_a_name_from_elsewhere_is_offered_only_where_the_command_has_it(invoke: 
     assert "--patience" not in invoke("predict", "--early-stopping", "10").err
 
 
-@pytest.mark.parametrize("number", ["0", "1000000"])
-def test_an_environment_in_which_numba_cannot_start(
-    invoke: Invoke, number: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("NUMBA_NUM_THREADS", number)
-    outcome = invoke("data", "info", "demo")
-    assert outcome.code == 2
-    assert outcome.err.startswith(
-        f"Error: threads is out of range: {number}, expected an integer from 1 to 8192 (in "
-    )
-    assert "NUMBA_NUM_THREADS" in outcome.err
-
-
 def test_an_unforeseen_error_exits_1(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object, **__: object) -> None:
         raise ZeroDivisionError("division by zero")

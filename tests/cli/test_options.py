@@ -97,14 +97,6 @@ def test_help_shows_brackets_and_defaults(capsys: pytest.CaptureFixture[str]) ->
     assert "Act." in shown
 
 
-def test_the_file_of_a_model_is_noted_by_its_absolute_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    shared = Shared()
-    shared.add_user_file("gcn")
-    shared.add_user_file("mine.py:Net")
-    assert shared.user_files == {str(tmp_path / "mine.py")}
-
-
 MACHINE = Machine(
     name='An "odd" [bold]processor',
     num_cores=2,
