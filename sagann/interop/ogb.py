@@ -10,14 +10,14 @@ References:
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from itertools import islice
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from sagann.errors import DatasetError
 from sagann.graph import Graph
@@ -27,7 +27,8 @@ from sagann.storage.import_source import EdgeChunk, ImportSource, with_data
 from sagann.storage.importer import graph_of, import_dataset
 from sagann.storage.json_fields import as_integer
 from sagann.storage.npz_graph import NpzArchive, npz_edges
-from sagann.storage.rows import Rows, masks_of
+from sagann.storage.regular_file import reading
+from sagann.storage.rows import Array, Rows, masks_of
 from sagann.storage.tables import CsvTable
 
 _SPLIT_FILES = {"train": "train", "val": "valid", "test": "test"}
@@ -94,11 +95,11 @@ def _csv_fields(raw: Path) -> dict[str, Any]:
         return {name: table_array(table, "features" if name == "feat" else name) for name, table in tables.items()}
 
     edges = CsvTable(_require(raw, "edge.csv"), header=False)
-    num_edges = _one_number(_require(raw, "num-edge-list.csv"), "num_edges")
+    num_edges = _stated(raw, "num-edge-list.csv", "num_edges")
     return {
         "edges": with_data(_ends(edges, num_edges), num_edges, arrays(feat="edge-feat")),
         "arrays": arrays(features="node-feat", labels="node-label"),
-        "num_vertices": _one_number(_require(raw, "num-node-list.csv"), "num_vertices"),
+        "num_vertices": _stated(raw, "num-node-list.csv", "num_vertices"),
     }
 
 
@@ -108,8 +109,6 @@ def _archive_fields(raw: Path, stack: ExitStack) -> dict[str, Any]:
     if "num_nodes_list" not in data.members:
         value = f"no array 'num_nodes_list'; it holds {', '.join(sorted(data.members))}"
         raise _not_ogb("archive is not one of OGB", value, data.path)
-    if (num_graphs := math.prod(data.members["num_nodes_list"].shape)) != 1:
-        raise _several_graphs(f"{num_graphs}", data.path)
     arrays = {"features": data.rows("node_feat")} if "node_feat" in data.members else {}
     if (raw / "node-label.npz").is_file():
         archive = stack.enter_context(NpzArchive(raw / "node-label.npz"))
@@ -121,7 +120,7 @@ def _archive_fields(raw: Path, stack: ExitStack) -> dict[str, Any]:
     return {
         "edges": npz_edges(data, edge_data),
         "arrays": arrays,
-        "num_vertices": _stated(data.read("num_nodes_list").reshape(-1)[0], "num_vertices", data.path),
+        "num_vertices": _only(data.read("num_nodes_list"), "num_vertices", data.path),
     }
 
 
@@ -168,25 +167,22 @@ def _refuse_other_kinds(folder: Path) -> None:
         raise _not_ogb("kind of graph not supported", "a heterogeneous graph, with vertices of several kinds", raw)
 
 
-def _one_number(path: Path, what: str) -> int:
-    table = CsvTable(path, header=False)
-    values = (value for _, (column,) in table.batches(table.names[:1], ["int64"]) for value in column)
-    numbers = [int(value) for value in islice(values, 2)]
-    if len(numbers) != 1:
-        raise _several_graphs("several" if numbers else "no", path)
-    return _stated(numbers[0], what, path)
+def _stated(raw: Path, name: str, what: str) -> int:
+    path = _require(raw, name)
+    with reading(path):
+        numbers = np.loadtxt(path, np.int64, ndmin=1, max_rows=2)
+    return _only(numbers, what, path)
 
 
-def _stated(value: Any, what: str, path: Path) -> int:
-    """A number that a file states, in the range of ``what``."""
+def _only(numbers: Array, what: str, path: Path) -> int:
+    """The number that is stated of the only graph, in the range of ``what``."""
+    if numbers.size != 1:
+        value = f"{numbers.size or 'no'} graphs, a node-property dataset has one"
+        raise _not_ogb("kind of dataset not supported", value, path)
     try:
-        return as_integer(value if isinstance(value, int) else value.item(), what)
+        return as_integer(numbers.reshape(-1)[0].item(), what)
     except TypeError as error:
         raise _not_ogb("a stated number is out of range", str(error), path) from error
-
-
-def _several_graphs(count: str, path: Path) -> DatasetError:
-    return _not_ogb("kind of dataset not supported", f"{count} graphs, a node-property dataset has one", path)
 
 
 def _find(folder: Path, name: str) -> Path | None:

@@ -190,10 +190,10 @@ def _join_graphs(found: Attributes, bounds: Mapping[str, Tensor]) -> Tensor:
         if each[0] != 0 or each[-1] != num_rows or (each[1:] < each[:-1]).any():
             value = f"from {int(each[0])} to {int(each[-1])}, expected ascending offsets of {num_rows} rows"
             raise found.refused(f"the slices of {shown(name)} are not those of its rows", "slices", value, _HINT)
-    counts, edge_ptr = _counts(found, next(iter(sizes))[0] - 1), bounds.get("edge_index")
+    num_vertices, edge_ptr = _counts(found, next(iter(sizes))[0] - 1), bounds.get("edge_index")
     graph_ptr = next((bounds[name] for name in _OF_VERTICES if name in bounds), None)
-    if counts is not None:
-        graph_ptr = torch.tensor([0, *counts]).cumsum(0)
+    if num_vertices is not None:
+        graph_ptr = torch.tensor([0, *num_vertices]).cumsum(0)
     if graph_ptr is None or edge_ptr is None:
         missing = "edge_index has no slices" if edge_ptr is None else "neither x, z, pos nor num_nodes tells"
         raise found.refused("it is not clear which vertices a graph has", "slices", missing, _HINT)
@@ -221,7 +221,7 @@ def _counts(found: Attributes, num_graphs: int) -> list[int] | None:
     """The numbers of vertices of the graphs, as they are stated; None where nothing states them."""
     for name in _COUNTS:
         value = found.values.get(name)
-        counts = value if isinstance(value, list) else [value]
+        counts: list[Any] = value if isinstance(value, list) else [value]
         # A sum stands beside the list of the numbers.
         if value is None or (num_graphs > 1 and len(counts) != num_graphs):
             continue

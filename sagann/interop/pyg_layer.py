@@ -66,7 +66,7 @@ class Aggregation:
 
 def aggregation_of(conv: Any) -> Aggregation:
     """What gathers as the layer's aggregation does."""
-    module, scalers = conv.aggr_module, ()
+    module, scalers = conv.aggr_module, tuple[str, ...]()
     if type(module).__name__ == "SoftmaxAggregation":
         return Aggregation("softmax")
     if type(module).__name__ == "DegreeScalerAggregation":

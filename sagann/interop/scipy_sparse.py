@@ -9,7 +9,6 @@ import numpy as np
 
 from sagann.errors import InputError
 from sagann.graph import Graph
-from sagann.graph.checks import wrong_form
 from sagann.interop.pyg import left_out_of
 from sagann.storage.import_source import EdgeChunk, ImportSource, with_data
 from sagann.storage.importer import graph_of
@@ -60,17 +59,18 @@ def from_scipy(
     if weighted is None and (coo.data != 1).any():
         said = left_out_of("adjacency", {"values": f"{coo.data.dtype} {list(coo.data.shape)}"})
         warnings.warn(f"{said} weighted=True keeps them as weights.", stacklevel=2)
-    data = {"weight": _numbers(coo.data, "adjacency")} if weighted else {}
+    data = {"weight": array_rows(coo.data, "from_scipy, adjacency", "float32")} if weighted else {}
     ends = iter([EdgeChunk(src=src, dst=dst, file="adjacency")])
-    if labels is not None and np.asarray(labels).dtype.kind == "f":
-        expected = "integers [N], or 0 and 1 [N, C]"
-        hint = "Number the classes from 0; use -1 for an unknown label. For a regression, pass targets."
-        raise wrong_form(np.asarray(labels), expected, where="from_scipy, labels", hint=hint)
-    arrays, num_features = ({}, 0) if features is None else _features(features)
-    if labels is not None:
-        arrays["labels"] = array_rows(np.asarray(labels), "from_scipy, labels")
-    if targets is not None:
-        arrays["targets"] = array_rows(np.asarray(targets), "from_scipy, targets")
+    dense: dict[str, Any] = {"features": features, "labels": labels, "targets": targets}
+    arrays, num_features = dict[str, Rows](), 0
+    if hasattr(dense["features"], "tocsr"):
+        csr = dense.pop("features").tocsr()
+        num_features = csr.shape[1]
+        parts = (array_rows(part, "from_scipy, features") for part in (csr.indptr, csr.indices, csr.data))
+        arrays = sparse_arrays(*parts, num_columns=num_features)
+    for array, values in dense.items():
+        if values is not None:
+            arrays[array] = array_rows(np.asarray(values), f"from_scipy, {array}", "float32")
     return graph_of(
         ImportSource(
             name=name,
@@ -81,20 +81,3 @@ def from_scipy(
             num_vertices=num_vertices,
         )
     )
-
-
-def _features(features: Any) -> tuple[dict[str, Rows], int]:
-    if not hasattr(features, "tocsr"):
-        return {"features": _numbers(np.asarray(features), "features")}, 0
-    csr, num_columns = features.tocsr(), features.shape[1]
-    parts = (_numbers(part, "features") for part in (csr.indptr, csr.indices, csr.data))
-    return sparse_arrays(*parts, num_columns=num_columns), num_columns
-
-
-def _numbers(values: Array, what: str) -> Rows:
-    if values.dtype.kind not in "fiub":
-        raise InputError(
-            f"values are not real numbers: {values.dtype} {list(values.shape)} (in from_scipy, {what})",
-            hint="Convert the values; for complex numbers, pass the real part, the imaginary part, or the modulus.",
-        )
-    return array_rows(values, f"from_scipy, {what}", "float32")
