@@ -182,11 +182,12 @@ class LearnedLinks:
 
     def sample(self, edges: Tensor, own: slice, *, epoch: int, batch: int) -> Links:
         """Some of the edges of a batch as positive links, with their negative ones."""
-        src, dst, types = self.ends_of(edges)
-        links = self.sampler.sample(src[own], dst[own], epoch=epoch, batch=batch, first=own.start)
-        ends = None if own == slice(0, len(edges)) else (src, dst)
-        return replace(links, batch_ends=ends, types=None if types is None else types[own])
+        src, dst, types = self.ends_of(edges[own])
+        return replace(self.sampler.sample(src, dst, epoch=epoch, batch=batch, first=own.start), types=types)
 
-    def joined(self, batch: MiniBatch, links: Links) -> MiniBatch:
-        """The mini-batch of links whose ends are its seeds."""
-        return batch.with_links(links, keep_positives=self._keep_positives, undirected=self.sampler.undirected)
+    def joined(self, batch: MiniBatch, links: Links, edges: Tensor) -> MiniBatch:
+        """The mini-batch of links whose ends are its seeds, and which are all of a batch's ``edges`` or a share of them."""
+        if self._keep_positives:
+            return replace(batch, links=links)
+        ends = None if links.num_positive == len(edges) else self.ends_of(edges)[:2]
+        return batch.with_links(links, ends=ends, undirected=self.sampler.undirected)

@@ -56,8 +56,6 @@ class Links(Arrays):
     "Number of positive links."
     types: Tensor | None = None
     "int64 [num_positive]: types of the positive links, and of the negative ones drawn for them; None where links have none."
-    batch_ends: tuple[Tensor, Tensor] | None = None
-    "Ids in the graph of the sources and destinations of all positive links of a batch, int64, where these are a share of it; else None, and None in a mini-batch."
 
     def side_by_side(self) -> tuple[Tensor, Tensor]:
         """Positions of sources and destinations, [num_positive, 1 + negatives] each: a positive link, then the negative ones drawn for it."""

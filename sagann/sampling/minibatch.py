@@ -47,30 +47,31 @@ class MiniBatch(Arrays):
         is_there = self.blocks[0].to(device) is self.blocks[0]
         return self if is_there else self.mapped(lambda array: array.to(device))
 
-    def with_links(self, links: Links, *, keep_positives: bool = False, undirected: bool = True) -> MiniBatch:
-        """The blocks for links whose ends are the seeds, without the edges that would give the positive ones of the batch away.
+    def with_links(
+        self, links: Links, *, ends: tuple[Tensor, Tensor] | None = None, undirected: bool = True
+    ) -> MiniBatch:
+        """The blocks for links whose ends are the seeds, without the edges that would give positive ones away.
 
-        These are all edges, of any type, that join the ends of a positive link; with ``undirected=False`` only those in its direction. Other edges stay
-        as they were picked, so an end may have fewer than its fanout. With ``keep_positives`` all edges stay.
+        These are all edges, of any type, that join the two ends of a positive link; with ``undirected=False`` only those in its direction. Other
+        edges stay as they were picked, so an end may have fewer than its fanout. ``ends`` are ids of sources and destinations of all positive links,
+        int64, where those of ``links`` are only a share of them.
         """
-        joined = replace(self, links=replace(links, batch_ends=None))
-        if keep_positives:
-            return joined
         # The number of each vertex among the ends, or -1.
-        if links.batch_ends is None:
+        if ends is None:
             # The ends are the seeds, which are the first vertices.
             num_ends, count = len(links.seeds), links.num_positive
             src, dst = links.src[:count], links.dst[:count]
             number = torch.arange(len(self.src_ids), device=self.src_ids.device)
             number[num_ends:] = -1
         else:
-            ends, numbers = torch.cat(links.batch_ends).to(self.src_ids.device).unique(return_inverse=True)
-            num_ends, (src, dst) = len(ends), numbers.chunk(2)
-            found = torch.searchsorted(ends, self.src_ids).clamp_(max=num_ends - 1)
-            number = torch.where(ends[found] == self.src_ids, found, -1)
+            known, numbers = torch.cat(ends).to(self.src_ids.device).unique(return_inverse=True)
+            num_ends, (src, dst) = len(known), numbers.chunk(2)
+            found = torch.searchsorted(known, self.src_ids).clamp_(max=num_ends - 1)
+            number = torch.where(known[found] == self.src_ids, found, -1)
         pairs = dst * num_ends + src
         pairs = (torch.cat([pairs, src * num_ends + dst]) if undirected else pairs).to(number.device)
-        return replace(joined, blocks=tuple(_without(block, pairs, number, num_ends) for block in self.blocks))
+        blocks = tuple(_without(block, pairs, number, num_ends) for block in self.blocks)
+        return replace(self, blocks=blocks, links=links)
 
     def prepare(self) -> MiniBatch:
         """Make what a training step on the processor needs of the blocks; returns the same object.

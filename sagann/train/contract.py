@@ -103,62 +103,55 @@ class Contract:
     def check(self, graph: Graph) -> None:
         """Refuse a graph whose features or edge types are not those of the contract; features without names pass by their number."""
         found, expected = graph.num_edge_types, self.num_edge_types
+        names = enumerate(zip(graph.feature_names, self.feature_names, strict=False))
+        renamed = [(at, name, trained) for at, (name, trained) in names if name != trained]
         if graph.num_features != self.num_features:
-            raise _unfit(
-                graph,
-                "the graph has other features than the model was trained on: "
-                f"{graph.num_features} features per vertex, the model expects {self.num_features}",
-                "Prepare the graph's features as those of the training graph.",
+            what = "the graph has other features than the model was trained on"
+            value = f"{graph.num_features} features per vertex, the model expects {self.num_features}"
+            hint = "Prepare the graph's features as those of the training graph."
+        elif renamed:
+            at, name, trained = renamed[0]
+            what = "the graph's features have other names than those that the model was trained on"
+            value = f"feature {at} is {shown(name)}, the model expects {shown(trained)}"
+            hint = (
+                f"Order the features as {listed(self.feature_names)}, or, if the names alone differ, rename them."
             )
-        for at, (name, trained) in enumerate(zip(graph.feature_names, self.feature_names, strict=False)):
-            if name != trained:
-                raise _unfit(
-                    graph,
-                    "the graph's features have other names than those that the model was trained on: "
-                    f"feature {at} is {shown(name)}, the model expects {shown(trained)}",
-                    f"Order the features as {listed(self.feature_names)}, or, if the names alone differ, rename them.",
-                )
-        if self.num_features == 0 and graph.num_vertices != self.num_vertices:
-            raise _unfit(
-                graph,
-                "a model trained without features knows the vertices of its own graph only: "
-                f"{graph.num_vertices} vertices, the model has weights for {self.num_vertices}",
-                "Use the training graph, or train on features.",
-            )
-        if found > expected or found == 0 < expected:
-            raise _unfit(
-                graph,
-                f"the graph has {'more' if found else 'fewer'} edge types than the model was trained on: {found} edge types, the model expects {expected}",
-                "Number the edge types as in the training graph, and remove edges of unknown types.",
-            )
+        elif self.num_features == 0 and graph.num_vertices != self.num_vertices:
+            what = "a model trained without features knows the vertices of its own graph only"
+            value = f"{graph.num_vertices} vertices, the model has weights for {self.num_vertices}"
+            hint = "Use the training graph, or train on features."
+        elif found > expected or found == 0 < expected:
+            what = "the graph has other edge types than the model was trained on"
+            value = f"{found} edge types, the model expects {expected}"
+            hint = "Number the edge types as in the training graph, and remove edges of unknown types."
+        else:
+            return
+        raise InputError(f"{what}: {value} (in graph '{graph.name}')", hint=hint)
 
     def check_labels(self, graph: Graph) -> None:
         """Refuse a graph without what the model is measured by (labels, targets, or links), or with other classes or another number of targets."""
-        if self.unit == "link":
-            if graph.links is None:
-                raise _unfit(graph, "the graph has no links to measure: links are None", TO_HOLD_OUT)
-            return
         answers = (graph.graphs if self.unit == "graph" else graph.vertices).only(self.task)
-        is_multi_label = self.kind == "multi-label"
-        if self.kind == "regression":
-            if answers.num_targets != self.num_outputs:
-                raise _unfit(
-                    graph,
-                    "the graph has other targets than the model was trained on: "
-                    f"{answers_of(graph)}, the model predicts {self.num_outputs} per {self.unit}",
-                    "Give the graph the targets of the training graph, or use predict, which needs none.",
-                )
+        is_multi_label, hint = self.kind == "multi-label", "Attach labels, or use predict, which needs none."
+        if self.unit == "link":
+            if graph.links is not None:
+                return
+            what, hint = "the graph has no links to measure: links are None", TO_HOLD_OUT
+        elif self.kind == "regression":
+            if answers.num_targets == self.num_outputs:
+                return
+            value = f"{answers_of(graph)}, the model predicts {self.num_outputs} per {self.unit}"
+            what = f"the graph has other targets than the model was trained on: {value}"
+            hint = "Give the graph the targets of the training graph, or use predict, which needs none."
         elif answers.labels is None:
-            field = f"{answers.prefix}labels"
-            what = f"the graph has no {field}: {field} are None"
-            raise _unfit(graph, what, "Attach labels, or use predict, which needs none.")
+            what = f"the graph has no {answers.prefix}labels: {answers.prefix}labels are None"
         elif answers.multi_label != is_multi_label or answers.num_classes != self.num_outputs:
-            raise _unfit(
-                graph,
-                f"the graph has other classes than the model was trained on: {_classes(answers.num_classes, answers.multi_label)}, "
-                f"the model predicts {_classes(self.num_outputs, is_multi_label)}",
-                "Number the classes as in the training graph and set num_classes to the model's.",
-            )
+            kinds = ("exclusive", "multi-label")
+            value = f"{answers.num_classes} {kinds[answers.multi_label]} classes, the model predicts {self.num_outputs} {kinds[is_multi_label]} classes"
+            what = f"the graph has other classes than the model was trained on: {value}"
+            hint = "Number the classes as in the training graph and set num_classes to the model's."
+        else:
+            return
+        raise InputError(f"{what} (in graph '{graph.name}')", hint=hint)
 
 
 def require_names(names: Sequence[object], num_classes: int, *, where: str) -> tuple[str, ...]:
@@ -169,11 +162,3 @@ def require_names(names: Sequence[object], num_classes: int, *, where: str) -> t
             hint="Pass one name per class, or none.",
         )
     return tuple(str(name) for name in names)
-
-
-def _unfit(graph: Graph, what: str, hint: str) -> InputError:
-    return InputError(f"{what} (in graph '{graph.name}')", hint=hint)
-
-
-def _classes(count: int, multi_label: bool) -> str:
-    return f"{count} {'multi-label' if multi_label else 'exclusive'} classes"

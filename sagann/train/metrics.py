@@ -337,7 +337,16 @@ def measure_own(metrics: OwnMetrics, rows: Rows, answers: Tensor) -> Metrics:
     found: Metrics = {}
     for name, metric in metrics.items():
         with torch.no_grad():
-            value = _value(metric, rows, answers)
+            if isinstance(metric, GatheredMetric):
+                if hasattr(metric, "distributed_available_fn"):
+                    # Every worker has the rows of all. torchmetrics would add them up once more.
+                    metric.distributed_available_fn = lambda: False
+                metric.reset()
+                for part, outputs in rows.slabs():
+                    metric.update(outputs.cpu(), answers[part].cpu())
+                value = metric.compute()
+            else:
+                value = metric(torch.cat([outputs.cpu() for _, outputs in rows.slabs()]), answers.cpu())
         if isinstance(value, Tensor) and value.numel() == 1:
             value = value.item()
         if not isinstance(value, int | float):
@@ -349,15 +358,3 @@ def measure_own(metrics: OwnMetrics, rows: Rows, answers: Tensor) -> Metrics:
         if math.isfinite(value):
             found[name] = float(value)
     return found
-
-
-def _value(metric: MetricFunction | GatheredMetric, rows: Rows, answers: Tensor) -> Any:
-    if isinstance(metric, GatheredMetric):
-        if hasattr(metric, "distributed_available_fn"):
-            # Every worker has the rows of all. torchmetrics would add them up once more.
-            metric.distributed_available_fn = lambda: False
-        metric.reset()
-        for part, outputs in rows.slabs():
-            metric.update(outputs.cpu(), answers[part].cpu())
-        return metric.compute()
-    return metric(torch.cat([outputs.cpu() for _, outputs in rows.slabs()]), answers.cpu())

@@ -141,11 +141,13 @@ def _with_weights(run: Run, model: nn.Module | str | None) -> nn.Module:
 
 def _confirmed_config(run: Run, reference: str | None) -> ModelConfig:
     """The configuration of the run's model. A user's file is used only where ``reference`` names it."""
-    config = run.model_config
+    config, hint = run.model_config, "Name the model that the run was trained with."
+    if config is None:
+        hint = f"Name its file and class (--model FILE.py:{run.model}), or pass load_run(..., model=...) with a module of that class."
     if config is None and reference is None:
         raise InputError(
             f"the run's model cannot be built from its folder: it was a {run.model} of the user's own (in {run.path})",
-            hint=f"Name its file and class (--model FILE.py:{run.model}), or pass load_run(..., model=...) with a module of that class.",
+            hint=hint,
         )
     if config is not None and reference in (None, config.model):
         if reference is None:
@@ -157,6 +159,6 @@ def _confirmed_config(run: Run, reference: str | None) -> ModelConfig:
         raise CheckpointError(
             f"the run was trained with another model: '{reference}', the run's is "
             f"'{run.model if config is None else config.model}' (in {run.path})",
-            hint="Name the model that the run was trained with.",
+            hint=hint,
         )
     return replace(config or ModelConfig(), model=str(reference))
