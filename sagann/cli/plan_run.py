@@ -289,7 +289,7 @@ class PlannedRun:
                 say("Without a cost model (--learned), parts begin with equal edges, and move after some epochs.")
             bounds, seconds = vertex_ranges(topology.indptr, size, balance), None
         else:
-            features, fitting = costs.count(topology), costs.for_workers(size).model
+            features, fitting = costs.count(topology), costs.model_for(size)
             divisions: dict[str, tuple[int, ...]] = {
                 name: vertex_ranges(topology.indptr, size, by=name) for name in ("edges", "vertices")
             }
@@ -302,8 +302,8 @@ class PlannedRun:
         if costs is not None:
             show(cost_model_table(costs.model, costs.operations))
             show(costs_text(costs.model, {name: max(each) for name, each in predicted.items()}))
-            if not costs.knows(size):
-                say(costs.unknown_text(size))
+            if said := costs.unknown_text(size):
+                say(said)
 
 
 def machine_in(file: Path, device: torch.device) -> Machine:
