@@ -212,8 +212,8 @@ def _use(
     data = settings.data
     if opening.data is not None:
         data = replace(data, data=absolute_path(opening.data), split=None)
-    if predictor.learned is not None and not predictor.learned.knows(workers.size):
-        terminal.say(predictor.learned.unknown_text(workers.size))
+    if predictor.learned is not None and (said := predictor.learned.unknown_text(workers.size)):
+        terminal.say(said)
     try:
         use(TrainedRun(read_run(run_dir), settings, predictor, data, terminal, workers))
     finally:

@@ -346,7 +346,7 @@ class PlannedRun:
             bounds = vertex_ranges(topology.indptr, size, balance)
             show(parts_table([part_of(topology, bounds, rank) for rank in range(size)], None, balance=balance))
             return
-        features, fitting = costs.count(topology), costs.for_workers(size).model
+        features, fitting = costs.count(topology), costs.model_for(size)
         divisions: dict[str, tuple[int, ...]] = {
             name: vertex_ranges(topology.indptr, size, by=name) for name in ("edges", "vertices")
         }
@@ -357,5 +357,5 @@ class PlannedRun:
         parts = [part_of(topology, divisions[balance], rank) for rank in range(size)]
         show(parts_table(parts, seconds[balance], balance=balance))
         show(costs_text(costs.model, {name: max(each) for name, each in seconds.items()}))
-        if not costs.knows(size):
-            say(costs.unknown_text(size))
+        if said := costs.unknown_text(size):
+            say(said)

@@ -6,7 +6,7 @@ takes. The budget is the free memory, less a margin and what the run holds besid
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
@@ -45,11 +45,21 @@ def may_choose_budget(predictor: Predictor, config: TrainConfig) -> bool:
 
 
 def bytes_in_files(predictor: Predictor, graph: Graph, config: TrainConfig) -> int:
-    """Bytes of the arrays that preparing ``graph`` makes, where they are so many that they should lie in files, whether it is streamed or not; else 0."""
+    """Bytes of the arrays that preparing ``graph`` makes, where they are so many that they should lie in files, whether it is streamed or not; else 0.
+
+    They are the edges with loops, and features that preparing converts to the model's dtype or makes dense.
+    """
     usable_bytes = memory().usable_bytes
     if usable_bytes is None or not may_choose_budget(predictor, config):
         return 0
-    made_bytes = _prepared_bytes(predictor.model, graph)
+    model, features, made_bytes = predictor.model, graph.features, graph.num_edges * _EDGE_BYTES
+    if features is not None:
+        dtype, count, is_made_dense = parameter_dtype(model), graph.num_vertices * graph.num_features, False
+        if is_sparse(features):
+            is_made_dense = not takes_sparse_features(model)
+            count = count if is_made_dense else features._nnz()
+        if features.dtype != dtype or is_made_dense:
+            made_bytes += count * dtype.itemsize
     return made_bytes if made_bytes > PREPARED_SHARE * usable_bytes else 0
 
 
@@ -69,34 +79,38 @@ def automatic_budget(
     """
     if not may_choose_budget(predictor, config):
         return None
-    free_bytes, model = memory().usable_bytes, predictor.model
+    free_bytes, model, hot_bytes = memory().usable_bytes, predictor.model, 0
     if free_bytes is None:
         return known
-    hot_bytes, trains = 0, config.sample is None
     if config.hot is not None:
         from sagann.train.tiers import stated_hot_bytes
 
         hot_bytes = stated_hot_bytes(graph.features, config)
+    parameters = [parameter for parameter in model.parameters() if not is_lazy(parameter)]
+    item_bytes = max((parameter.element_size() for parameter in parameters), default=4)
     free_bytes = max(0, free_bytes - hot_bytes)
     margin_bytes = MARGIN_BYTES + int(MARGIN_SHARE * free_bytes)
-    room_bytes = max(1, free_bytes - margin_bytes - _held_bytes(model, graph))
-    # In memory, logits of all vertices and arrays that lie in files take their part.
-    logit_bytes = graph.num_vertices * graph.num_outputs * _number_bytes(model)
-    epoch_bytes = room_bytes - logit_bytes - in_files_bytes
+    room_bytes = max(1, free_bytes - margin_bytes - _held_bytes(parameters, graph))
     if known is not None and known <= room_bytes:
         say(f"The run goes on as it began: streamed within {format_bytes(known)}.")
         return known
-    if known is None and (_most_bytes(model, graph) <= epoch_bytes or not is_streamed_by_engine()):
+    # In memory, logits of all vertices and arrays that lie in files take their part.
+    logit_bytes = graph.num_vertices * graph.num_outputs * item_bytes
+    epoch_bytes = room_bytes - logit_bytes - in_files_bytes
+    widths = graph.num_features + graph.num_outputs + sum(sum(parameter.shape) for parameter in parameters)
+    rows = max(1, count_hops(model)) * (graph.num_vertices + graph.num_edges)
+    if known is None and (_MOST_TENSORS * rows * widths * item_bytes <= epoch_bytes or not is_streamed_by_engine()):
         return None
     from sagann.runtime.streaming.stream import dense_bytes
 
+    trains = config.sample is None
     free = f"{format_bytes(free_bytes)} are free" + (" beside the hot tier" if hot_bytes else "")
     try:
         needed_bytes = dense_bytes(model, graph, trains=trains)
     except (InputError, LayerError) as error:
         # Results of linear maps, and their gradients, take less than an epoch.
         widths = sum(module.out_features for module in model.modules() if isinstance(module, nn.Linear))
-        if 2 * graph.num_vertices * widths * _number_bytes(model) > epoch_bytes:
+        if 2 * graph.num_vertices * widths * item_bytes > epoch_bytes:
             say(f"The run may need more memory than there is: {free}. It cannot be streamed: {error}")
         return None
     if known is None and needed_bytes <= epoch_bytes:
@@ -120,39 +134,8 @@ def is_streamed_by_engine() -> bool:
     return isinstance(engine, CompiledEngine) and not engine.lean
 
 
-def _held_bytes(model: nn.Module, graph: Graph) -> int:
+def _held_bytes(parameters: Iterable[Tensor], graph: Graph) -> int:
     """Bytes that training holds besides logits and an epoch's tensors of vertices and edges."""
-    weights = sum(parameter.nbytes for parameter in _parameters(model))
+    weights = sum(parameter.nbytes for parameter in parameters)
     measuring = measuring_bytes(most_measured(graph.vertices), graph.num_outputs, multi_label=graph.multi_label)
     return _WEIGHT_COPIES * weights + _VERTEX_BYTES * graph.num_vertices + measuring
-
-
-def _prepared_bytes(model: nn.Module, graph: Graph) -> int:
-    """Bytes of the edges with loops, and of features that preparing converts to the model's dtype or makes dense."""
-    made_bytes = graph.num_edges * _EDGE_BYTES
-    features = graph.features
-    if features is None:
-        return made_bytes
-    dtype = parameter_dtype(model)
-    whole_bytes = graph.num_vertices * graph.num_features * dtype.itemsize
-    if is_sparse(features):
-        if not takes_sparse_features(model):
-            return made_bytes + whole_bytes
-        whole_bytes = features._nnz() * dtype.itemsize
-    return made_bytes + (whole_bytes if features.dtype != dtype else 0)
-
-
-def _most_bytes(model: nn.Module, graph: Graph) -> int:
-    """More bytes than an epoch takes, whatever the engine."""
-    widths = graph.num_features + graph.num_outputs
-    widths += sum(sum(parameter.shape) for parameter in _parameters(model))
-    rows = graph.num_vertices + graph.num_edges
-    return _MOST_TENSORS * rows * max(1, count_hops(model)) * widths * _number_bytes(model)
-
-
-def _number_bytes(model: nn.Module) -> int:
-    return max((parameter.element_size() for parameter in _parameters(model)), default=4)
-
-
-def _parameters(model: nn.Module) -> list[Tensor]:
-    return [parameter for parameter in model.parameters() if not is_lazy(parameter)]

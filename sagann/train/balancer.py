@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from sagann.errors import CheckpointError
+from sagann.graph.rows import row_arrays
 from sagann.graph.topology import Topology
 from sagann.partition import (
     CostFeatures,
@@ -48,8 +49,6 @@ if TYPE_CHECKING:
 REPAY_EPOCHS = 20
 "Number of epochs within which a move has to pay for itself."
 _PROBE_BYTES = 4 << 20
-_TELLING, _DECIDING = "comparing the seconds of an epoch", "waiting for the decision to move vertices"
-_SENDING = "measuring how fast workers send"
 
 
 class Balancer:
@@ -78,10 +77,19 @@ class Balancer:
 
     def begin(self) -> None:
         """Give the workers the ranges that the run begins or continues with, and measure how fast they send."""
-        self._bytes_per_s = self._measured_rate()
+        workers = self.part.workers
+        # From this worker's device to the next one's, and at the same time from that of the one before.
+        to, of = (workers.rank + 1) % workers.size, (workers.rank - 1) % workers.size
+        sent = torch.zeros(_PROBE_BYTES, dtype=torch.uint8, device=self.part.topology.device)
+        received, doing = torch.empty_like(sent), "measuring how fast workers send"
+        # The first transfer waits until the other worker is there; the first worker may have the run folder to prepare.
+        workers.transfer({to: sent[:1]}, {of: received[:1]}, doing, timeout_s=START_TIMEOUT_S)
+        began_s = time.perf_counter()
+        workers.transfer({to: sent}, {of: received}, doing)
+        self._bytes_per_s = _PROBE_BYTES / max(time.perf_counter() - began_s, 1e-6)
         if self.part.bounds != self._bounds:
             self.part.move(self._bounds)
-        self.part.workers.stopwatch.take()
+        workers.stopwatch.take()
         self._teaches = self._has_moved = False
         self._recent, self._before = RecentEpochs(), None
         if self.operations:
@@ -98,33 +106,32 @@ class Balancer:
         """
         part, workers = self.part, self.part.workers
         laps = workers.stopwatch.take()
-        told = self._told(
-            {
-                "bounds": list(part.bounds),
-                "operations": {kind: lap.row_bytes for kind, lap in laps.items()},
-                "seconds": {kind: lap.seconds for kind, lap in laps.items()},
-                "edges": part.topology.num_edges,
-                "made_s": part.made_s,
-                "bytes_per_s": self._bytes_per_s,
-            }
-        )
+        mine = {
+            "operations": {kind: lap.row_bytes for kind, lap in laps.items()},
+            "seconds": {kind: lap.seconds for kind, lap in laps.items()},
+            "edges": part.topology.num_edges,
+            "made_s": part.made_s,
+            "bytes_per_s": self._bytes_per_s,
+        }
+        doing = "comparing the seconds of an epoch"
+        told = [json.loads(text) for text in workers.texts(json.dumps(mine), doing, timeout_s=None)]
         if self._teaches:
             self.operations = told[0]["operations"]
             self._count_features()
-        decision = self._decision(told, epochs_left) if workers.is_first else None
-        content = None if decision is None else json.dumps(decision).encode()
-        found = json.loads(workers.from_first(content, _DECIDING, timeout_s=None))
-        bounds, moves = part.bounds, found["moved_to"] is not None
+        content = json.dumps(self._decision(told, epochs_left)).encode() if workers.is_first else None
+        doing = "waiting for the decision to move vertices"
+        predicted_s, moved_to = json.loads(workers.from_first(content, doing, timeout_s=None))
+        bounds, moves = part.bounds, moved_to is not None
         self._teaches, self._has_moved = not moves, moves
         if moves:
-            self._bounds = tuple(found["moved_to"])
+            self._bounds = tuple(moved_to)
             part.move(self._bounds)
         return {
             "worker_bounds": list(bounds),
             "worker_edges": [each["edges"] for each in told],
             "worker_s": [sum(each["seconds"].values()) for each in told],
-            "predicted_worker_s": found["predicted_s"],
-            "moved_to": found["moved_to"],
+            "predicted_worker_s": predicted_s,
+            "moved_to": moved_to,
             "move_s": part.made_s if moves else None,
         }
 
@@ -138,74 +145,60 @@ class Balancer:
             self._bounds = tuple(state["bounds"])
             self.operations, self.model = read_learned(state)
 
-    def _told(self, mine: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """What each worker tells about the epoch."""
-        return [json.loads(text) for text in self.part.workers.texts(json.dumps(mine), _TELLING, timeout_s=None)]
+    @property
+    def _knows(self) -> bool:
+        has_all = self.operations.keys() <= self.model.kinds.keys()
+        return self._features is not None and bool(self.operations) and has_all
 
-    def _decision(self, told: Sequence[Mapping[str, Any]], epochs_left: int) -> dict[str, Any]:
-        bounds = self.part.bounds
-        predicted_s = self._predicted_s(bounds)
+    def _decision(
+        self, told: Sequence[Mapping[str, Any]], epochs_left: int
+    ) -> tuple[list[float] | None, list[int] | None]:
+        """What was predicted for the epoch, seconds by worker, and where vertices move; None for nothing."""
+        part, features, predicted_s = self.part, self._features, None
         slowest_s = max(sum(each["seconds"].values()) for each in told)
-        if self._has_moved and predicted_s is not None:
-            self._first_epoch_s = max(0.0, slowest_s - max(predicted_s))
-        moved_to = None
-        if self._teaches:
-            self._recent = self._recent.followed_by(
-                {kind: [each["seconds"][kind] for each in told] for kind in self.operations}
-            )
-            self.model = self.model.updated(self._measurements())
-            found = self._repartition(told, slowest_s, epochs_left)
-            if found is not None and found.moves:
-                self._recent, self._before = RecentEpochs(), found
-                self._say(f"Vertices move between the workers: {str(found).removeprefix('move: ')}.")
-                moved_to = list(found.bounds)
-        return {"predicted_s": predicted_s, "moved_to": moved_to}
-
-    def _measurements(self) -> list[Measurement]:
-        """What an epoch usually takes each worker."""
-        assert self._features is not None
-        return [
+        if features is not None and self._knows:
+            predicted_s = list(self.model.seconds_of_parts(features, self.operations, part.bounds))
+            if self._has_moved:
+                self._first_epoch_s = max(0.0, slowest_s - max(predicted_s))
+        if not self._teaches:
+            return predicted_s, None
+        assert features is not None
+        self._recent = self._recent.followed_by(
+            {kind: [each["seconds"][kind] for each in told] for kind in self.operations}
+        )
+        measured = [
             Measurement(
                 kind=kind,
                 worker=worker,
-                features=self._features.of_part(first, stop, self.operations[kind]).tolist(),
+                features=features.of_part(first, stop, self.operations[kind]).tolist(),
                 seconds=seconds,
             )
             for kind, usual in self._recent.usual.items()
             for worker, ((first, stop), seconds) in enumerate(
-                zip(pairwise(self.part.bounds), usual.tolist(), strict=True)
+                zip(pairwise(part.bounds), usual.tolist(), strict=True)
             )
             if seconds > 0
         ]
-
-    def _predicted_s(self, bounds: Sequence[int]) -> list[float] | None:
-        if self._features is None or not self.operations or not self.operations.keys() <= self.model.kinds.keys():
-            return None
-        return list(self.model.seconds_of_parts(self._features, self.operations, bounds))
-
-    def _repartition(
-        self, told: Sequence[Mapping[str, Any]], slowest_s: float, epochs_left: int
-    ) -> Repartition | None:
-        if self._features is None or not self.operations.keys() <= self.model.kinds.keys():
-            return None
-        part = self.part
-        first_epoch_s = slowest_s if self._first_epoch_s is None else self._first_epoch_s
-        rows = part.features
-        num_values = rows.values().numel() if rows.layout == torch.sparse_csr else rows.numel()
-        edge_bytes = part.topology.indices.element_size() + sum(
-            data[:1].nbytes for data in part.topology.edge_data.values()
-        )
+        self.model = self.model.updated(measured)
+        if not self._knows:
+            return predicted_s, None
+        rows, edge_data = row_arrays(part.features)[-1], part.topology.edge_data.values()
         costs = MoveCosts(
             # Offsets of in-edges take 8 bytes.
-            vertex_bytes=8 + num_values * rows.dtype.itemsize // max(1, len(rows)),
-            edge_bytes=edge_bytes,
+            vertex_bytes=8 + rows.nbytes // max(1, len(part.features)),
+            edge_bytes=part.topology.indices.element_size() + sum(data[:1].nbytes for data in edge_data),
             bytes_per_s=min(each["bytes_per_s"] for each in told),
             horizon_epochs=min(REPAY_EPOCHS, epochs_left),
-            fixed_s=max(each["made_s"] for each in told) + first_epoch_s,
+            fixed_s=max(each["made_s"] for each in told)
+            + (slowest_s if self._first_epoch_s is None else self._first_epoch_s),
         )
-        return decide_repartition(
-            part.bounds, self._features, self.operations, self.model, costs, self._recent, before=self._before
-        )
+        given = part.bounds, features, self.operations, self.model, costs, self._recent
+        found = decide_repartition(*given, before=self._before)
+        if not found.moves:
+            return predicted_s, None
+        self._recent, self._before = RecentEpochs(), found
+        self._say(f"Vertices move between the workers: {str(found).removeprefix('move: ')}.")
+        return predicted_s, list(found.bounds)
 
     def _count_features(self) -> None:
         """Count the cost features of the graph for the widths of the operations, each worker those of its part."""
@@ -225,25 +218,10 @@ class Balancer:
             torch.cumsum(rows, 0, out=sums[1:])
             self._features = CostFeatures(sums=sums.numpy(), row_bytes=counted.row_bytes)
 
-    def _measured_rate(self) -> float:
-        """Bytes per second that this worker's device sends to the next one's, and receives from that of the one before."""
-        workers = self.part.workers
-        to, of = (workers.rank + 1) % workers.size, (workers.rank - 1) % workers.size
-        sent = torch.zeros(_PROBE_BYTES, dtype=torch.uint8, device=self.part.topology.device)
-        received = torch.empty_like(sent)
-        # The first transfer waits until the other worker is there; the first worker may have the run folder to prepare.
-        workers.transfer({to: sent[:1]}, {of: received[:1]}, _SENDING, timeout_s=START_TIMEOUT_S)
-        began_s = time.perf_counter()
-        workers.transfer({to: sent}, {of: received}, _SENDING)
-        return _PROBE_BYTES / max(time.perf_counter() - began_s, 1e-6)
-
 
 def read_learned(state: Mapping[str, Any]) -> tuple[dict[str, int], CostModel]:
     """The operations and the cost model in what :meth:`Balancer.state_dict` gives."""
     return dict(state["operations"]), CostModel.from_plain(state["model"])
-
-
-_FORWARD = "forward"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -260,21 +238,18 @@ class Learned:
     @property
     def forward(self) -> Learned:
         """The same for a forward pass alone, as in an evaluation or a prediction."""
-        return replace(
-            self, operations={kind: size for kind, size in self.operations.items() if kind.startswith(_FORWARD)}
-        )
+        forward = {kind: size for kind, size in self.operations.items() if kind.startswith("forward")}
+        return replace(self, operations=forward)
 
-    def for_workers(self, size: int) -> Learned:
-        """The same, if so many workers were measured; else with workers of speed 1."""
-        return self if self.knows(size) else replace(self, model=self.model.with_speeds((1.0,) * size))
-
-    def knows(self, size: int) -> bool:
-        """Whether so many workers were measured."""
-        return len(self.model.speeds) == size
+    def model_for(self, size: int) -> CostModel:
+        """The model, if so many workers were measured; else that of workers of speed 1."""
+        return self.model if len(self.model.speeds) == size else self.model.with_speeds((1.0,) * size)
 
     def unknown_text(self, size: int) -> str:
-        """That another number of workers was measured, in words."""
-        return f"Not {size} workers were measured, but {len(self.model.speeds)}: each is taken to have speed 1."
+        """In words, that another number of workers was measured; empty where so many were."""
+        known = len(self.model.speeds)
+        text = f"Not {size} workers were measured, but {known}: each is taken to have speed 1."
+        return text if known != size else ""
 
     def count(self, topology: Topology) -> CostFeatures:
         """The cost features of a graph for the operations: about 40 bytes for each vertex."""
@@ -282,7 +257,7 @@ class Learned:
 
     def bounds(self, features: CostFeatures, size: int) -> tuple[int, ...]:
         """Bounds of the parts of so many workers, of equal seconds as the model predicts them for a graph with these features."""
-        fitting = self.for_workers(size).model
+        fitting = self.model_for(size)
         return balanced_bounds(fitting.part_costs(features, self.operations), fitting.speeds_of(size))
 
     def cut(self, topology: Topology, workers: Workers) -> tuple[int, ...]:

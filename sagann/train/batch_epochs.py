@@ -362,19 +362,18 @@ class LinkEpochs(EpochSource):
         src, dst, types = self._links.ends_of(edges)
         negative = self._links.sampler.negatives_of(src, epoch=epoch, batch=number)
         src, dst = (beside(torch.cat(pair), len(edges)) for pair in zip((src, dst), negative, strict=True))
-        head, count = self._head, len(edges)
-
-        def loss_of(rows: Tensor, share: slice) -> Tensor:
-            """The part of the loss that a worker's share of the links adds."""
+        part, team = self._prepared.part, self._prepared.team
+        with team.forward():
+            rows = self.runner.rows()
+            if part is not None:
+                rows = part.workers.all_rows(rows, part.bounds, "gathering rows")
+            share = team.share_of(len(edges))
             if share.start == share.stop:
                 # A worker without links takes part in the backward pass of the others.
                 return rows[:0].sum()
             own_types = None if types is None else types[share]
-            mean = head.loss_of_links(rows, src[share], dst[share], own_types)
-            return mean * ((share.stop - share.start) / count)
-
-        with self._prepared.team.forward():
-            return self.runner.loss_of_all(loss_of, count)
+            mean = self._head.loss_of_links(rows, src[share], dst[share], own_types)
+            return mean * ((share.stop - share.start) / len(edges))
 
 
 def _learned(prepared: PreparedGraph, config: TrainConfig, batch_size: int | None) -> LearnedLinks:

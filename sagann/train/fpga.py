@@ -26,6 +26,7 @@ from sagann.hardware import Hop, Pass, Training
 from sagann.hardware.draw import training_cycles
 from sagann.hardware.values import run_values
 from sagann.hybrid.devices import RTL, TORCH, Devices
+from sagann.hybrid.forecast import accelerator_names
 from sagann.hybrid.trainer import LossOf
 from sagann.machines import published_machine
 from sagann.nn import GCN, GNN, SAGE
@@ -123,30 +124,38 @@ class SimulatedKernels:
 
 
 def simulated_kernels(
-    devices: Devices, model: nn.Module, minibatches: MiniBatches, link_rate: float | None
+    devices: Devices,
+    predictor: Predictor,
+    minibatches: MiniBatches,
+    link_rate: float | None,
+    most_seeds: Mapping[str, int],
 ) -> list[SimulatedKernels | None]:
-    """The kernels that each accelerator process simulates, tried with the seed of the most in-edges; None for one that simulates none."""
-    seeds, indptr = minibatches.seeds, minibatches.graph.topology.indptr
-    largest = seeds[(indptr[seeds + 1] - indptr[seeds]).argmax()]
-    batch = minibatches.load(minibatches.neighbor_sampler.sample(largest[None]))
-    return [
-        None if answers is None else SimulatedKernels.of(answers, model, batch, link_rate)
-        for answers in devices.fpga
-    ]
+    """The kernels that each accelerator process simulates, tried with the seed of the most in-edges; None for one that simulates none.
 
-
-def require_short(kernels: SimulatedKernels, minibatches: MiniBatches, num_seeds: int) -> None:
-    """Refuse circuits whose share of a mini-batch, of at most ``num_seeds``, would be simulated for long: a few of epoch 1 are clocked."""
-    if kernels.answers != RTL or not num_seeds:
-        return
-    shares = [ids[:num_seeds] for ids in minibatches.items_of(1)[:TRIED_BATCHES]]
-    sampled = [minibatches.neighbor_sampler.sample(ids, epoch=1, batch=number) for number, ids in enumerate(shares)]
-    cycles = max(training_cycles(kernels.training, kernels.hops(batch)) for batch in sampled)
-    if cycles > _MOST_CYCLES:
+    Circuits are refused whose share of a mini-batch, of at most ``most_seeds``, would be simulated for long: a few of epoch 1 are clocked.
+    """
+    if predictor.contract.unit == "link":
         raise InputError(
-            f"circuits are simulated for a short time: a share of {num_seeds} seeds takes {cycles:,} cycles, at most {_MOST_CYCLES:,} (in {_WHERE})",
-            hint="Lower --batch-size, --sample or --hidden, or have the kernels' arithmetic answer: accelerator:fpga:kernel.",
+            f"hardware kernels train on vertices: links are learned (in {_WHERE})",
+            hint="Take 'accelerator' instead of 'accelerator:fpga'.",
         )
+    seeds, indptr, sampler = minibatches.seeds, minibatches.graph.topology.indptr, minibatches.neighbor_sampler
+    largest = seeds[(indptr[seeds + 1] - indptr[seeds]).argmax()]
+    batch, found = minibatches.load(sampler.sample(largest[None])), list[SimulatedKernels | None]()
+    for name, answers in zip(accelerator_names(len(devices.fpga)), devices.fpga, strict=True):
+        kernels = None if answers is None else SimulatedKernels.of(answers, predictor.model, batch, link_rate)
+        found.append(kernels)
+        if kernels is None or answers != RTL or not (count := most_seeds[name]):
+            continue
+        shares = [ids[:count] for ids in minibatches.items_of(1)[:TRIED_BATCHES]]
+        sampled = (sampler.sample(ids, epoch=1, batch=number) for number, ids in enumerate(shares))
+        cycles = max(training_cycles(kernels.training, kernels.hops(each)) for each in sampled)
+        if cycles > _MOST_CYCLES:
+            raise InputError(
+                f"circuits are simulated for a short time: a share of {count} seeds takes {cycles:,} cycles, at most {_MOST_CYCLES:,} (in {_WHERE})",
+                hint="Lower --batch-size, --sample or --hidden, or have the kernels' arithmetic answer: accelerator:fpga:kernel.",
+            )
+    return found
 
 
 def _maps(model: nn.Module, features: Tensor | None) -> list[tuple[nn.Linear, ...]]:

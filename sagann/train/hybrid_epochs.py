@@ -19,7 +19,6 @@ import torch
 from torch import Tensor, nn
 
 from sagann.config import TrainConfig, class_in_file
-from sagann.errors import InputError
 from sagann.hybrid.assignment import HOST
 from sagann.hybrid.cuda_trainer import CudaTrainer, OwnCudaTrainer
 from sagann.hybrid.devices import Devices, on_cores
@@ -67,15 +66,19 @@ class HybridEpochs(SampledEpochs):
     ) -> None:
         assert config.devices is not None
         self._config, self._say = config, say
-        self.devices = Devices.parse(config.devices, where="TrainConfig.devices")
+        self.devices = devices = Devices.parse(config.devices, where="TrainConfig.devices")
         "Who trains."
+        devices.cuda_devices()
+        devices.cores()
+        require_shareable(predictor.model, prepared, "devices")
         if like is not None:
             self._hot, self._edges = like._hot, like._edges
         super().__init__(
             predictor, prepared, config, say=say, minibatches=None if like is None else like.minibatches
         )
         self._model_file = None if model_config is None else class_in_file(model_config.model)
-        self.manager = _manager(self.devices, self.minibatches, config)
+        total = min(config.seeds_per_batch, len(self.minibatches.seeds))
+        self.manager = Manager(config.sharing, devices.weights(), batch_size=total, uses_host=devices.uses_host)
         self.has_shares = False
         "Whether seeds and threads are those of a checkpoint."
         self._own_cores: tuple[int, ...] = ()
@@ -87,7 +90,14 @@ class HybridEpochs(SampledEpochs):
         self._synchroniser: Synchroniser
         self._weights: Weights | None = None
         "The parameters as they are, if they have been published since they changed."
-        self._kernels = _kernels(self.devices, predictor, self.minibatches, config)
+        self._kernels: list[SimulatedKernels | None] = [None for _ in devices.fpga]
+        if any(devices.fpga):
+            # Few runs simulate any.
+            from sagann.train.fpga import simulated_kernels
+
+            are_fixed = config.sharing == "static" and config.mapping == "cores"
+            most = self.manager.assignment.seeds if are_fixed else dict.fromkeys(devices.names, total)
+            self._kernels = simulated_kernels(devices, predictor, self.minibatches, config.link_rate, most)
 
     @property
     def ahead(self) -> int:
@@ -181,7 +191,7 @@ class HybridEpochs(SampledEpochs):
         return torch.zeros((), device=self._predictor.device, requires_grad=True)
 
     def _complete(self, iteration: Iteration, loss: Tensor, num_edges: int) -> tuple[Tensor, int]:
-        """Add loss and gradients of the others."""
+        """Add loss and gradients of the others, and learn from the seconds."""
         others, found = self._others(iteration), dict[str, Found]()
         if self._own_name in iteration.sent:
             gradients = [each.grad for each in self._parameters if each.grad is not None] if others else []
@@ -190,12 +200,7 @@ class HybridEpochs(SampledEpochs):
             found[name] = self.trainers[name].finish()
             loss = self._synchroniser.add(name, found[name], loss)
         # All of it is queued, and the training step reads the loss next: here nothing waits that would not wait there.
-        self._learn(iteration, found, time.perf_counter() - iteration.launched_s)
-        return loss, num_edges
-
-    def _learn(self, iteration: Iteration, found: Mapping[str, Found], seconds: float) -> None:
-        """Learn from a loss and its gradient, for which the processor had done its part after ``seconds``."""
-        train_s = dict[str, float]()
+        seconds, train_s = time.perf_counter() - iteration.launched_s, dict[str, float]()
         for name, each in found.items():
             train_s[name] = each.elapsed.seconds()
             iteration.train_s[name] = iteration.train_s.get(name, 0.0) + train_s[name]
@@ -213,6 +218,7 @@ class HybridEpochs(SampledEpochs):
         longest_s = max(train_s.values())
         # Nobody would wait for a simulation.
         iteration.trained_s += longest_s if iteration.simulation_s else max(longest_s, seconds)
+        return loss, num_edges
 
     def _started(self) -> dict[str, Trainer]:
         """The trainers, that of the processor first. The first CUDA device has the weights, or else the processor."""
@@ -266,48 +272,6 @@ class HybridEpochs(SampledEpochs):
                     trainer.close()
             raise
         return trainers
-
-
-def require_trainers(predictor: Predictor, prepared: PreparedGraph, config: TrainConfig) -> None:
-    """Refuse models, graphs and devices with which the trainers of a run cannot train, before anything is started or written."""
-    assert config.devices is not None
-    assert config.sample is not None
-    devices = Devices.parse(config.devices, where="TrainConfig.devices")
-    devices.cuda_devices()
-    devices.cores()
-    require_shareable(predictor.model, prepared, "devices")
-    if any(devices.fpga):
-        if predictor.contract.unit == "link":
-            raise InputError(
-                "hardware kernels train on vertices: links are learned (in TrainConfig.devices)",
-                hint="Take 'accelerator' instead of 'accelerator:fpga'.",
-            )
-        from sagann.train.fpga import require_short
-
-        size = config.seeds_per_batch
-        batches = MiniBatches(prepared.sampled, fanouts=config.sample, batch_size=size, seed=config.seed, ahead=0)
-        shares = _manager(devices, batches, config).assignment
-        is_fixed = config.sharing == "static" and config.mapping == "cores"
-        found = _kernels(devices, predictor, batches, config)
-        for name, kernels in zip(accelerator_names(len(found)), found, strict=True):
-            if kernels is not None:
-                require_short(kernels, batches, shares.seeds[name] if is_fixed else shares.total)
-
-
-def _manager(devices: Devices, minibatches: MiniBatches, config: TrainConfig) -> Manager:
-    size = min(config.seeds_per_batch, len(minibatches.seeds))
-    return Manager(config.sharing, devices.weights(), batch_size=size, uses_host=devices.uses_host)
-
-
-def _kernels(
-    devices: Devices, predictor: Predictor, minibatches: MiniBatches, config: TrainConfig
-) -> list[SimulatedKernels | None]:
-    if not any(devices.fpga):
-        return [None for _ in devices.fpga]
-    # Few runs simulate any.
-    from sagann.train.fpga import simulated_kernels
-
-    return simulated_kernels(devices, predictor.model, minibatches, config.link_rate)
 
 
 def _replica(

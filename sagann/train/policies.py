@@ -112,10 +112,28 @@ class Policies:
 
     def made(self, model: nn.Module, *, maximise: bool) -> tuple[torch.optim.Optimizer, LRScheduler | None]:
         """The optimizer of a model, and its scheduler, if any; ``maximise`` says whether a higher monitored metric is better."""
+        config = self._config
         # TrainConfig has put a number in place of None.
-        assert self._config.weight_decay is not None
-        optimizer = self.optimizer_of(self._groups(model, self._config.weight_decay))
-        return optimizer, self.scheduler_of(optimizer, maximise=maximise)
+        assert config.weight_decay is not None
+        optimizer = self.optimizer_of(self._groups(model, config.weight_decay))
+        if self._scheduler is not None:
+            return optimizer, self._scheduler(optimizer)
+        if config.scheduler is None:
+            return optimizer, None
+        kind: type[LRScheduler] = getattr(torch.optim.lr_scheduler, config.scheduler)
+        options = dict(config.scheduler_options)
+        if issubclass(kind, ReduceLROnPlateau):
+            options.setdefault("mode", "max" if maximise else "min")
+        with explained("scheduler", config.scheduler):
+            scheduler = kind(optimizer, **options)
+        # torch finds that out in the step after the last one.
+        length = getattr(scheduler, "total_steps", None)
+        if length is not None and length < config.epochs:
+            raise InputError(
+                f"the schedule ends before training: {length} steps, {config.epochs} epochs (in TrainConfig.scheduler_options)",
+                hint=f"Set total_steps to at least {config.epochs}, or train for fewer epochs.",
+            )
+        return optimizer, scheduler
 
     def optimizer_of(self, groups: list[ParamGroup]) -> torch.optim.Optimizer:
         """Make the optimizer. No groups, or a refusal of torch, is an InputError."""
@@ -142,28 +160,6 @@ class Policies:
         # Options that serve recorded epochs do not slow down others here: torch warns of what it would be for its own kernels.
         optimizer._warned_capturable_if_run_uncaptured = True
         return optimizer
-
-    def scheduler_of(self, optimizer: torch.optim.Optimizer, *, maximise: bool) -> LRScheduler | None:
-        """Make the scheduler, if there is to be one. ``maximise`` is the default mode of ReduceLROnPlateau."""
-        config = self._config
-        if self._scheduler is not None:
-            return self._scheduler(optimizer)
-        if config.scheduler is None:
-            return None
-        kind: type[LRScheduler] = getattr(torch.optim.lr_scheduler, config.scheduler)
-        options = dict(config.scheduler_options)
-        if issubclass(kind, ReduceLROnPlateau):
-            options.setdefault("mode", "max" if maximise else "min")
-        with explained("scheduler", config.scheduler):
-            scheduler = kind(optimizer, **options)
-        # torch finds that out in the step after the last one.
-        length = getattr(scheduler, "total_steps", None)
-        if length is not None and length < config.epochs:
-            raise InputError(
-                f"the schedule ends before training: {length} steps, {config.epochs} epochs (in TrainConfig.scheduler_options)",
-                hint=f"Set total_steps to at least {config.epochs}, or train for fewer epochs.",
-            )
-        return scheduler
 
 
 def continued(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> dict[str, Any]:
@@ -266,10 +262,19 @@ def check_names(config: TrainConfig) -> None:
     if config.scheduler is not None:
         kinds["scheduler"] = torch.optim.lr_scheduler, LRScheduler, {"optimizer"}
     for what, (module, base, taken) in kinds.items():
-        kind, options = _class_of_torch(module, base, getattr(config, what), what), f"{what}_options"
+        name, options = getattr(config, what), f"{what}_options"
+        classes = {
+            key: kind
+            for key, kind in sorted(vars(module).items())
+            if isinstance(kind, type) and issubclass(kind, base) and kind is not base and not key.startswith("_")
+        }
+        if name not in classes:
+            raise _unknown(what, name, classes, f" Pass a function that makes one as Trainer(..., {what}=...).")
         # PyTorch takes other types than its annotations say, and checks them itself.
         where = f"TrainConfig.{options}"
-        check_options(kind, getattr(config, options), taken=taken, where=where, what=options, by_type=False)
+        check_options(
+            classes[name], getattr(config, options), taken=taken, where=where, what=options, by_type=False
+        )
     has_decay = "weight_decay" in inspect.signature(getattr(torch.optim, config.optimizer)).parameters
     if config.weight_decay is None:
         object.__setattr__(config, "weight_decay", 5e-4 if has_decay else 0.0)
@@ -303,15 +308,3 @@ def _check_monitor(config: TrainConfig) -> None:
 def _unknown(what: str, value: object, known: Collection[str], otherwise: str = "") -> InputError:
     where, hint = f"TrainConfig.{what}", closest(value, known) + otherwise
     return InputError(f"unknown {what}: {shown(value)} (in {where})", hint=hint)
-
-
-def _class_of_torch(module: Any, base: type, name: str, what: str) -> type:
-    """The class of an optimizer or a scheduler, by its name in PyTorch."""
-    classes = {
-        key: kind
-        for key, kind in sorted(vars(module).items())
-        if isinstance(kind, type) and issubclass(kind, base) and kind is not base and not key.startswith("_")
-    }
-    if name not in classes:
-        raise _unknown(what, name, classes, f" Pass a function that makes one as Trainer(..., {what}=...).")
-    return classes[name]

@@ -246,13 +246,6 @@ class Runner:
         # A worker without training vertices takes part in the backward pass of the others.
         return loss if self.team.size == 1 else loss + rows[:0].sum()
 
-    def loss_of_all(self, loss_of: Callable[[Tensor, slice], Tensor], num_units: int) -> Tensor:
-        """This process's part of a loss, with its gradient: what ``loss_of`` gives for the rows of all vertices and its share of units."""
-        rows, part = self.rows(), self.prepared.part
-        if part is not None:
-            rows = part.workers.all_rows(rows, part.bounds, "gathering rows")
-        return loss_of(rows, self.team.share_of(num_units))
-
     def complete(self, loss: Tensor, num_edges: int) -> tuple[Tensor, int]:
         """Add what other workers have found: gradients of the parameters, loss and number of edges. All have the same random numbers then."""
         if self.team.size == 1:

@@ -168,9 +168,9 @@ class Streamed(Runner):
         result_bytes = _rows_bytes(evaluation, own.stop - own.start + (num_vertices if gathers else 0))
         needed_bytes = max(evaluation.disk_bytes + result_bytes, 0 if epoch is None else epoch.disk_bytes)
         with self.team.together("finding room to spill"):
-            mine = json.dumps([disk_of(spill), free_disk_bytes(spill), needed_bytes, result_bytes])
+            mine = json.dumps([disk_of(spill), needed_bytes, free_disk_bytes(spill), result_bytes])
             told = [json.loads(text) for text in self.team.texts(mine, "finding room to spill")]
-            _, free, needed, results = zip(*(each for each in told if each[0] == disk_of(spill)), strict=True)
+            _, needed, free, results = zip(*(each for each in told if each[0] == disk_of(spill)), strict=True)
             if min(free) < sum(needed):
                 sharing = f" by the {len(free)} workers on this disk" if len(free) > 1 else ""
                 raise SpillError(

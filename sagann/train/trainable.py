@@ -66,10 +66,8 @@ def require_divisible(config: TrainConfig, *, balance: str, of_graphs: bool = Fa
             hint="Balance by edges or vertices (--balance edges), or leave memory out.",
         )
     if balance == "cost" and (config.sample is not None or of_graphs):
-        found = "whole graphs are learned" if config.sample is None else f"sample is {list(config.sample)}"
         raise InputError(
-            f"mini-batches are divided equally among workers: balance is 'cost', {found} "
-            f"(in TrainConfig.{'task' if config.sample is None else 'sample'})",
+            "mini-batches are divided equally among workers: balance is 'cost' (in TrainConfig.sample, or .task)",
             hint="Balance by edges or vertices (--balance edges).",
         )
     why = "several workers sample, and a device reads no edges of another machine"
@@ -97,7 +95,7 @@ def require_one_graph(model: nn.Module, graph: Graph) -> None:
         )
 
 
-def check_sampled(model: nn.Module, graph: Graph, fanouts: Sequence[int]) -> None:
+def _check_sampled(model: nn.Module, graph: Graph, fanouts: Sequence[int]) -> None:
     """Refuse a graph without features, and a model that does not walk such blocks, or as many."""
     from sagann.interop.pyg_model import PygModel
 
@@ -110,11 +108,10 @@ def check_sampled(model: nn.Module, graph: Graph, fanouts: Sequence[int]) -> Non
             module.require_sampled()
     num_hops = count_hops(model)
     if len(fanouts) != num_hops:
+        hint = f"Set {num_hops} fanouts, as --sample {','.join(['10'] * num_hops)}."
         raise InputError(
             f"wrong number of fanouts: {len(fanouts)}, expected one for each of the model's {num_hops} hops (in TrainConfig.sample)",
-            hint=f"Set {num_hops} fanouts, as --sample {','.join(['10'] * num_hops)}."
-            if num_hops
-            else "Train it on the whole graph; it reads no edge.",
+            hint=hint if num_hops else "Train it on the whole graph; it reads no edge.",
         )
 
 
@@ -148,15 +145,25 @@ def require_seeds_apart(predictor: Predictor, prepared: PreparedGraph, fanouts: 
 
 
 def _check_answers(graph: Graph) -> None:
-    """Refuse a graph without answers to learn, or without vertices, or graphs, to train on."""
-    where, answers = f"graph '{graph.name}'", graph.answers
+    """Refuse a graph without answers to learn, without vertices, graphs or edges to train on, or without links to choose a model by."""
+    where, answers, topology = f"graph '{graph.name}'", graph.answers, graph.topology
     if answers.targets is None and (answers.labels is None or answers.num_classes < 1):
         raise InputError(
             f"the graph has nothing to learn: {answers_of(graph)} (in {where})",
             hint="Give the graph labels and num_classes, or targets.",
         )
-    if answers.unit == "link":
-        _check_links(graph)
+    if graph.links is not None and answers.unit == "link":
+        if not bool((topology.indices != topology.edge_dst()).any()):
+            raise InputError(
+                f"no link to learn: {graph.num_edges} edges, each from a vertex to itself (in {where})",
+                hint="Hold fewer edges out, or take a graph with more of them.",
+            )
+        if not present_splits(graph.links.splits).keys() & {"train", "val"}:
+            raise InputError(
+                f"no link to choose a model by: measured links of {', '.join(graph.links.splits) or 'no split'} "
+                f"(in {where})",
+                hint="Give the measured links a split 'val', as sagann.sampling.hold_out_links does.",
+            )
         return
     if answers.unit == "graph":
         hint = "Train on answers of vertices, or give the graph features."
@@ -169,41 +176,22 @@ def _check_answers(graph: Graph) -> None:
         )
 
 
-def _check_links(graph: Graph) -> None:
-    """Refuse a graph without an edge to learn, or without links to choose a model by."""
-    assert graph.links is not None
-    topology, where = graph.topology, f"graph '{graph.name}'"
-    if not bool((topology.indices != topology.edge_dst()).any()):
-        raise InputError(
-            f"no link to learn: {graph.num_edges} edges, each from a vertex to itself (in {where})",
-            hint="Hold fewer edges out, or take a graph with more of them.",
-        )
-    if not present_splits(graph.links.splits).keys() & {"train", "val"}:
-        raise InputError(
-            f"no link to choose a model by: measured links of {', '.join(graph.links.splits) or 'no split'} "
-            f"(in {where})",
-            hint="Give the measured links a split 'val', as sagann.sampling.hold_out_links does.",
-        )
-
-
 def _learned_as_well(graph: Graph) -> str:
     """A sentence about links to validate and test on that are edges of the graph too, or reverses of edges; empty where there is none."""
-    if graph.links is None:
+    links, found = graph.links, []
+    if links is None:
         return ""
     from sagann.sampling.links import are_edges
 
-    links, found = graph.links, []
+    topology = graph.topology.to("cpu")
     for name, mask in present_splits(links.splits).items():
-        if name == "train":
-            continue
         types = None if links.types is None else links.types[mask]
-        topology, src, dst = graph.topology.to("cpu"), links.src[mask], links.dst[mask]
-        are_known = are_edges(topology, src, dst, types)
+        src, dst = links.src[mask], links.dst[mask]
+        known = are_edges(topology, src, dst, types)
         if links.undirected:
-            are_known |= are_edges(topology, dst, src, types)
-        known = int(are_known.sum())
-        if known:
-            found.append(f"{known} of {int(mask.sum())} links of the split '{name}'")
+            known |= are_edges(topology, dst, src, types)
+        if name != "train" and bool(known.any()):
+            found.append(f"{int(known.sum())} of {len(known)} links of the split '{name}'")
     if not found:
         return ""
     return (
@@ -233,7 +221,7 @@ def model_to_train(
         model = interop.from_pyg_model(model, graph)
         tell(model.left_out(graph))
     if config.sample is not None:
-        check_sampled(model, graph, config.sample)
+        _check_sampled(model, graph, config.sample)
     return model
 
 
@@ -242,20 +230,21 @@ def _require_room(model: ModelConfig, graph: Graph, config: TrainConfig, *, is_a
 
     Weights are counted with their gradients, or with the outputs of all vertices, if these are larger. The weights of a user's own model are not counted.
     """
-    answers, is_streamed, weights, outputs = graph.answers, config.memory is not None, 0, 0
-    if is_streamed and graph.multi_label:
+    answers, weights, outputs, streams = graph.answers, 0, 0, ""
+    if config.memory is None:
+        streams = "--memory, which streams the run, "
+        if is_alone and answers.unit != "graph":
+            width = model.hidden if answers.unit == "link" else answers.num_outputs
+            outputs = graph.num_vertices * width * torch.float32.itemsize
+    elif graph.multi_label:
         # Logits lie in files, but decisions of several labels are counted a split at a time.
         outputs = most_measured(graph.vertices) * graph.num_classes * DECISION_BYTES
-    elif is_alone and not is_streamed and answers.unit != "graph":
-        width = model.hidden if answers.unit == "link" else answers.num_outputs
-        outputs = graph.num_vertices * width * torch.float32.itemsize
     if model.model in MODELS:
         # Nothing is allocated on the device 'meta'.
         with seeded(config.seed, torch.device("cpu")), torch.device("meta"):
             weights = sum(parameter.nbytes for parameter in build_model(model, graph).parameters())
-    streamed = "" if is_streamed else "--memory, which streams the run, "
     require_memory(
         weights + max(weights, outputs),
         where=f"{model.model}, hidden {model.hidden}, for {answers.num_outputs} outputs on {graph.num_vertices} vertices",
-        hint=f"If there are too many classes, number them from 0 without gaps. Else use {streamed}a smaller --hidden, or fewer --layers.",
+        hint=f"If there are too many classes, number them from 0 without gaps. Else use {streams}a smaller --hidden, or fewer --layers.",
     )

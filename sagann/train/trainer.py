@@ -141,6 +141,9 @@ class Trainer:
         self._policies = Policies(self.config, optimizer=optimizer, scheduler=scheduler, param_groups=param_groups)
         self._records: Sequence[EpochRecord] = ()
         self._is_stopping = False
+        if optimizer is None:
+            # Options are refused early, and free memory is measured when torch has loaded what optimizers need.
+            self._policies.optimizer_of([{"params": [nn.Parameter(torch.zeros(2, 2))]}])
         with own_turn(self.team):
             self.graph: Graph = learned_graph(
                 graph, self.config, self.team, validate=validate and is_first, tell=self._tell
@@ -169,10 +172,6 @@ class Trainer:
             self._in_files_bytes = bytes_in_files(self.predictor, self.graph, self.config)
             self.prepared: PreparedGraph = self._prepare()
             "The graph as the model reads it."
-            if self.config.trains_together:
-                from sagann.train.hybrid_epochs import require_trainers
-
-                require_trainers(self.predictor, self.prepared, self.config)
 
     def _made_predictor(
         self,

@@ -154,7 +154,12 @@ def resumed(folder: Path) -> dict[str, bool]:
 
 def hot(work: Callable[[], Any]) -> Any:
     """With features of which a part lies on the device, and the others in pinned memory."""
-    with patch.object(SampledEpochs, "_gathers_there", lambda self: True):
+    tiered = SampledEpochs._tiered
+
+    def there(self: Any, *given: Any, **options: Any) -> Any:
+        return tiered(self, *given, **{**options, "gathers_there": True})
+
+    with patch.object(SampledEpochs, "_tiered", there):
         return work()
 
 

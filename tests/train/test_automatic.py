@@ -40,7 +40,7 @@ Free = Callable[[int | None], None]
 def free(monkeypatch: pytest.MonkeyPatch) -> Free:
     """Have the system say that so much is free for a streamed epoch; None for not knowing it."""
     graph = community_graph(600)
-    besides = MARGIN_BYTES + automatic._held_bytes(build_model(MODEL, graph), graph)
+    besides = MARGIN_BYTES + automatic._held_bytes(build_model(MODEL, graph).parameters(), graph)
 
     def say(num_bytes: int | None) -> None:
         available = None if num_bytes is None else int((num_bytes + besides) / (1 - MARGIN_SHARE)) + 2

@@ -170,8 +170,8 @@ def test_the_first_worker_cuts_a_graph_for_all_workers() -> None:
         return costs.cut(topology, workers)
 
     assert in_threads(work, 2) == [expected, expected]
-    assert costs.knows(2)
-    assert costs.for_workers(2) is costs
+    assert costs.unknown_text(2) == ""
+    assert costs.model_for(2) is costs.model
 
 
 def test_a_predictor_of_workers_is_cut_by_it() -> None:
@@ -190,8 +190,8 @@ def test_a_predictor_of_workers_is_cut_by_it() -> None:
 
 def test_workers_that_were_not_measured_have_speed_one() -> None:
     topology, costs = labelled_graph().topology, learned()
-    assert not costs.knows(3)
-    assert costs.for_workers(3).model.speeds == (1.0, 1.0, 1.0)
+    assert costs.unknown_text(3).startswith("Not 3 workers were measured, but 2")
+    assert costs.model_for(3).speeds == (1.0, 1.0, 1.0)
     bounds = costs.bounds(costs.count(topology), 3)
     edges = [int(each) for each in topology.indptr[list(bounds)].diff()]
     assert max(edges) <= topology.num_edges / 3 + int(topology.in_degrees().max())

@@ -157,7 +157,7 @@ def test_circuits_are_refused_by_the_largest_share_before_anything_starts(
     model = ModelConfig(model="gcn", hidden=4, dropout=0.0)
     monkeypatch.setattr(fpga, "_MOST_CYCLES", 100)
     with pytest.raises(InputError, match=rf"circuits are simulated for a short time: {said}"):
-        trainer_of(model, **given)
+        trainer_of(model, **given).fit()
 
 
 OPTIONS: dict[str, Any] = {"sample": (4, 3), "batch_size": 10, "epochs": 4, "weights": "last"}

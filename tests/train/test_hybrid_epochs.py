@@ -313,12 +313,12 @@ def test_no_checkpoint_has_weights_of_a_gradient_that_is_not_finite(monkeypatch:
     )
     saved = []
 
-    def save(progress: Any) -> bool:
-        saved.append(session.state_dict(run="", history_bytes=0))
-        return False
+    class Saving(Heard):
+        def on_batch(self, progress: Any) -> None:
+            saved.append(session.state_dict(run="", history_bytes=0))
 
     with pytest.raises(TrainerError, match=r"trainer 'host' gave numbers that are not finite.*epoch 1, batch 0"):
-        session.run_epoch(leave=save)
+        session.run_epoch([Saving()])
     assert not saved
 
 
