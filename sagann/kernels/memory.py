@@ -27,8 +27,6 @@ from torch import Tensor
 SMALLEST_BYTES = 1 << 20
 "Smaller tensors come from PyTorch."
 _HUGE_PAGE_BYTES = 2 << 20
-_SPARE_BYTES = 16 << 20
-"Addresses, without memory, into which a block can grow."
 # Sizes are rounded up to a multiple of an eighth of the power of two below.
 _STEPS = 8
 
@@ -92,9 +90,9 @@ class Pool:
 
     @contextmanager
     def limited(self, num_bytes: int) -> Iterator[None]:
-        """Inside the ``with`` block, a tensor's block evicts free blocks while all blocks together exceed ``num_bytes``.
+        """Inside the ``with`` block, a new block evicts free blocks while all blocks together exceed ``num_bytes``.
 
-        A free block of another size becomes as small or large as its tensor, because a budget counts every byte.
+        No tensor gets a larger block than it needs, because a budget counts every byte.
         """
         self._limits.append(num_bytes)
         try:
@@ -119,11 +117,12 @@ class Pool:
         with self._lock:
             self._settle()
             block = self._reused(num_bytes)
-            used = self._used_bytes + (num_bytes if block is None else block.num_bytes)
-            limit = min([max(self._most_used_bytes, used), *self._limits])
-            while self._free and used + self._free_bytes > limit:
-                self._forget_oldest()
-            block = block or self._made(num_bytes)
+            if block is None:
+                used = self._used_bytes + num_bytes
+                limit = min([max(self._most_used_bytes, used), *self._limits])
+                while self._free and used + self._free_bytes > limit:
+                    self._forget_oldest()
+                block = self._made(num_bytes)
             self._used_bytes += block.num_bytes
             self._most_used_bytes = max(self._most_used_bytes, self._used_bytes)
             return block
@@ -133,16 +132,9 @@ class Pool:
         for key in reversed(self._free):
             if self._free[key].num_bytes == num_bytes:
                 return self._unfree(key)
-        if self._limits:
-            sizes = {key: block.num_bytes for key, block in self._free.items() if num_bytes <= block.most_bytes}
-            # The block of the nearest size has the most pages that need not be made.
-            block = self._unfree(min(sizes, key=lambda key: abs(sizes[key] - num_bytes))) if sizes else None
-            if block is not None:
-                block.resize(num_bytes)
-            return block
         room = self._most_used_bytes - self._used_bytes
         # Where there is room, a new block evicts no other.
-        if num_bytes + self._free_bytes <= room:
+        if self._limits or num_bytes + self._free_bytes <= room:
             return None
         largest = min(self._most_times * num_bytes, room)
         fitting = [
@@ -180,25 +172,15 @@ class _Block:
     """Private memory of the process, on huge pages where the system has them."""
 
     def __init__(self, num_bytes: int) -> None:
-        self.memory = mmap.mmap(-1, num_bytes + _SPARE_BYTES, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        self.num_bytes = num_bytes
+        self.memory = mmap.mmap(-1, num_bytes + _HUGE_PAGE_BYTES, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         address = np.frombuffer(self.memory, np.uint8).ctypes.data
         self.offset = -address % _HUGE_PAGE_BYTES
-        self.most_bytes = len(self.memory) - self.offset
-        self.num_bytes = 0
-        self.resize(num_bytes)
-
-    def resize(self, num_bytes: int) -> None:
-        """Have so many bytes, at most ``most_bytes``; the pages of the others are returned to the system."""
         # The rest would take another huge page. A system without huge pages refuses.
         whole = num_bytes // _HUGE_PAGE_BYTES * _HUGE_PAGE_BYTES
-        end = -(-num_bytes // mmap.PAGESIZE) * mmap.PAGESIZE
-        with suppress(OSError):
-            if num_bytes < self.num_bytes:
-                self.memory.madvise(mmap.MADV_DONTNEED, self.offset + end, self.most_bytes - end)
-                self.memory.madvise(mmap.MADV_NOHUGEPAGE, self.offset + whole, self.most_bytes - whole)
-            if whole:
+        if whole:
+            with suppress(OSError):
                 self.memory.madvise(mmap.MADV_HUGEPAGE, self.offset, whole)
-        self.num_bytes = num_bytes
 
 
 def allocated_bytes(num_bytes: int) -> int:

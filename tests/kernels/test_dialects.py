@@ -122,12 +122,7 @@ def test_under_a_limit_no_block_is_larger_than_what_is_on_it() -> None:
     pool = Pool()
     addresses = {each.data_ptr() for each in [block(pool, 4), block(pool, 4)]}
     with pool.limited(10 * SMALLEST_BYTES * 2):
-        for size in (1, 5):
-            resized = block(pool, size)
-            assert resized.data_ptr() in addresses
-            assert pool._used_bytes == resized.nbytes
-            assert resized.fill_(size).sum() == size * resized.numel()
-            del resized
+        assert block(pool).data_ptr() not in addresses
 
 
 def test_released_memory_goes_back_to_the_system() -> None:
