@@ -6,7 +6,6 @@ import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
-from sagann.plan.steps import Block, Step
 from sagann.plan.timeline import Lane, Span, Timeline
 
 
@@ -44,10 +43,6 @@ class Recorder(Timeline):
         self.spans.append(Span(lane=lane, name=name, start_s=since_s - self._began_s, seconds=seconds))
 
 
-def recorded(
-    recorder: Recorder | None, lane: Lane, what: str | Step | Block, num_bytes: int = 0
-) -> AbstractContextManager[None]:
+def recorded(recorder: Recorder | None, lane: Lane, name: str, num_bytes: int = 0) -> AbstractContextManager[None]:
     """Record the ``with`` block, where there is a recorder."""
-    if recorder is None:
-        return nullcontext()
-    return recorder.span(lane, what if isinstance(what, str) else what.label, num_bytes)
+    return nullcontext() if recorder is None else recorder.span(lane, name, num_bytes)

@@ -169,9 +169,7 @@ def _prepared(given: Input, array: Tensor, edges: Edges, pass_edges: PassEdges) 
         array = array.detach().resolve_neg()
     if given.dtype == torch.bool:
         array = array.int()
-    if array.dtype != given.dtype and (
-        array.dtype not in (torch.int32, torch.int64) or given.dtype.is_floating_point
-    ):
+    if array.dtype not in (torch.int32, torch.int64) or given.dtype.is_floating_point:
         array = array.to(given.dtype)
     if not array.is_contiguous() and (given.side == "param" or array.ndim < 2 or not array[:1].is_contiguous()):
         array = array.contiguous()

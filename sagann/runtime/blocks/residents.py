@@ -108,7 +108,6 @@ class Residents:
         # Where blocks that are not in use lie in the process's memory too, the budget does not hold for the process.
         holds = plan.budget_bytes < UNLIMITED and beside.counts_process
         self.pool_bytes = plan.budget_bytes if holds else UNLIMITED
-        "Most bytes of the pool of this process."
         self._staying, self._stayed = plan.staying, sources.stayed
         there_bytes = sum(load.num_bytes for load in plan.staying if load.block in self._stayed)
         self._heap = HeapGuard(plan.budget_bytes - there_bytes) if holds else None
@@ -166,7 +165,7 @@ class Residents:
 
     def running(self, step: Step) -> AbstractContextManager[None]:
         """Inside the ``with`` block, a step runs where its blocks lie, and is recorded."""
-        return recorded(self.timeline, "compute", step)
+        return recorded(self.timeline, "compute", step.label)
 
     def move(self, number: int, move: Move) -> None:
         """Start a copy, or drop a block; the number is that in the plan."""
@@ -295,12 +294,12 @@ def _loaded(
 ) -> Any:
     for copy in after:
         copy.result()
-    with recorded(timeline, "load", block, num_bytes):
+    with recorded(timeline, "load", block.label, num_bytes):
         return sources.load(block).content()
 
 
 def _put(
     host: Host, block: Block, tensors: Mapping[str, Tensor], timeline: Recorder | None, num_bytes: int
 ) -> None:
-    with recorded(timeline, "store", block, num_bytes):
+    with recorded(timeline, "store", block.label, num_bytes):
         host.put(block, tensors)
