@@ -1,28 +1,28 @@
 """Streamed epochs on a device, simulated; not measured: ``python -m bench.streaming.simulated``. Prints this page.
 
-Epochs within 1/8 of what P = 1 takes are planned for the graphs, and simulated at the rates of `bench/streaming/h100.toml`, as if recorded. Two
+Epochs within 1/8 of what P = 1 takes are planned for the graphs, and simulated at the rates of `sagann/machines/h100.toml`, as if recorded. Two
 layers, hidden 128, GAT with 8 heads, no dropout, loss folded, all else in the host's memory. *In* and *out* are bytes over the rate, without the
 4 us that a copy takes to begin; *times* is the epoch less 1 ms, over the longest of in, out and work.
 """
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections import Counter
 
 from bench.epochs.graphs import graph_of, stored_graph
 from bench.pages import head, mebibytes, row
 from bench.streaming.worker import SHARE
 from sagann.graph import Graph
+from sagann.machines import published_machine
 from sagann.nn import ModelConfig, build_model
-from sagann.plan.machine import Machine
 from sagann.plan.simulate import copy_rates
 from sagann.plan.steps import DEVICE, UNLIMITED, Step
 from sagann.plan.work import StepWork
 from sagann.runtime.streaming.stream import foretell_devices
 
-MACHINE = Machine.from_toml(Path(__file__).with_name("h100.toml").read_text(), where="h100.toml")
+MACHINE = published_machine("h100")
 CASES = {"reddit-small": ["gcn", "gat", "ggnn", "gated-gcn"], "reddit-middle": ["gcn", "gated-gcn"]}
-COLUMNS = "dataset | model | P | loads | loaded MiB | in ms | out ms | work ms | epoch ms | times"
+COLUMNS = "dataset | model | P | steps | copies | loaded MiB | in ms | out ms | work ms | epoch ms | times"
 
 
 def main() -> None:
@@ -50,9 +50,11 @@ def cells(name: str, graph: Graph) -> list[str]:
     plan, work, rates = found.planned.plan, StepWork(found.planned.schedule), copy_rates(MACHINE, "memory")
     work_s = sum(work.of(each).seconds(MACHINE) for each in plan.operations if isinstance(each, Step))
     busy_s = plan.loaded_bytes / rates["load"], plan.stored_bytes / rates["store"], work_s
-    loads, times = sum(each.kind == "load" for each in plan.operations), (found.seconds - 1e-3) / max(busy_s)
+    counts, times = Counter(each.kind for each in plan.operations), (found.seconds - 1e-3) / max(busy_s)
+    copies = counts["load"] + counts["store"]
+    steps = len(plan.operations) - copies - counts["drop"]
     shown = [mebibytes(plan.loaded_bytes, ".1f"), *(f"{1e3 * each:.2f}" for each in (*busy_s, found.seconds))]
-    return [f"{plan.num_intervals}", f"{loads}", *shown, f"{times:.3f}"]
+    return [f"{plan.num_intervals}", f"{steps}", f"{copies}", *shown, f"{times:.3f}"]
 
 
 if __name__ == "__main__":

@@ -11,8 +11,9 @@ from importlib.resources import files
 from sagann.errors import InputError
 from sagann.plan.machine import Machine
 
-NAMES = ("epyc-7763-a5000", "epyc-7763-u250", "xeon-8163-v100", "xeon-e5-2690-p100", "96-vcpu-t4", "p100x8")
-"Names of the machines: tables II and V of HyScale-GNN, and the server of NGra and NeuGraph."
+NAMES = ("epyc-7763-a5000", "epyc-7763-u250", "xeon-8163-v100", "xeon-e5-2690-p100", "96-vcpu-t4", "p100x8", "h100")
+"""Names of the machines: tables II and V of HyScale-GNN, the server of NGra and NeuGraph, and the device by whose rates epochs that CUDA devices
+stream are cut."""
 
 
 def published_machine(name: str) -> Machine:

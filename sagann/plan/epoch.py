@@ -147,17 +147,19 @@ def plan_epoch(
         return placed(first.changed(selects=True, traversal=known))
 
     found = planner.cheaper(whole, picking, selection)
-    return planner.finished(_saving(found, placed) if trains else found, memory_policy, staying)
+    saving = _saving(found, placed, beside.flops_per_byte) if trains else found
+    return planner.finished(saving, memory_policy, staying)
 
 
-def _saving(found: Planned, placed: Callable[[Schedule], Planned]) -> Planned:
+def _saving(found: Planned, placed: Callable[[Schedule], Planned], flops_per_byte: float) -> Planned:
     """The epoch with the stages that save what their gradients read, each on all intervals."""
     every = found.schedule.all_saves
     with suppress(BudgetError):
         saving = placed(found.schedule.changed(saves=every))
         if saving.plan.moved_bytes <= found.plan.moved_bytes:
             return saving
-    if worth := frozenset(at for at in every if found.schedule.sizes.is_worth_keeping(at[0])):
+    sizes = found.schedule.sizes
+    if worth := frozenset(at for at in every if sizes.is_worth_keeping(at[0], flops_per_byte)):
         with suppress(BudgetError):
             return placed(found.schedule.changed(saves=worth))
     return found

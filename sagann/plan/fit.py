@@ -17,12 +17,14 @@ from sagann.plan.gradients import Gradients, undivided_of
 from sagann.plan.hops import HopSize, gathered_hops, hop_size, read_data, topology_of
 from sagann.plan.intervals import CutPart, PartIntervals, cut_graph, equal_weights
 from sagann.plan.residency import BudgetError
+from sagann.plan.routes import seconds_of
 from sagann.plan.schedule import Schedule
 from sagann.plan.selection import NEVER, Selection, needed_rows
 from sagann.plan.sizes import BlockSizes, constants_of_stages, needed_bytes, plan_bytes
 from sagann.plan.slices import in_slices
 from sagann.plan.steps import ALL, Beside, Step, uncut_ends
 from sagann.plan.sweeps import COLUMN, Walks
+from sagann.plan.work import StepWork
 
 Shape = int | None
 "How chunks are cut: None at both ends; 0 at one end; another number at one end, for slices of at most that many lanes."
@@ -38,13 +40,16 @@ USEFUL_INTERVALS = 16
 """Largest number of intervals to which a budget leads that an error offers. Every pass reads the rows of all intervals once for each
 interval, so an epoch takes longer with more intervals."""
 
-# Bytes that are copied in the time that a step takes to begin: a third of a millisecond at 3 GB/s, or at 55 GB/s to a device.
-_BYTES_A_STEP, _BYTES_A_STEP_OF_DEVICE = 1 << 20, 16 << 20
+# Bytes of files that are copied in the time that a step takes to begin: a third of a millisecond at 3 GB/s.
+_BYTES_A_STEP = 1 << 20
 # Finer square grids take long to plan, and have far more steps than uncut ends.
 _MOST_COMPARED = 32
 # The search ends when the number of intervals has doubled this many times without saving at least two percent.
 _MOST_IN_VAIN = 2
 _WORTH_IT = 0.98
+# Share of the seconds of uncut ends in which a square grid must run on a device, because it has far more operations: they take longer where
+# epochs cannot be recorded.
+_CLEARLY = 0.9
 
 
 def fitted_intervals(
@@ -116,9 +121,9 @@ def fitted_intervals(
         return own_bytes(count, shape) + most
 
     @cache
-    def cost(count: int, shape: Shape) -> int:
-        """Bytes that an epoch copies, and those that are copied in the time that its steps take to begin."""
-        plan = plan_epoch(
+    def cost(count: int, shape: Shape) -> float:
+        """Simulated seconds of an epoch on a device; beside a processor, the bytes that it copies, and would copy while its steps begin."""
+        planned = plan_epoch(
             program,
             sizes_of(count, shape),
             part_of(count, shape),
@@ -129,12 +134,12 @@ def fitted_intervals(
             walks=walks,
             beside=beside,
             has_mapped_x=beside.copies_beside,
-        ).plan
-        steps = [each for each in plan.operations if isinstance(each, Step)]
-        if not beside.has_engines:
-            return plan.moved_bytes + len(steps) * _BYTES_A_STEP
-        # A device is given rows that are assembled as it is given loads.
-        return plan.moved_bytes + sum(step.kind != "assemble" for step in steps) * _BYTES_A_STEP_OF_DEVICE
+        )
+        if beside.machine is not None:
+            seconds = seconds_of(planned, beside.machine, StepWork(planned.schedule))
+            return seconds / _CLEARLY if shape is SQUARE else seconds
+        steps = [each for each in planned.plan.operations if isinstance(each, Step)]
+        return planned.plan.moved_bytes + len(steps) * _BYTES_A_STEP
 
     most = max(1, min(hops[0].num_src, MOST_INTERVALS))
 

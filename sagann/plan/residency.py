@@ -24,7 +24,7 @@ from sagann.plan.steps import Block, Move, Plan, Step
 
 LOOKAHEAD = 2
 "Number of coming steps whose blocks are loaded ahead, in the place of blocks that are used later."
-FURTHEST = 16
+FURTHEST = 96
 "Number of coming steps whose blocks are loaded ahead into free room."
 
 
@@ -298,26 +298,33 @@ class Placement:
                 self._enter(block, number)
 
     def _load_further_ahead(self, number: int) -> None:
-        """Load blocks of further steps into room that neither resident blocks nor coming writes need."""
-        temporary, made, made_bytes = 0, set[Block](), 0
+        """Load blocks of further steps into room that is free until then: that neither resident blocks nor coming writes need."""
+        held_bytes, room_bytes, made = self.held_bytes, self.budget, set[Block]()
         for ahead in range(number, min(number + 1 + FURTHEST, len(self.steps))):
-            step = self.steps[ahead]
+            step, coming = self.steps[ahead], list[Block]()
             # The caller brings blocks at this step.
             if step.kind == "return":
                 return
-            temporary = max(temporary, step.temporary_bytes)
             for block in self.blocks[ahead]:
                 if block in self.resident or block in made:
                     continue
-                size = self.bytes_of(block)
-                if block not in step.reads or not self._may_load_ahead(block):
-                    made.add(block)
-                    made_bytes += size
-                elif self.held_bytes + made_bytes + size + temporary > self.budget:
-                    return
+                if block in step.reads and self._may_load_ahead(block):
+                    coming.append(block)
                 else:
-                    self._load(block)
-                    self._enter(block, number)
+                    made.add(block)
+                    held_bytes += self.bytes_of(block)
+            room_bytes = min(room_bytes, self.budget - held_bytes - step.temporary_bytes)
+            if room_bytes <= 0:
+                return
+            for block in coming:
+                size = self.bytes_of(block)
+                if size > room_bytes:
+                    return
+                self._load(block)
+                self._enter(block, number)
+                held_bytes, room_bytes = held_bytes + size, room_bytes - size
+            # What no later step uses is dropped.
+            held_bytes -= sum(self.bytes_of(block) for block in self.blocks[ahead] if self.uses[block][0] == ahead)
 
     def _release(self, number: int) -> None:
         """Drop the blocks of a step whose content no later step reads, and let others leave."""

@@ -146,8 +146,6 @@ _PICK_BYTES = 4 + 8
 _WALK_BYTES = 40
 # Copies of the cut rows while their pieces are merged into the previous state.
 _MERGED_AT_ONCE = 8
-# Matrix products in the time in which a byte is copied, for example at 100 GFLOP/s and 3 GB/s.
-_FLOPS_PER_BYTE = 32
 # A loss on rows of the result: logarithms of probabilities, their gradient, the gradient of the rows, and one to spare.
 _LOSS_TENSORS = 4
 
@@ -272,10 +270,11 @@ class BlockSizes:
         names = self._stages[number].results
         return tuple(name for name in names if self.part.holding("value", name, 0) != ALL)
 
-    def is_worth_keeping(self, number: int) -> bool:
-        """Whether copying what a stage's gradient reads out and in takes less time than running the stage again."""
+    def is_worth_keeping(self, number: int, flops_per_byte: float) -> bool:
+        """Whether copying what a stage's gradient reads out and in takes less time than running the stage again, where so many operations take
+        as long as a byte."""
         stage = self._stages[number]
-        return 2 * sum((*stage.kept, *stage.results.values())) * _FLOPS_PER_BYTE < stage.flops
+        return 2 * sum((*stage.kept, *stage.results.values())) * flops_per_byte < stage.flops
 
     def gather_bytes(self, gather: Gather, src: int, dst: int, backward_pass: int = 0) -> int:
         """Temporary bytes of a pass over a chunk: of the forward, or of a backward pass, counted from 1.

@@ -13,9 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from sagann.kernels.edge.work import Grain
+
+if TYPE_CHECKING:
+    from sagann.plan.machine import Machine
 
 UNLIMITED = 1 << 62
 "A budget that everything fits."
@@ -373,6 +376,15 @@ class Beside:
     tensors of the host are copied from where they lie."""
     grain: Grain | None = None
     "Size of the items into which kernels cut a pass, where the items take memory that is planned."
+    machine: Machine | None = None
+    "Rates of a device by which plans are compared, as epochs run that are recorded; None where bytes of files decide."
+
+    @property
+    def flops_per_byte(self) -> float:
+        """Operations of matrix products in the time in which a byte is copied; of a processor and a disk for example at 100 GFLOP/s and 3 GB/s."""
+        if self.machine is None or self.machine.host_to_device_bytes is None:
+            return 32.0
+        return self.machine.matmul_flops / self.machine.host_to_device_bytes
 
     @property
     def counts_process(self) -> bool:

@@ -98,8 +98,11 @@ class StepWork:
             return self._pass(step)
         if step.kind in ("transform", "transform_grad", "transform_loss"):
             return self._transform(step)
-        # Other steps only read and write blocks.
-        return Work(stream_bytes=sum(map(self._schedule.sizes.of, (*step.reads, *step.writes))))
+        # Other steps only read and write blocks; of undivided ones, an interval's rows.
+        sizes = self._schedule.sizes
+        rows = sum(sizes.rows_in(block, step.interval) for block in step.writes if block.is_assembled)
+        others = (block for block in (*step.reads, *step.writes) if not block.is_assembled)
+        return Work(stream_bytes=rows + sum(map(sizes.of, others)))
 
     def _transform(self, step: Step) -> Work:
         rows = self._rows[step.interval]

@@ -18,6 +18,7 @@ from sagann.kernels.edge import Dialect, dialect_for
 from sagann.kernels.edge.work import DEVICE_GRAIN
 from sagann.kernels.memory import POOL
 from sagann.kernels.packed import Region
+from sagann.machines import published_machine
 from sagann.plan.dealing import EACH, Before, Route
 from sagann.plan.steps import FILES, MEMORY, Beside, Plan
 from sagann.runtime.blocks.host import DiskHost, Host, RamHost
@@ -127,7 +128,10 @@ class DeviceBackend(Backend):
             return error.message
 
     def beside(self, *, on_disk: bool) -> Beside:
-        return Beside(copies_beside=True, has_engines=True, grain=DEVICE_GRAIN if self.cutting else None)
+        # Epochs are recorded unless blocks lie in files.
+        machine = None if on_disk else published_machine("h100")
+        grain = DEVICE_GRAIN if self.cutting else None
+        return Beside(copies_beside=True, has_engines=True, grain=grain, machine=machine)
 
     def residents(
         self, plan: Plan, sources: Sources, bytes_of: BytesOf, timeline: Recorder | None, beside: Beside

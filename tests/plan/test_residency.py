@@ -71,6 +71,12 @@ def test_the_block_used_last_goes_first() -> None:
     assert plan.loaded_bytes == 40
 
 
+def test_what_is_dropped_until_then_is_room_to_load_ahead() -> None:
+    steps = [step([], [0]), *(step([0], []) for _ in range(5)), step([1], [2])]
+    plan = place(steps, bytes_of=lambda _: 10, initial=[block(1)], bounds=(0, 1), budget_bytes=20)
+    assert plan.operations.index(Move("load", block(1), 10)) < plan.operations.index(steps[1])
+
+
 HALF = Selection(share=0.5)
 
 

@@ -19,6 +19,7 @@ from sagann.graph.graph import Graph
 from sagann.graph.rows import is_sparse
 from sagann.graph.topology import Topology
 from sagann.kernels.edge.work import DEVICE_GRAIN
+from sagann.machines import published_machine
 from sagann.plan.dealing import Route
 from sagann.plan.epoch import MemoryPolicy, Planned, dense_peak_bytes, plan_epoch
 from sagann.plan.fit import MOST_INTERVALS, cutter, fitted_intervals, hop_sizes
@@ -205,7 +206,7 @@ def foretell_devices(
 
     Each device has the budget. Blocks that are not in use lie in the host's memory.
     """
-    beside = Beside(copies_beside=True, has_engines=True, grain=DEVICE_GRAIN)
+    beside = Beside(copies_beside=True, has_engines=True, grain=DEVICE_GRAIN, machine=published_machine("h100"))
     hops, program = _captured_on(model, graph, torch.device("cpu"), factored=True)
     part = fitted_intervals(
         program,
