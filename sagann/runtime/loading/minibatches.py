@@ -232,8 +232,7 @@ class MiniBatches(Batches[MiniBatch]):
         if self.links is None:
             return sampler.sample(seeds[own], epoch=epoch, batch=batch), seeds[own]
         links = self.links.sample(seeds, own, epoch=epoch, batch=batch)
-        sampled = sampler.sample(links.seeds, epoch=epoch, batch=batch)
-        return self.links.joined(sampled, links, seeds), links.seeds
+        return self.links.joined(sampler.sample(links.seeds, epoch=epoch, batch=batch), links, seeds), links.seeds
 
     def drawn_on(
         self,
