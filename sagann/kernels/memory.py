@@ -29,6 +29,8 @@ SMALLEST_BYTES = 1 << 20
 _HUGE_PAGE_BYTES = 2 << 20
 # Sizes are rounded up to a multiple of an eighth of the power of two below.
 _STEPS = 8
+# A tensor is made in a free block of at most this many times its size.
+_MOST_TIMES = 8
 
 _NUMPY = {torch.float64: np.float64, torch.float32: np.float32, torch.int64: np.int64, torch.int32: np.int32}
 
@@ -36,8 +38,7 @@ _NUMPY = {torch.float64: np.float64, torch.float32: np.float32, torch.int64: np.
 class Pool:
     """Blocks of memory by size, used and free. Any thread may allocate and free tensors."""
 
-    def __init__(self, most_times: int = 8) -> None:
-        self._most_times = most_times
+    def __init__(self) -> None:
         self.enabled = hasattr(mmap, "MADV_HUGEPAGE")
         "Whether new tensors come from the pool; only on Linux."
         # Free blocks are evicted while used and free bytes together exceed the least limit.
@@ -136,7 +137,7 @@ class Pool:
         # Where there is room, a new block evicts no other.
         if self._limits or num_bytes + self._free_bytes <= room:
             return None
-        largest = min(self._most_times * num_bytes, room)
+        largest = min(_MOST_TIMES * num_bytes, room)
         fitting = [
             (block.num_bytes, key) for key, block in self._free.items() if num_bytes < block.num_bytes <= largest
         ]

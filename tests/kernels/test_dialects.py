@@ -146,12 +146,14 @@ def test_released_memory_goes_back_to_the_system() -> None:
 SHORT_OF_ADDRESSES = """
 import resource
 import torch
+from sagann.kernels import memory
 from sagann.kernels.memory import Pool
 
 def made(pool, num_mib):
     return pool.empty((num_mib << 18,), torch.int32)
 
-pool = Pool(most_times=1)
+memory._MOST_TIMES = 1
+pool = Pool()
 blocks = [made(pool, 64) for _ in range(4)]
 del blocks
 with open("/proc/self/statm") as file:
