@@ -24,8 +24,8 @@ from sagann.plan.steps import Block, Move, Plan, Step
 
 LOOKAHEAD = 2
 "Number of coming steps whose blocks are loaded ahead, in the place of blocks that are used later."
-FURTHEST = 96
-"Number of coming steps whose blocks are loaded ahead into free room."
+FURTHEST, FURTHEST_IN_SLICES = 16, 96
+"Number of coming steps whose blocks are loaded ahead into free room. Rows of the next slice are assembled in many short steps."
 
 
 class BudgetError(InputError):
@@ -141,6 +141,7 @@ class Placement:
         self.bytes_of = bytes_of
         self.budget = budget_bytes
         self.lookahead, self.leaving = lookahead, leaving
+        self.furthest = FURTHEST_IN_SLICES if any(step.kind == "assemble" for step in steps) else FURTHEST
         # Numbers of the steps that use a block, the next one last.
         self.uses: defaultdict[Block, list[int]] = defaultdict(list)
         # By block, number of the last step that sends the block or has rows picked from it, so that it must lie outside by then.
@@ -300,7 +301,7 @@ class Placement:
     def _load_further_ahead(self, number: int) -> None:
         """Load blocks of further steps into room that is free until then: that neither resident blocks nor coming writes need."""
         held_bytes, room_bytes, made = self.held_bytes, self.budget, set[Block]()
-        for ahead in range(number, min(number + 1 + FURTHEST, len(self.steps))):
+        for ahead in range(number, min(number + 1 + self.furthest, len(self.steps))):
             step, coming = self.steps[ahead], list[Block]()
             # The caller brings blocks at this step.
             if step.kind == "return":
