@@ -24,7 +24,7 @@ from sagann.errors import CheckpointError
 from sagann.interop.torch_file import load_plain
 from sagann.storage.folder import TEMPORARY_PREFIX, write_whole
 
-FORMAT = 3
+FORMAT = 4
 State: TypeAlias = Mapping[str, Any]
 """The state of a run at the end of an epoch, or between two batches of one: its ``epoch`` and ``batch``, and further values by the name of their
 part: numbers, texts, tensors, and plain containers of these (:func:`pack`)."""
