@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 
-from sagann.errors import InputError
+from sagann.errors import InputError, shown
 
 
 def is_worker() -> bool:
@@ -18,27 +18,37 @@ def is_worker() -> bool:
 
 def rank() -> int:
     """Number of this worker, from 0."""
-    return int(os.environ.get("RANK", 0))
+    return _number("RANK", 0)
 
 
 def num_workers() -> int:
     """Number of the workers that torchrun started; 1 where it started none."""
-    return int(os.environ.get("WORLD_SIZE", 1))
+    return _number("WORLD_SIZE", 1)
 
 
 def local_rank() -> int:
     """Number of this worker among those of its machine, from 0."""
-    return int(os.environ.get("LOCAL_RANK", 0))
+    return _number("LOCAL_RANK", 0)
 
 
 def num_local_workers() -> int:
     """Number of the workers on this machine; 1 where nothing states it."""
-    return int(os.environ.get("LOCAL_WORLD_SIZE", 1))
+    return _number("LOCAL_WORLD_SIZE", 1)
 
 
 def is_restarted() -> bool:
     """Whether torchrun has started this process anew, after a worker was lost (``--max-restarts``)."""
-    return os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"
+    return _number("TORCHELASTIC_RESTART_COUNT", 0) > 0
+
+
+def _number(name: str, default: int) -> int:
+    value = os.environ.get(name, str(default))
+    if value.isascii() and value.isdecimal():
+        return int(value)
+    raise InputError(
+        f"a variable of the environment is no number: {shown(value)}, expected digits (in the environment's {name})",
+        hint="Unset it: torchrun sets it for the processes that it starts.",
+    )
 
 
 _PR_SET_PDEATHSIG = 1

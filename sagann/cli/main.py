@@ -18,6 +18,7 @@ from sagann.cli.options import App, DebugOption, QuietOption, Shared, ThreadsOpt
 from sagann.cli.signals import Signals
 from sagann.errors import nearest
 from sagann.processes import end_quickly
+from sagann.ranges import require_integer
 
 app = App(
     name="sagann",
@@ -83,6 +84,10 @@ def _run_command(arguments: Sequence[str], shared: Shared) -> int:
     command = typer.main.get_command(app)
     code = None
     try:
+        # Numba cannot be imported with another number; it ignores what is no integer.
+        number = os.environ.get("NUMBA_NUM_THREADS", "").strip()
+        if number.removeprefix("-").isdecimal():
+            require_integer(int(number), "threads", where="the environment's NUMBA_NUM_THREADS")
         code = command.main(list(arguments), prog_name="sagann", standalone_mode=False, obj=shared)
     except BaseException as error:  # noqa: BLE001 - every failure ends here, and a user's model may raise anything
         if shared.error is None:

@@ -128,9 +128,17 @@ def settings_of(tables: Tables, *, stored: bool = False) -> RunConfig:
     if isinstance(data["data"], str) and not (stored and data["data"] in EMBEDDED):
         data["data"] = absolute_path(data["data"])
     of_run = {name: train.pop(name) for name in tables["train"] if SETTINGS[name].owner is RunConfig}
-    return RunConfig(
+    settings = RunConfig(
         data=DataConfig(**data), model=ModelConfig(**tables["model"]), train=TrainConfig(**train), **of_run
     )
+    try:
+        settings.to_toml().encode()
+    except UnicodeEncodeError as error:
+        raise InputError(
+            f"a setting cannot be written in UTF-8: data is {data['data']!r}, model is {settings.model.model!r} (in the run's config.toml)",
+            hint="Rename the file or folder: its name has bytes that are no characters.",
+        ) from error
+    return settings
 
 
 def require_nothing_of_workers(given: Mapping[str, Any]) -> None:

@@ -155,7 +155,8 @@ def filtered_ranks(
         same = known.edge_data["type"][ids] == relation.to(known.device)[rows]
         rows, candidates = rows[same], candidates[same]
     true = true.to(scores.device).unsqueeze(1)
-    # NaN is neither above nor equal.
+    # NaN, which integers have not, is neither above nor equal.
+    scores = scores if scores.is_floating_point() else scores.double()
     others = scores.scatter(1, true, torch.nan)
     others[rows.to(scores.device), candidates.long().to(scores.device)] = torch.nan
     return 1 + _num_above(others, scores.gather(1, true).squeeze(1))

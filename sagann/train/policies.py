@@ -31,6 +31,8 @@ _FUSED = (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD)
 "Optimizers that have one kernel for all parameters on a CUDA device."
 _REFUSALS = (TypeError, ValueError, RuntimeError, AttributeError, LookupError, ArithmeticError, AssertionError)
 "Errors that torch raises for options of a wrong type or value."
+_TRIED_EPOCHS = 1000
+"Most steps of a schedule that are tried before training."
 _LARGEST_LR = torch.finfo(torch.float32).max
 
 ParamGroup = dict[str, Any]
@@ -116,10 +118,28 @@ class Policies:
         # TrainConfig has put a number in place of None.
         assert config.weight_decay is not None
         optimizer = self.optimizer_of(self._groups(model, config.weight_decay))
+        return optimizer, self._scheduler_of(optimizer, maximise=maximise)
+
+    def try_out(self) -> None:
+        """Make a named optimizer for a parameter of no use, and step a named scheduler: torch checks options when it uses them, perhaps late in training."""
+        if self._optimizer is not None:
+            return
+        optimizer = self.optimizer_of([{"params": [nn.Parameter(torch.zeros(2, 2))]}])
+        if self._scheduler is not None or self._config.scheduler is None:
+            return
+        scheduler = self._scheduler_of(optimizer, maximise=True)
+        for _ in range(min(self._config.epochs, _TRIED_EPOCHS)):
+            check_rates(scheduler, optimizer)
+            optimizer.step(lambda: 0.0)
+            step_scheduler(scheduler)
+            step_scheduler(scheduler, 0.0)
+
+    def _scheduler_of(self, optimizer: torch.optim.Optimizer, *, maximise: bool) -> LRScheduler | None:
+        config = self._config
         if self._scheduler is not None:
-            return optimizer, self._scheduler(optimizer)
+            return self._scheduler(optimizer)
         if config.scheduler is None:
-            return optimizer, None
+            return None
         kind: type[LRScheduler] = getattr(torch.optim.lr_scheduler, config.scheduler)
         options = dict(config.scheduler_options)
         if issubclass(kind, ReduceLROnPlateau):
@@ -133,7 +153,7 @@ class Policies:
                 f"the schedule ends before training: {length} steps, {config.epochs} epochs (in TrainConfig.scheduler_options)",
                 hint=f"Set total_steps to at least {config.epochs}, or train for fewer epochs.",
             )
-        return optimizer, scheduler
+        return scheduler
 
     def optimizer_of(self, groups: list[ParamGroup]) -> torch.optim.Optimizer:
         """Make the optimizer. No groups, or a refusal of torch, is an InputError."""

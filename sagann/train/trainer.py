@@ -141,9 +141,8 @@ class Trainer:
         self._policies = Policies(self.config, optimizer=optimizer, scheduler=scheduler, param_groups=param_groups)
         self._records: Sequence[EpochRecord] = ()
         self._is_stopping = False
-        if optimizer is None:
-            # Options are refused early, and free memory is measured when torch has loaded what optimizers need.
-            self._policies.optimizer_of([{"params": [nn.Parameter(torch.zeros(2, 2))]}])
+        # Options are refused early, and free memory is measured when torch has loaded what optimizers need.
+        self._policies.try_out()
         with own_turn(self.team):
             self.graph: Graph = learned_graph(
                 graph, self.config, self.team, validate=validate and is_first, tell=self._tell

@@ -201,6 +201,27 @@ def test_a_name_from_elsewhere_is_offered_only_where_the_command_has_it(invoke: 
     assert "--patience" not in invoke("predict", "--early-stopping", "10").err
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("NUMBA_NUM_THREADS", "0", "threads is out of range: 0, expected an integer from 1 to 8192"),
+        ("NUMBA_NUM_THREADS", "-1", "threads is out of range: -1"),
+        ("RANK", "first", "a variable of the environment is no number: 'first', expected digits"),
+        ("WORLD_SIZE", "-2", "a variable of the environment is no number: '-2'"),
+    ],
+)
+def test_numbers_of_the_environment_are_checked(
+    invoke: Invoke, name: str, value: str, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for each, given in {"RANK": "0", "WORLD_SIZE": "2", name: value}.items():
+        monkeypatch.setenv(each, given)
+    outcome = invoke("train", "demo", "--epochs", "1")
+    assert outcome.code == 2
+    assert outcome.err.startswith(f"Error: {message}")
+    assert f"(in the environment's {name})" in outcome.err
+    assert outcome.err.count("hint: ") == 1
+
+
 def test_an_unforeseen_error_exits_1(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object, **__: object) -> None:
         raise ZeroDivisionError("division by zero")

@@ -127,6 +127,11 @@ def test_paths_become_absolute_and_names_stay(tmp_path: Path, monkeypatch: pytes
     assert settings_of(merge({}, {"data": "x" * 5000})).data.data == "x" * 5000
 
 
+def test_what_cannot_be_written_down_is_refused() -> None:
+    with pytest.raises(InputError, match="a setting cannot be written in UTF-8"):
+        settings_of(merge({}, {"data": "caf\udce9"}))
+
+
 @pytest.mark.parametrize(
     ("saved", "given"),
     [

@@ -184,12 +184,28 @@ def test_weight_decay_of_zero_overrules_the_default_of_adamw():
 @pytest.mark.parametrize(
     ("scheduler", "options", "message"),
     [
+        ("StepLR", {"step_size": 0}, "torch refuses the scheduler: StepLR: integer modulo by zero"),
         ("ExponentialLR", {"gamma": -1}, r"leaves the range of learning rates: -0.01, expected 0 to 3.4e\+38"),
+        ("StepLR", {"step_size": 90, "gamma": -1}, "leaves the range of learning rates: -0.01"),
         ("ExponentialLR", {"gamma": 1e300}, r"learning rates: 1e\+298"),
         ("OneCycleLR", {"max_lr": 0.1, "total_steps": 1100}, "the schedule ends before training: 1100 steps, 2000"),
     ],
 )
-def test_a_schedule_that_no_run_can_follow_is_refused(scheduler, options, message):
+def test_a_schedule_that_no_run_can_follow_is_refused_before_training(scheduler, options, message):
     config = {"epochs": 2000, "optimizer": "SGD", "scheduler": scheduler, "scheduler_options": options}
     with pytest.raises(InputError, match=message):
-        trainer_of(seeded_model(), **config).fit()
+        trainer_of(seeded_model(), **config)
+
+
+@pytest.mark.parametrize(
+    ("name", "scheduler", "options"),
+    [
+        ("LBFGS", "StepLR", {"step_size": 3}),
+        ("SparseAdam", "StepLR", {"step_size": 3}),
+        ("SGD", "OneCycleLR", {"max_lr": 0.1, "total_steps": 20, "cycle_momentum": False}),
+        ("Adafactor", "ReduceLROnPlateau", {"patience": 1}),
+        ("Adam", "LinearLR", {"start_factor": 1.0, "end_factor": 0.0}),
+    ],
+)
+def test_what_torch_takes_passes_the_trial(name, scheduler, options):
+    Policies(TrainConfig(epochs=20, optimizer=name, scheduler=scheduler, scheduler_options=options)).try_out()

@@ -91,6 +91,13 @@ def naive_filtered(scores: Tensor, triples: list[Triple], known: set[Triple], re
     return ranks
 
 
+def test_filtered_ranks_of_integers() -> None:
+    known = Topology.from_coo(src=torch.tensor([0, 0]), dst=torch.tensor([1, 2]), num_src=4)
+    scores = torch.tensor([[1, 5, 9, 7]])
+    found = filtered_ranks(scores, known, head=torch.tensor([0]), tail=torch.tensor([1]))
+    assert found.tolist() == [2.0]
+
+
 @given(
     st.integers(1, 8), st.integers(0, 40), st.sampled_from(["head", "tail"]), st.booleans(), st.integers(0, 2**20)
 )
