@@ -76,7 +76,8 @@ def launch_workers(arguments: Sequence[str], num_workers: int, *, run_dir: Path,
     )
     os.environ[_LAUNCHER] = str(os.getpid())
     try:
-        elastic_launch(config, sys.executable)("-m", "sagann", *arguments)
+        # Without what lies in the current folder, as the program itself runs.
+        elastic_launch(config, sys.executable)("-P", "-m", "sagann", *arguments)
     except SignalException as error:
         return INTERRUPTED if error.sigval is signal.SIGINT else TERMINATED
     except ChildFailedError as error:

@@ -13,7 +13,8 @@ import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-_COMMAND = (sys.executable, "-m", "sagann.report.probes")
+# Without what lies in the current folder.
+_COMMAND = (sys.executable, "-P", "-m", "sagann.report.probes")
 _TIMEOUT_S = 300
 
 
@@ -101,7 +102,8 @@ def _cuda() -> str:
     import torch
 
     if not torch.cuda.is_available():
-        raise ValueError(f"no CUDA device; torch is built for CUDA {torch.version.cuda}")
+        built = f"for CUDA {torch.version.cuda}" if torch.version.cuda else "without CUDA"
+        raise ValueError(f"no CUDA device; torch is built {built}")
     found = []
     for number in range(torch.cuda.device_count()):
         properties = torch.cuda.get_device_properties(number)

@@ -262,10 +262,10 @@ def measure_batches(predictor: Predictor, minibatches: MiniBatches, *, has_windo
     With ``has_window``, as many batches as are made ahead will be sampled and announced ahead of these.
     """
     with minibatches.batches(1) as batches:
-        found = {sum(each.nbytes for each in _arrays_of(batch)): batch for batch in islice(batches, TRIED_BATCHES)}
-    batch_bytes, largest = max(found.items(), key=lambda each: each[0])
+        # One is kept at a time: the budget may have room for no more.
+        largest = max(islice(batches, TRIED_BATCHES), key=_batch_bytes)
     num_sources = len(largest.src_ids)
-    own_bytes = batch_bytes + _WINDOW_BYTES * num_sources
+    own_bytes = _batch_bytes(largest) + _WINDOW_BYTES * num_sources
     rows_bytes = sum(each.nbytes for each in row_arrays(largest.features))
     return BatchMemory(
         batch_bytes=int(MARGIN * own_bytes),
@@ -273,6 +273,10 @@ def measure_batches(predictor: Predictor, minibatches: MiniBatches, *, has_windo
         thread_bytes=2 * minibatches.threads * _THREAD_BYTES * num_sources,
         window_bytes=int(MARGIN * (own_bytes - rows_bytes)) if has_window else 0,
     )
+
+
+def _batch_bytes(batch: MiniBatch) -> int:
+    return sum(array.nbytes for array in _arrays_of(batch))
 
 
 def _arrays_of(batch: MiniBatch) -> list[Tensor]:
