@@ -167,6 +167,8 @@ class _Line:
             result = self.stage.work(given)
             size = self.stage.size_of(result)
         except BaseException as error:
+            # At once: others take items while this thread waits below.
+            self.failed = (position, error)
             error.add_note(f"Raised by stage '{self.stage.name}' of {self.name_of(position)}.")
             if isinstance(error, StopIteration):
                 # It would end the caller's loop as if there were no more items.
