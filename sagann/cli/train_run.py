@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import shlex
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -156,6 +157,7 @@ def _fit(
     reporter = ProgressReporter(terminal.err, begin=lambda: write_whole(config, content))
     trainer = made_trainer(settings, graph, shared, run_dir=run_dir, reporter=reporter, workers=workers)
     # Of several workers, the first one alone reads and writes the folder.
+    is_new = workers.is_first and not run_dir.exists()
     if workers.is_first:
         run_dir.mkdir(parents=True, exist_ok=True)
         if not config.exists():
@@ -169,6 +171,11 @@ def _fit(
     try:
         with using_engine(new_engine(settings)), shared.signals.stopping(trainer.stop):
             return trainer.fit(resume=is_resumed, overwrite=overwrite)
+    except InputError:
+        if is_new and not folder.exists:
+            # A run that is refused leaves nothing.
+            shutil.rmtree(run_dir)
+        raise
     except KeyboardInterrupt:
         if positions := folder.checkpoints.positions():
             _say_interrupted(f"Interrupted; saved up to {positions[0]}.", settings, run_dir, terminal)

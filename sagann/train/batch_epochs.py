@@ -123,23 +123,24 @@ class SampledEpochs(BatchEpochs):
         return DeviceBatches
 
     def steps(self, epoch: int, *, first: int = 0) -> Generator[TrainStep, None, None]:
-        with self.counting(self.minibatches.batches(epoch, first=first)) as batches:
+        with self.counting(partial(self.minibatches.batches, epoch, first=first)) as batches:
             for number, batch in enumerate(batches, first):
                 if epoch == 1:
                     self._sizes[number] = _sizes_of(batch)
                 yield self.step(batch, number)
 
     @contextmanager
-    def counting(self, batches: Pipeline[R]) -> Iterator[Pipeline[R]]:
-        """The batches, which end with the ``with`` block; afterwards ``counters`` and ``traffic`` are those of the block."""
+    def counting(self, begin: Callable[[], Pipeline[R]]) -> Iterator[Pipeline[R]]:
+        """Batches that begin and end with the ``with`` block; afterwards ``counters`` and ``traffic`` are those of the block."""
         if self._predictor.streaming is not None:
             # What an evaluation allocated would stay beside the hot tier.
             POOL.release()
-        try:
-            with self.counting_traffic(), batches:
+        with self.counting_traffic(), begin() as batches:
+            try:
                 yield batches
-        finally:
-            self.counters = batches.counters
+            finally:
+                batches.close()
+                self.counters = batches.counters
 
     @contextmanager
     def counting_traffic(self) -> Iterator[None]:

@@ -131,7 +131,10 @@ class HybridEpochs(SampledEpochs):
         self.trace = Recorder() if self._config.profile else None
         batches = self._batches(self.trace)
         try:
-            with on_cores(self._own_cores), self.counting(batches.iterations(epoch, first=first)) as iterations:
+            with (
+                on_cores(self._own_cores),
+                self.counting(partial(batches.iterations, epoch, first=first)) as iterations,
+            ):
                 for iteration in iterations:
                     yield TrainStep(
                         loss=partial(self._loss, iteration, iterations.go_on),

@@ -78,7 +78,7 @@ class TrainSession:
         self, reporters: Sequence[Reporter], *, stops: Callable[[], bool], results: Results | None = None
     ) -> None:
         """Train until the run has ended or ``stops``, with ``results`` that take the steps of an epoch, by default :meth:`results`."""
-        run_epoch = partial(self.run_epoch, reporters, stops=stops, results=results)
+        run_epoch = partial(self.run_epoch, reporters=reporters, stops=stops, results=results)
         while not (self.finished or stops()) and (record := run_epoch()) is not None:
             for reporter in reporters:
                 reporter.on_epoch(record)

@@ -109,7 +109,7 @@ def test_any_budget_gives_the_same_numbers(
 ) -> None:
     if keeps:
         # Copying costs nothing: whatever has a matrix product keeps what it made.
-        monkeypatch.setattr("sagann.plan.sizes._FLOPS_PER_BYTE", 0)
+        monkeypatch.setattr("sagann.plan.steps.Beside.flops_per_byte", 0.0)
     model, hops, x = zoo_model(name)
     expected, upstream = dense(model, hops, x.requires_grad_())
     plans: list[Plan] = []

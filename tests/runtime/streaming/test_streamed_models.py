@@ -128,7 +128,7 @@ def test_unusual_models_have_the_numbers_of_memory(
 ) -> None:
     if keeps:
         # Copying costs nothing: stages keep what they made instead of running again in the backward.
-        monkeypatch.setattr("sagann.plan.sizes._FLOPS_PER_BYTE", 0)
+        monkeypatch.setattr("sagann.plan.steps.Beside.flops_per_byte", 0.0)
     assert_same(Model(forward).double(), ring(), rows().requires_grad_())
 
 
