@@ -66,8 +66,10 @@ def require_divisible(config: TrainConfig, *, balance: str, of_graphs: bool = Fa
             hint="Balance by edges or vertices (--balance edges), or leave memory out.",
         )
     if balance == "cost" and (config.sample is not None or of_graphs):
+        found = "whole graphs are learned" if config.sample is None else f"sample is {list(config.sample)}"
         raise InputError(
-            "mini-batches are divided equally among workers: balance is 'cost' (in TrainConfig.sample, or .task)",
+            f"mini-batches are divided equally among workers: balance is 'cost', {found} "
+            f"(in TrainConfig.{'task' if config.sample is None else 'sample'})",
             hint="Balance by edges or vertices (--balance edges).",
         )
     why = "several workers sample, and a device reads no edges of another machine"

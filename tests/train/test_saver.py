@@ -301,11 +301,11 @@ def test_a_full_disk_gets_its_room_back(tmp_path, monkeypatch):
 def test_another_format_is_named(tmp_path):
     folder = CheckpointFolder(tmp_path, keep=2)
     torch.save({"format": 9}, tmp_path / "epoch-000010.pt")
-    with pytest.raises(CheckpointError, match="checkpoint is damaged: format 9, expected 3"):
+    with pytest.raises(CheckpointError, match="checkpoint is damaged: format 9, expected 4"):
         folder.read(Position(10))
     torch.save(torch.ones(2), tmp_path / "epoch-000010.pt")
-    with pytest.raises(CheckpointError, match="checkpoint is damaged: format None, expected 3"):
+    with pytest.raises(CheckpointError, match="checkpoint is damaged: format None, expected 4"):
         folder.read(Position(10))
-    torch.save({"format": 3}, tmp_path / "epoch-000010.pt")
+    torch.save({"format": 4}, tmp_path / "epoch-000010.pt")
     with pytest.raises(CheckpointError, match="checkpoint is damaged: KeyError: 'epoch'"):
         folder.read(Position(10))
