@@ -210,7 +210,7 @@ ThreadsOption = Annotated[
     int | None,
     typer.Option(
         "--threads",
-        help=r"Number of computing threads. Results do not depend on it. [dim]\[default: one for each core][/dim]",
+        help=r"Number of computing threads. Only the last bits of results depend on it. [dim]\[default: one for each core][/dim]",
         metavar="INTEGER",
         min=RANGES["threads"].low,
         max=RANGES["threads"].high,

@@ -29,7 +29,7 @@ from sagann.saga.engine import using_engine
 from sagann.storage.folder import TEMPORARY_PREFIX, write_whole
 from sagann.train import Reporter, Trainer, TrainResult
 from sagann.train.checkpoint import Position
-from sagann.train.resources import resolve_device
+from sagann.train.resources import device_of
 from sagann.train.run_folder import CONFIG_FILE, HISTORY_FILE, LOCK_FILE, RUN_FILE, RUNS, RunFolder, is_of_run
 from sagann.train.runner import large_arrays
 from sagann.train.streamed import Streaming
@@ -77,7 +77,7 @@ def _train(
         _check_folder(run_dir, resume=resume, overwrite=overwrite)
     with workers.together("checking the options"):
         if workers.size == 1:
-            device = resolve_device(settings.train.computes_on)
+            device = device_of(settings.train)
         else:
             device = _device_of_worker(settings, local_rank=local_rank(), num_local=num_local_workers())
         streaming = Streaming.of(settings.train, run_dir, device=device)

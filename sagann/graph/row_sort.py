@@ -3,8 +3,9 @@
 The order of the edges then does not depend on the order of a user's list. The order is also the same for any number of
 source intervals, so the first of several equal extrema is always the same edge.
 
-A row that is sorted already is only read. Short rows are sorted by insertion, long rows by merging, both stably. Threads take ranges of rows
-with about equal numbers of ids.
+A row that is sorted already is only read. Short rows are sorted by insertion, long rows by their digits, from the least
+significant digit on (Knuth, The Art of Computer Programming 3, Sec. 5.2.5). Both sorts are stable. The sort by digits
+takes memory for one copy of a row in each thread. Threads take ranges of rows with about equal numbers of ids.
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ from sagann.graph.counting_sort import ITEMS_PER_THREAD
 from sagann.graph.large_arrays import SLAB_EDGES, slabs
 from sagann.jit import Array, compiled, pytorch_threads
 
-# Up to this number of ids, insertion is faster than merging.
+# Up to this number of ids, insertion is faster than counting digits.
 _SHORT = 64
+_DIGIT_BITS = 8
 # Number of ranges of rows for each thread: some ranges take longer than others.
 _TASKS_PER_THREAD = 16
 
@@ -86,10 +88,7 @@ def sort_range(indptr: Array, ids: Array, positions: Array, first: int, stop: in
         if end - begin <= _SHORT:
             _insert(ids[begin:end], positions[begin:end])
         else:
-            order = np.argsort(ids[begin:end], kind="mergesort")
-            ids[begin:end] = ids[begin:end][order]
-            if len(positions) > 0:
-                positions[begin:end] = positions[begin:end][order]
+            _sort_digits(ids[begin:end], positions[begin:end])
 
 
 @compiled()
@@ -107,3 +106,39 @@ def _insert(ids: Array, positions: Array) -> None:
         ids[at] = moved
         if carries:
             positions[at] = position
+
+
+@compiled()
+def _sort_digits(ids: Array, positions: Array) -> None:
+    left = ids.max()
+    heads = np.empty(1 << _DIGIT_BITS, dtype=np.int64)
+    other_ids, other_positions = np.empty_like(ids), np.empty_like(positions)
+    shift = 0
+    # Two digits in each round: the first sort writes into the second arrays, the second sort writes back.
+    while left > 0:
+        _sort_digit(ids, positions, other_ids, other_positions, shift, heads)
+        _sort_digit(other_ids, other_positions, ids, positions, shift + _DIGIT_BITS, heads)
+        shift += 2 * _DIGIT_BITS
+        left >>= 2 * _DIGIT_BITS
+
+
+@compiled()
+def _sort_digit(
+    ids: Array, positions: Array, into_ids: Array, into_positions: Array, shift: int, heads: Array
+) -> None:
+    mask = len(heads) - 1
+    heads[:] = 0
+    for e in range(len(ids)):
+        heads[(ids[e] >> shift) & mask] += 1
+    total = 0
+    for digit in range(len(heads)):
+        count = heads[digit]
+        heads[digit] = total
+        total += count
+    for e in range(len(ids)):
+        digit = (ids[e] >> shift) & mask
+        at = heads[digit]
+        heads[digit] = at + 1
+        into_ids[at] = ids[e]
+        if len(positions) > 0:
+            into_positions[at] = positions[e]

@@ -131,7 +131,7 @@ def graph_split(
     part_of = torch.full((graph.num_graphs,), -1, dtype=torch.int64, device=graph.graph_ptr.device)
     for part, wanted in enumerate((train, val, test)):
         for key in wanted:
-            if key not in positions:
+            if not isinstance(key, str | int) or key not in positions:
                 known = ", ".join(names) or f"0 to {graph.num_graphs - 1}"
                 raise refused(
                     graph, "unknown graph", f"{key!r}, known are {known}", "Name one of the known graphs."

@@ -175,12 +175,11 @@ class Topology:
 
         ``num_vertices`` is by default one more than the largest id; edge data are in the order of ``edge_index``.
         """
-        hint = (
-            "Pass the sources in the first row and the destinations in the second; transpose edges [num_edges, 2]."
-        )
-        require_type(edge_index, Tensor, where="Topology.from_edge_index, edge_index", hint=AS_TENSOR)
-        if edge_index.ndim != 2 or edge_index.shape[0] != 2 or edge_index.layout != torch.strided:
-            raise wrong_form(edge_index, "[2, num_edges]", where="Topology.from_edge_index, edge_index", hint=hint)
+        where = "Topology.from_edge_index, edge_index"
+        hint = "Pass integers, the sources in the first row; transpose edges [num_edges, 2]."
+        require_array(edge_index, IDS, "[2, num_edges]", where=where, hint=hint)
+        if len(edge_index) != 2:
+            raise wrong_form(edge_index, "[2, num_edges]", where=where, hint=hint)
         if num_vertices is None:
             num_vertices = int(edge_index.max()) + 1 if edge_index.numel() else 0
         return cls.from_coo(src=edge_index[0], dst=edge_index[1], num_src=num_vertices, edge_data=edge_data)

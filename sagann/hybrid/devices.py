@@ -68,9 +68,9 @@ class Devices:
         if len(named) < len(found) or len(hosts) > 1 or len(hosts) == len(named) or len(set(cuda)) < len(cuda):
             raise InputError(
                 f"no list of trainers: '{text:.100}' (in {where})",
-                hint=f"Write '{HOST}' at most once, '{_CUDA}:0' and so on for CUDA devices, and '{ACCELERATOR}' for each process of its own, with numbers "
-                f"of cores: {HOST},{_CUDA}:0 or {HOST}:2,{ACCELERATOR}:1; '{_FPGA}', '{_FPGA}:{KERNEL}' or '{_FPGA}:{RTL}' simulates hardware kernels. '{AUTO}' "
-                "names the processor and all CUDA devices.",
+                hint=f"Write '{HOST}' at most once and not alone, '{_CUDA}:0' and so on for CUDA devices, and '{ACCELERATOR}' for each process of its "
+                f"own, with numbers of cores: {HOST},{_CUDA}:0 or {HOST}:2,{ACCELERATOR}:1; '{_FPGA}', '{_FPGA}:{KERNEL}' or '{_FPGA}:{RTL}' simulates "
+                f"hardware kernels. '{AUTO}' names the processor and all CUDA devices.",
             )
         numbers = [int(number) for name, number in named if number is not None and name != _CUDA]
         if any(number not in RANGES["threads"] for number in numbers):

@@ -70,6 +70,8 @@ def load_dataset(
         Graph(num_vertices=19717, num_edges=88726, num_features=500, num_classes=3)
     """
     require_type(name, str, where="load_dataset.name", hint="Pass a name, as 'cora'.")
+    require_type(root, (str, os.PathLike), where="load_dataset.root", hint="Pass a folder.", optional=True)
+    require_type(split, (int, str), where="load_dataset.split", hint="Pass a column or a name.", optional=True)
     roots = [Path(each) for each in (ROOTS if root is None else [root])]
     wanted = _plain(name)
     there = [found for each in roots for found in _datasets_in(each, wanted)]

@@ -86,12 +86,13 @@ def from_pyg(
     attributes.taken |= {"num_nodes"} | ({"batch"} if "ptr" in values else set())
     edge_index = attributes.edge_index()
     answers: dict[str, Any] = attributes.answers()
-    for key in [*answers]:
-        if num_classes is not None and key.endswith("targets"):
-            value = f"num_classes = {num_classes}, and y is taken as targets of a regression"
-            hint = "Pass task='classification' if y has class ids; else leave num_classes out."
-            raise attributes.refused("targets have no classes", "y", value, hint)
-        answers[f"num_{'graph_' * key.startswith('graph_')}classes"] = num_classes or 0
+    if num_classes is not None and any(key.endswith("targets") for key in answers):
+        value = f"num_classes = {num_classes}, and y is taken as targets of a regression"
+        hint = "Pass task='classification' if y has class ids; else leave num_classes out."
+        raise attributes.refused("targets have no classes", "y", value, hint)
+    # Also where there are no answers: a model that predicts them has as many outputs.
+    of = "graph_" * any(key.startswith("graph_") for key in answers)
+    answers[f"num_{of}classes"] = num_classes or 0
     graph = Graph(
         topology=Topology.from_coo(
             src=edge_index[0],

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sagann.errors import InputError
+from sagann.errors import InputError, first_line
 from sagann.graph import Graph
 from sagann.interop.pyg import left_out_of
 from sagann.storage.import_source import EdgeChunk, ImportSource, with_data
@@ -63,14 +63,21 @@ def from_scipy(
     ends = iter([EdgeChunk(src=src, dst=dst, file="adjacency")])
     dense: dict[str, Any] = {"features": features, "labels": labels, "targets": targets}
     arrays, num_features = dict[str, Rows](), 0
-    if hasattr(dense["features"], "tocsr"):
+    if hasattr(features, "tocsr") and features.ndim == 2:
         csr = dense.pop("features").tocsr()
         num_features = csr.shape[1]
         parts = (array_rows(part, "from_scipy, features") for part in (csr.indptr, csr.indices, csr.data))
         arrays = sparse_arrays(*parts, num_columns=num_features)
     for array, values in dense.items():
         if values is not None:
-            arrays[array] = array_rows(np.asarray(values), f"from_scipy, {array}", "float32")
+            try:
+                rows = np.asarray(values)
+            except (RuntimeError, TypeError, ValueError) as error:
+                raise InputError(
+                    f"{array} are no array: {first_line(error)} (in from_scipy, {array})",
+                    hint="Pass a NumPy array, or a list of rows of the same length.",
+                ) from error
+            arrays[array] = array_rows(rows, f"from_scipy, {array}", "float32")
     return graph_of(
         ImportSource(
             name=name,

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from copy import copy
+from inspect import getclosurevars
+from types import FunctionType, MethodType
 from typing import Any
 
 import torch
@@ -26,17 +28,18 @@ _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_
 @contextmanager
 def taken_back(root: nn.Module) -> Iterator[list[str]]:
     """Put back, when the ``with`` block ends, what was changed inside it: attributes of a module and of its submodules, and lists,
-    dictionaries, sets and deques that they hold, also inside each other.
+    dictionaries, sets and deques that they hold, also inside each other, or that their own functions find in closures and globals.
 
     Yields:
         The changes in words, filled in when the block ends.
     """
     changed: list[str] = []
     attributes = [(vars(module), dict(vars(module))) for module in root.modules()]
-    containers: dict[int, tuple[str, Any, Any]] = {}
-    for held, _ in attributes:
-        for name in held.keys() - _OF_MODULES:
-            _keep(name, held[name], containers)
+    containers: dict[int, tuple[str, Any, Any, list[int]]] = {}
+    for module in root.modules():
+        held = {name: value for name, value in vars(module).items() if name not in _OF_MODULES}
+        for name, value in (*held.items(), *_seen_by_functions(module, held.values())):
+            _keep(name, value, containers)
     try:
         yield changed
     finally:
@@ -49,17 +52,30 @@ def taken_back(root: nn.Module) -> Iterator[list[str]]:
                 if held.get(name, attributes) is not value:
                     changed.append(f"it {'sets' if name in held else 'deletes'} the attribute '{name}'")
                     held[name] = value
-        for name, held, saved in containers.values():
-            if list(map(id, _items(held))) != list(map(id, _items(saved))):
+        for name, held, saved, items in containers.values():
+            if list(map(id, _items(held))) != items:
                 changed.append(f"it changes '{name}', a {type(held).__name__}")
                 held.clear()
                 (held.update if isinstance(held, dict | set) else held.extend)(saved)
 
 
-def _keep(name: str, value: Any, containers: dict[int, tuple[str, Any, Any]]) -> None:
-    """Add a copy of a container, and of those inside it, by their addresses."""
+def _seen_by_functions(module: nn.Module, attributes: Iterable[object]) -> Iterator[tuple[str, object]]:
+    """Names and values in closures and globals of the functions of a module's class and attributes."""
+    owners = [owner for owner in type(module).__mro__ if not owner.__module__.startswith(("torch.", "sagann."))]
+    for member in (*attributes, *(member for owner in owners for member in vars(owner).values())):
+        function = member.__func__ if type(member) in (MethodType, staticmethod, classmethod) else member
+        # A closure may not be filled yet.
+        with suppress(ValueError):
+            if type(function) is FunctionType:
+                seen = getclosurevars(function)
+                yield from (*seen.nonlocals.items(), *seen.globals.items())
+
+
+def _keep(name: str, value: Any, containers: dict[int, tuple[str, Any, Any, list[int]]]) -> None:
+    """Add a copy of a container with the addresses of its items, and those of containers inside it, by their addresses."""
     if type(value) in _CONTAINERS and id(value) not in containers and len(value) <= _MOST_ITEMS:
-        containers[id(value)] = name, value, copy(value)
+        # The order of a set may not be that of its copy.
+        containers[id(value)] = name, value, copy(value), list(map(id, _items(value)))
         for item in _items(value):
             _keep(name, item, containers)
 

@@ -220,18 +220,23 @@ def pick_weighted_replacing(
 
     A draw is searched for in the sums of the weights. Edges of weight 0 are never picked.
     """
-    at = 0
+    at, sums = 0, np.empty(64)
     for row in range(len(vertices)):
         indptr[row] = at
-        sums = np.cumsum(weights[begins[row] : ends[row]].astype(np.float64))
-        if len(sums) == 0 or sums[-1] == 0:
+        begin, degree, total = begins[row], ends[row] - begins[row], 0.0
+        if degree > len(sums):
+            sums = np.empty(2 * degree)
+        for e in range(degree):
+            total += weights[begin + e]
+            sums[e] = total
+        if total == 0:
             continue
         state = stream_of(key, vertices[row])
         for e in range(at, at + fanout):
             state += GOLDEN
             # Rounded, a product may be the sum of all weights.
-            drawn = min(unit(mix(state)) * sums[-1], np.nextafter(sums[-1], 0.0))
-            positions[e] = begins[row] + np.searchsorted(sums, drawn, side="right")
+            drawn = min(unit(mix(state)) * total, np.nextafter(total, 0.0))
+            positions[e] = begin + np.searchsorted(sums[:degree], drawn, side="right")
         at += fanout
     indptr[len(vertices)] = at
     sort_range(indptr, positions, positions[:0], 0, len(vertices))

@@ -32,6 +32,8 @@ from sagann.storage.manifest import STATED, write_manifest
 from sagann.storage.npy import NpyWriter
 from sagann.storage.rows import Array, Rows, in_order_of_ids, stored
 
+# Fields with names of what another field counts.
+_COUNTS = {"feature_names": "num_features", "class_names": "num_classes", "edge_type_names": "num_edge_types"}
 _UNITS = dict([*UNITS.items(), ("entry", "entries")])
 # Arrays that have no row for each vertex or graph.
 _ENTRIES = ("graph_ptr", "features_indices", "features_values")
@@ -83,6 +85,13 @@ def import_dataset(source: ImportSource, out: str | os.PathLike[str], options: I
         stated = reader.stated()
         with naming(source):
             graph = graph_of_arrays(map_arrays(folder, written), stated)
+            for names, count in _COUNTS.items():
+                # A graph drops names that do not fit.
+                if getattr(graph, names) != stated[names]:
+                    raise DatasetError(
+                        f"names do not fit: {len(stated[names])} {names}, but {count} is {getattr(graph, count)} (in graph '{graph.name}')",
+                        hint="Give as many names, or none.",
+                    )
             validate_graph(graph)
         treatment = {
             "symmetrised": mirrors,

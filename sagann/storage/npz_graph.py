@@ -4,7 +4,7 @@ The arrays are those that docs/data.md names; others are left out (:func:`arrays
 float32; dense features keep a floating-point dtype. The description says whether the graph is directed and how its edges are stored. If an
 undirected graph stores each edge once, the reverse edges are added. Without a description, edges are taken as they are.
 
-An import streams the arrays. Those in Fortran order are read whole, because their rows are not contiguous.
+An import streams the arrays. Those in Fortran order but edge_index are read whole, because their rows are not contiguous.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from sagann.graph import SPLIT_NAMES, Graph
 from sagann.graph.checks import wrong_form
 from sagann.import_config import ImportOptions
 from sagann.ranges import RANGES
-from sagann.storage.import_source import CHUNK_EDGES, EdgeChunk, Edges, ImportSource, edges_of_array, with_data
+from sagann.storage.import_source import CHUNK_EDGES, EdgeChunk, Edges, ImportSource, with_data
 from sagann.storage.importer import graph_of, import_dataset
 from sagann.storage.json_fields import as_flag, as_integer, as_mapping, as_text, as_texts
 from sagann.storage.regular_file import reading
@@ -270,16 +270,20 @@ def npz_edges(archive: NpzArchive, data: dict[str, Rows], num_types: int | None 
     where = f"{archive.path}, edge_index"
     if member.dtype.kind not in "iu":
         raise wrong_form(member, "integers [2, E]", where=where, hint=_HINT, error=DatasetError)
-    ends = edges_of_array(archive.read("edge_index"), where) if member.fortran else _ends(archive, where)
-    return with_data(ends, member.shape[1], data, num_types)
+    return with_data(_ends(archive, where), member.shape[1], data, num_types)
 
 
 def _ends(archive: NpzArchive, where: str) -> Iterator[EdgeChunk]:
-    """The edges: both rows are read at the same time."""
-    first, num_edges = 0, archive.members["edge_index"].shape[1]
-    halves = ((0, num_edges), (num_edges, 2 * num_edges))
-    rows = (archive.numbers("edge_index", CHUNK_EDGES, first=at, stop=stop) for at, stop in halves)
-    for pair in zip(*rows, strict=True):
+    """The edges: both rows are read at the same time. In Fortran order the two ends of an edge are adjacent."""
+    first, name, num_edges = 0, "edge_index", archive.members["edge_index"].shape[1]
+    pairs: Iterator[Any]
+    if archive.members[name].fortran:
+        ends = archive.numbers(name, 2 * CHUNK_EDGES, stop=2 * num_edges)
+        pairs = (part.reshape(-1, 2).T.copy() for part in ends)
+    else:
+        halves = ((0, num_edges), (num_edges, 2 * num_edges))
+        pairs = zip(*(archive.numbers(name, CHUNK_EDGES, first=at, stop=stop) for at, stop in halves), strict=True)
+    for pair in pairs:
         # Numba compiles once for each dtype and byte order; unsigned ids beyond 63 bits turn negative, and are refused.
         src, dst = (ids if ids.dtype == np.int32 else ids.astype(np.int64, copy=False) for ids in pair)
         yield EdgeChunk(src=src, dst=dst, file=where, first_row=first)

@@ -113,7 +113,9 @@ class CsvTable(Table):
 
     def __init__(self, path: str | os.PathLike[str], *, separator: str = ",", header: bool | None = None) -> None:
         self.path, self._separator = Path(path), separator
-        with reading(self.path):
+        with reading(
+            self.path, hint="Check that it is text in UTF-8 and not truncated; save it as UTF-8, or fetch it again."
+        ):
             first, begin, end, row = self._first_row()
         places = [str(place) for place in range(len(first))]
         self.may_be_numbered = header is None and len(first) > 2 and [field.strip() for field in first] == places

@@ -84,7 +84,7 @@ def labelled_vertices(graph: Graph) -> Tensor:
     if graph.labels is None and graph.targets is None and train is None:
         raise InputError(
             f"no vertex is labelled: neither a split 'train' nor labels nor targets (in graph '{graph.name}')",
-            hint="Take the score 'rpr' or 'degree', which need no labels, or name the vertices: a split 'train', or 'sagann data score --split all'.",
+            hint="Take the score 'rpr' or 'degree', which need no labels, or name the vertices: a split 'train', or 'seeds' in Python.",
         )
     if train is None:
         train = torch.ones(graph.num_vertices, dtype=torch.bool)

@@ -68,7 +68,6 @@ class HybridEpochs(SampledEpochs):
         self._config, self._say = config, say
         self.devices = devices = Devices.parse(config.devices, where="TrainConfig.devices")
         "Who trains."
-        devices.cuda_devices()
         devices.cores()
         require_shareable(predictor.model, prepared, "devices")
         if like is not None:

@@ -22,6 +22,7 @@ import torch
 import torch.utils.deterministic
 
 import sagann
+from sagann.config import TrainConfig
 from sagann.kernels.seeds import generators_of
 from sagann.runtime.places import devices_named, num_cuda_devices
 from sagann.runtime.team import Team
@@ -39,6 +40,15 @@ def resolve_devices(name: str) -> tuple[torch.device, ...]:
 def resolve_device(name: str) -> torch.device:
     """The first of these devices, on which the model lies."""
     return resolve_devices(name)[0]
+
+
+def device_of(config: TrainConfig) -> torch.device:
+    """The device with the weights of a run; an InputError where one of the run's devices is missing."""
+    if config.devices is not None:
+        from sagann.hybrid.devices import Devices
+
+        Devices.parse(config.devices, where="TrainConfig.devices").cuda_devices()
+    return resolve_device(config.computes_on)
 
 
 @contextmanager

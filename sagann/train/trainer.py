@@ -40,7 +40,7 @@ from sagann.train.reporter import (
     TensorBoardReporter,
     TrainResult,
 )
-from sagann.train.resources import own_turn, reproducible, seeded, stop_on_interrupt
+from sagann.train.resources import device_of, own_turn, reproducible, seeded, stop_on_interrupt
 from sagann.train.run import info_of, model_name, result_of, run_of, summary_of, trained_on
 from sagann.train.run_folder import EVENTS, RunFolder
 from sagann.train.runner import PreparedGraph, large_arrays
@@ -180,7 +180,7 @@ class Trainer:
         metrics: OwnMetrics | None,
     ) -> Predictor:
         config, answers = self.config, self.graph.answers
-        device = device_together(config.computes_on, self.team, self._tell)
+        device = device_of(config) if self.team.size == 1 else device_together(config.device, self.team, self._tell)
         with seeded(config.seed, device):
             loss = build_loss(
                 contract.kind, answers, name=config.loss, class_weights=config.class_weights, function=function

@@ -151,6 +151,8 @@ MISTAKES = [
     (f"{_PLAN} --learned x", "--learned, and the plan is of the programs of layers"),
     (f"{_PLAN} --batch-size 64", "batch_size is 64, expected None when sample is not set"),
     (f"{_PLAN} --memory 20MiB --device cuda:99", "no such device: 'cuda:99'"),
+    (f"{_TRAIN} --sample 5,5 --devices host,cuda:99", "no such device: 'cuda:99'; PyTorch sees 0 CUDA devices (in --devices)"),
+    (f"{_TRAIN} --sample 5,5 --devices host", "at most once and not alone"),
     (f"{_PLAN} --memory 1kB", "are needed"),
     (f"{_PLAN} --memory 20MiB --picture new.jpg", "file type is unknown: '.jpg', expected .png (in --picture new.jpg)"),
     (f"{_PLAN} --memory 20MiB --picture no/new.png", "file cannot be written: there is no folder 'no'"),

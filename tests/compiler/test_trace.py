@@ -33,6 +33,7 @@ class Sign(torch.autograd.Function):
 
 
 FOREIGN = torch.ones(4, requires_grad=True)
+SEEN: dict[str, list[torch.Tensor]] = {"rows": []}
 
 
 def replace_buffer(m: Layer, e: object) -> torch.Tensor:
@@ -104,6 +105,7 @@ def overwritten(m: Layer, e: object) -> torch.Tensor:
         (lambda m, e: e.src * FOREIGN, "no parameter of the layer"),
         (lambda m, e: (e.src, e.dst), "must return one row per edge"),
         (remember, "sets the attribute 'remembered'"),
+        (lambda m, e: SEEN["rows"].append(e.src) or e.src, "changes 'SEEN', a list"),
         (replace_buffer, "sets 'count', a buffer"),
         (lambda m, e: {}["key"], "cannot be traced: KeyError"),
         (lambda m, e: m.v, "one row per edge"),

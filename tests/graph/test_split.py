@@ -135,6 +135,7 @@ WITH_TARGETS = replace(unlabelled(), graph_ptr=torch.tensor([0, 2]), graph_targe
         ),
         (lambda: graph_split(labelled([0, 1]), train=[0]), r"cannot be split by graphs: no graph_ptr"),
         (lambda: graph_split(several(), train=["DE", "ES"]), r"unknown graph: 'ES', known are DE, FR, RU"),
+        (lambda: graph_split(several(), train=[["DE"]]), r"unknown graph: \['DE'\], known are DE, FR, RU"),
         (
             lambda: graph_split(several(), train=["DE"], test=[0]),
             r"stands twice in a split: 0 .*Name every graph once",

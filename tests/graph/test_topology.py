@@ -221,6 +221,11 @@ def test_an_edge_index_of_another_form_is_refused(edge_index, message):
         Topology.from_edge_index(edge_index, 4)
 
 
+def test_an_edge_index_of_floats_is_refused_before_its_vertices_are_counted():
+    with pytest.raises(InputError, match=r"torch.float32 \[2, 1\], expected torch.int32 or torch.int64"):
+        Topology.from_edge_index(torch.tensor([[0.0], [float("nan")]]))
+
+
 N, NUM_EDGES = 60, 900
 ENDS = torch.randint(N, (2, NUM_EDGES), generator=torch.Generator().manual_seed(3))
 

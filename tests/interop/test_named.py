@@ -125,6 +125,12 @@ def test_folders_below_and_the_folder_itself(tmp_path: Path) -> None:
         assert_same_arrays(load_dataset(name, root=tmp_path / root), from_pyg(data))
 
 
+@pytest.mark.parametrize("arguments", [{"root": 5}, {"split": 1.5}, {"split": [0]}])
+def test_arguments_of_other_types_are_refused(arguments: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match="argument has the wrong type"):
+        load_dataset("demo", **arguments)
+
+
 def test_own_datasets(tmp_path: Path) -> None:
     graph = citations()
     save_graph(graph, tmp_path / "papers")

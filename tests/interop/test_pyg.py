@@ -46,6 +46,10 @@ def test_fields_are_taken_over_in_csc_order() -> None:
     assert set(graph.splits) == {"train", "test"}
 
 
+def test_a_number_of_classes_is_kept_without_labels() -> None:
+    assert from_pyg(data_object(y=None), num_classes=5).num_classes == 5
+
+
 def test_there_and_back_keeps_every_edge() -> None:
     data = data_object()
     back = to_pyg(from_pyg(data))

@@ -59,6 +59,8 @@ SQUARE = sparse.eye_array(3)
         (SQUARE, {"labels": np.full(3, 0.5)}, r"label is not an integer: 0\.5 .*from_scipy, labels, row 0\)"),
         (SQUARE, {"targets": np.array([0, np.inf, 1])}, r"target is not finite: inf \(in from_scipy, targets, row 1\)"),
         (SQUARE, {"labels": np.array([0, 2**64 - 1], np.uint64)}, r"18446744073709551615 does not fit 63 bits .*row 1\)"),
+        (SQUARE, {"labels": [[1], [1, 2], [0]]}, r"labels are no array: .*inhomogeneous .*Pass a NumPy array"),
+        (SQUARE, {"features": sparse.coo_array(np.ones(3))}, r"expected numbers \[num_vertices, num_features\]"),
         (np.eye(3), {}, r"a ndarray, expected a sparse matrix .*Pass scipy.sparse.csr_array"),
         (SQUARE * 1j, {"weighted": True}, r"complex128 \[3\], expected numbers .*from_scipy, adjacency\)"),
     ],

@@ -11,10 +11,12 @@ from torch import Tensor, nn
 from sagann import typed_linear
 from sagann.errors import LayerError
 from sagann.saga import Edge, NaiveEngine, SagaLayer, using_engine
+from sagann.saga.side_effects import taken_back
 from tests.compiler.layers import Layer as OfFunctions
 from tests.graphs import skewed
 
 F_DIM = 8
+SEEN: list[Tensor] = []
 
 
 class Layer(OfFunctions):
@@ -145,16 +147,29 @@ def test_the_check_takes_back_what_functions_set_and_append_to() -> None:
         layer.last = edge.src
         layer.counter = layer.counter + 1
         layer.log.append(edge.src)
+        closure["rows"].append(edge.src)
+        SEEN.append(edge.src)
         return edge.src
 
+    closure: dict[str, list[Tensor]] = {"rows": []}
     layer = Layer(edge=remember)
     layer.log, layer.last = [], None
     with using_engine(NaiveEngine()):
         run(layer)
         run(layer)
-    assert len(layer.log) == 2
+    assert [len(each) for each in (layer.log, closure["rows"], SEEN)] == [2, 2, 2]
     assert layer.counter == 2
     assert layer.last is layer.log[-1]
+
+
+def test_a_set_whose_copy_is_in_another_order_is_unchanged() -> None:
+    layer = Layer()
+    layer.allowed = set(range(1000))
+    layer.allowed -= set(range(1000)) - {1, 8}
+    assert list(layer.allowed) != list(set(layer.allowed))
+    with taken_back(layer) as changed:
+        pass
+    assert changed == []
 
 
 def test_a_layer_without_its_parameters_is_refused() -> None:

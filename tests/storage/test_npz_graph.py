@@ -211,11 +211,21 @@ def test_what_a_description_says_is_not_overruled(
         import_npz(path, tmp_path / "g")
 
 
-def test_an_import_refuses_counts_that_do_not_fit(tmp_path: Path) -> None:
-    path = archive(tmp_path, {"class_names": ["a", "b"]}, labels=np.eye(3, dtype=np.uint8))
-    message = r"archive g\.npz: .*uint8 \[3, 3\], expected torch.uint8 \[num_vertices, 2\]"
-    with pytest.raises(DatasetError, match=message):
-        import_npz(path, tmp_path / "g")
+@pytest.mark.parametrize(
+    ("description", "num_classes", "message"),
+    [
+        ({"class_names": ["a", "b", "c"]}, 4, "names do not fit: 3 class_names, but num_classes is 4"),
+        ({"edge_type_names": ["a", "b"]}, None, "names do not fit: 2 edge_type_names, but num_edge_types is 0"),
+        ({"class_names": ["a", "b"]}, None, r"uint8 \[3, 3\], expected torch.uint8 \[num_vertices, 2\]"),
+    ],
+)
+def test_an_import_refuses_names_and_counts_that_do_not_fit(
+    tmp_path: Path, description: dict[str, Any], num_classes: int | None, message: str
+) -> None:
+    labels = np.eye(3, dtype=np.uint8) if "expected" in message else np.array([0, 1, 2])
+    path = archive(tmp_path, description, labels=labels)
+    with pytest.raises(DatasetError, match=rf"archive g\.npz: .*{message}"):
+        import_npz(path, tmp_path / "g", options=ImportOptions(num_classes=num_classes))
     assert not (tmp_path / "g").exists()
 
 

@@ -106,7 +106,7 @@ def test_spaces_quotes_and_other_columns_do_no_harm(tmp_path: Path) -> None:
 def test_names_of_columns_are_in_utf_8(tmp_path: Path) -> None:
     text, path = "# gr\u00f6\u00dfe\nid,gr\u00f6\u00dfe\n0,1\n", tmp_path / "t.csv"
     path.write_bytes(text.encode("latin-1"))
-    with pytest.raises(DatasetError, match=r"file cannot be read: .*utf-8.*t\.csv"):
+    with pytest.raises(DatasetError, match=r"file cannot be read: .*utf-8.*t\.csv\)\. .*save it as UTF-8"):
         CsvTable(path)
     path.write_bytes(text.encode())
     assert CsvTable(path).names == ["id", "gr\u00f6\u00dfe"]

@@ -12,12 +12,14 @@ References:
 
 from __future__ import annotations
 
+import atexit
 import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, wait
+from concurrent.futures import CancelledError, Future, wait
 from dataclasses import dataclass, replace
+from queue import SimpleQueue
 from types import TracebackType
 from typing import Any, Generic, TypeVar
 
@@ -26,6 +28,7 @@ from sagann.runtime.loading.serial_thread import work_serially
 
 R = TypeVar("R")
 
+_ENDING_S = 10.0
 MOST_WAIT_S = 600.0
 "Seconds after which an item that is not ready is an error, by default."
 
@@ -83,8 +86,11 @@ class _Line:
     def __init__(self, stage: Stage, num_items: int, name_of: Callable[[int], str]) -> None:
         self.stage, self.name_of = stage, name_of
         self.counters = StageCounters(name=stage.name)
-        self.threads = ThreadPoolExecutor(max(1, min(stage.threads, num_items)), f"sagann-{stage.name}")
-        self.idle_since: dict[threading.Thread, float] = {}
+        self.num_threads = min(stage.threads, num_items)
+        # Daemons, unlike those of a ThreadPoolExecutor: one that is stalled must not keep the process from ending.
+        self.threads: list[threading.Thread] = []
+        self.tasks: SimpleQueue[tuple[int, Future[Any], Future[Any]] | None] = SimpleQueue()
+        "Positions of items, what the stage before makes of them, and what the stage makes of that; None ends the threads."
         self.working: dict[int, float] = {}
         "Positions of items that are worked on, with the time of the clock when that began."
         self.num_begun = self.num_active = 0
@@ -94,24 +100,50 @@ class _Line:
         self.changed = threading.Condition()
         "Guards everything above."
 
-    def run(self, position: int, before: Future[Any]) -> Any:
-        """Work on an item when the stage before has done so, on a thread of this stage."""
-        work_serially()
-        self.idle_since.setdefault(threading.current_thread(), time.perf_counter())
+    def submit(self, position: int, before: Future[Any]) -> Future[Any]:
+        """Have a thread work on an item when the stage before has done so; items come in order."""
+        result = Future[Any]()
+        self.tasks.put((position, before, result))
+        if len(self.threads) < self.num_threads:
+            thread = threading.Thread(target=self._serve, name=f"sagann-{self.stage.name}", daemon=True)
+            thread.start()
+            self.threads.append(thread)
+            _OPEN.add(self)
+        return result
+
+    def _serve(self) -> None:
+        """The body of a thread."""
+        since_s = time.perf_counter()
+        while (task := self.tasks.get()) is not None:
+            position, before, result = task
+            try:
+                result.set_result(self._run(position, before, since_s))
+            except BaseException as error:  # noqa: BLE001 - whatever ends a stage is for the caller to see.
+                result.set_exception(error)
+            # No name holds an item while the next one is waited for.
+            del task, before, result
+            since_s = time.perf_counter()
+        self.tasks.put(None)
+
+    def _run(self, position: int, before: Future[Any], since_s: float) -> Any:
+        """Work on an item in a thread that has waited since then."""
         try:
             self._begin(position)
             if self.failed is not None and position > self.failed[0]:
                 # Other processes may still be at the item that has failed.
                 raise self.failed[1]
             try:
-                return self.work(position, before.result())
+                work_serially()
+                given = before.result()
+                with self.changed:
+                    self.counters.waited_s += time.perf_counter() - since_s
+                return self.work(position, given)
             except BaseException as error:
                 self.failed = (position, error)
                 raise
         finally:
             with self.changed:
                 self.num_active -= 1
-                self.idle_since[threading.current_thread()] = time.perf_counter()
                 self.changed.notify_all()
 
     def _begin(self, position: int) -> None:
@@ -130,12 +162,13 @@ class _Line:
         with self.changed:
             if self.is_closed:
                 raise CancelledError
-            self.counters.waited_s += since_s - self.idle_since.get(threading.current_thread(), since_s)
             self.working[position] = since_s
         try:
             result = self.stage.work(given)
             size = self.stage.size_of(result)
         except BaseException as error:
+            # At once: others take items while this thread waits below.
+            self.failed = (position, error)
             error.add_note(f"Raised by stage '{self.stage.name}' of {self.name_of(position)}.")
             if isinstance(error, StopIteration):
                 # It would end the caller's loop as if there were no more items.
@@ -166,7 +199,7 @@ class _Line:
         with self.changed:
             self.is_closed = True
             self.changed.notify_all()
-        self.threads.shutdown(wait=False, cancel_futures=True)
+        self.tasks.put(None)
 
 
 class Pipeline(Generic[R]):
@@ -288,7 +321,8 @@ class Pipeline(Generic[R]):
             )
         if not late:
             for line in self._lines:
-                line.threads.shutdown(wait=threading.current_thread() not in line.idle_since)
+                for thread in line.threads:
+                    thread.join()
 
     def _let_in(self) -> None:
         """Let items enter the stages as far as there is room."""
@@ -300,10 +334,10 @@ class Pipeline(Generic[R]):
             ready = self._num_entered[at - 1] if at else most
             for position in range(self._num_entered[at], min(ready, self._freed + bound)):
                 before = self._entered[at - 1].pop(position) if at else _done(self._numbers[position])
-                self._entered[at][position] = line.threads.submit(line.run, position, before)
+                self._entered[at][position] = line.submit(position, before)
                 self._num_entered[at] = position + 1
                 if position == most - 1:
-                    line.threads.shutdown(wait=False)
+                    line.tasks.put(None)
 
     def _take(self) -> Any:
         result, since_s = self._entered[-1].pop(self._taken), time.perf_counter()
@@ -348,3 +382,15 @@ def _done(value: Any) -> Future[Any]:
 def _signal(lines: Sequence[_Line]) -> None:
     for line in lines:
         line.signal()
+
+
+_OPEN: weakref.WeakSet[_Line] = weakref.WeakSet()
+
+
+@atexit.register
+def _close_open() -> None:
+    """Threads that still run PyTorch while the interpreter ends may crash the process."""
+    lines, deadline_s = list(_OPEN), time.monotonic() + _ENDING_S
+    _signal(lines)
+    for thread in (thread for line in lines for thread in line.threads):
+        thread.join(max(0.0, deadline_s - time.monotonic()))

@@ -307,3 +307,15 @@ print("done")
 def test_a_process_ends_although_a_pipeline_is_open() -> None:
     ran = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=240, check=True)
     assert (ran.stdout, ran.stderr) == ("done\n", "")
+
+
+STALLED = """
+import threading
+from sagann.runtime.loading.pipeline import Pipeline, Stage
+next(Pipeline(range(2), [Stage(name="load", work=lambda number: threading.Event().wait())], ahead=2, most_wait_s=0.1))
+"""
+
+
+def test_a_process_ends_although_a_thread_does_not() -> None:
+    ran = subprocess.run([sys.executable, "-c", STALLED], capture_output=True, text=True, timeout=240)
+    assert ran.returncode == 1 and "StalledError: item 0 is not ready" in ran.stderr.splitlines()[-1]
