@@ -306,6 +306,6 @@ def test_another_format_is_named(tmp_path):
     torch.save(torch.ones(2), tmp_path / "epoch-000010.pt")
     with pytest.raises(CheckpointError, match="checkpoint is damaged: format None, expected 4"):
         folder.read(Position(10))
-    torch.save({"format": 3}, tmp_path / "epoch-000010.pt")
+    torch.save({"format": 4}, tmp_path / "epoch-000010.pt")
     with pytest.raises(CheckpointError, match="checkpoint is damaged: KeyError: 'epoch'"):
         folder.read(Position(10))
