@@ -63,7 +63,7 @@ def from_scipy(
     ends = iter([EdgeChunk(src=src, dst=dst, file="adjacency")])
     dense: dict[str, Any] = {"features": features, "labels": labels, "targets": targets}
     arrays, num_features = dict[str, Rows](), 0
-    if hasattr(features, "tocsr") and features.ndim == 2:
+    if hasattr(dense["features"], "tocsr") and dense["features"].ndim == 2:
         csr = dense.pop("features").tocsr()
         num_features = csr.shape[1]
         parts = (array_rows(part, "from_scipy, features") for part in (csr.indptr, csr.indices, csr.data))
