@@ -122,7 +122,7 @@ def settings_of(tables: Tables, *, stored: bool = False) -> RunConfig:
     data, train = dict(tables["data"]), dict(tables["train"])
     if "data" not in data:
         raise InputError(
-            "no data: neither --data nor the key data in section [data] of a --config file (in sagann train)",
+            "no data: neither --data nor the key data in section [data] of a --config file (in the command line)",
             hint="Name a dataset, as --data demo.",
         )
     if isinstance(data["data"], str) and not (stored and data["data"] in EMBEDDED):

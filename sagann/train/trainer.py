@@ -122,7 +122,7 @@ class Trainer:
     ) -> None:
         hint = "Pass a module, or ModelConfig(model=...) for a model of the zoo."
         require_type(model, (nn.Module, ModelConfig), where="Trainer.model", hint=hint)
-        hint = "Open it with sagann.load_graph, or make a sagann.Graph."
+        hint = "Open it with sagann.load_graph, make a sagann.Graph, or convert a Data of PyG with sagann.interop.from_pyg."
         require_type(graph, Graph, where="Trainer.graph", hint=hint)
         require_type(config, TrainConfig, where="Trainer.config", hint="Pass TrainConfig(...).", optional=True)
         self.config: TrainConfig = config or TrainConfig()

@@ -120,6 +120,7 @@ MISTAKES = [
     ("train BLOCKS --out RUN/checkpoints/run", "cannot be saved among the files of a dataset or of another run"),
     ("train demo --data demo", "data is given twice: 'demo' and --data 'demo'"),
     ("train --out new", "no data: neither --data nor"),
+    ("plan --workers 2", "of a --config file (in the command line)"),
     ("train demo gcn", "unexpected extra argument"),
     ("train --resume", "nothing to resume: no --out"),
     ("train --resume --out nowhere", "nothing to resume: there is no config.toml"),
