@@ -18,7 +18,7 @@ from sagann.cli.prepare import training_graph
 from sagann.cli.result_file import owner_of
 from sagann.cli.run_settings import chosen_settings, new_engine, require_nothing_of_workers
 from sagann.config import RunConfig
-from sagann.errors import CheckpointError, InputError
+from sagann.errors import CheckpointError, InputError, SagannError
 from sagann.graph import Graph
 from sagann.nn import MODELS
 from sagann.processes import is_restarted, is_worker, local_rank, num_local_workers
@@ -171,7 +171,7 @@ def _fit(
     try:
         with using_engine(new_engine(settings)), shared.signals.stopping(trainer.stop):
             return trainer.fit(resume=is_resumed, overwrite=overwrite)
-    except InputError:
+    except SagannError:
         if is_new and not folder.exists:
             # A run that is refused leaves nothing.
             shutil.rmtree(run_dir)
