@@ -318,4 +318,5 @@ next(Pipeline(range(2), [Stage(name="load", work=lambda number: threading.Event(
 
 def test_a_process_ends_although_a_thread_does_not() -> None:
     ran = subprocess.run([sys.executable, "-c", STALLED], capture_output=True, text=True, timeout=240)
-    assert ran.returncode == 1 and "StalledError: item 0 is not ready" in ran.stderr.splitlines()[-1]
+    assert ran.returncode == 1
+    assert "StalledError: item 0 is not ready" in ran.stderr.splitlines()[-1]
