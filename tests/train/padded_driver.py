@@ -201,7 +201,7 @@ def main(path: Path) -> None:
     torch.set_num_threads(1)
     DEVICE.append(register())
     queue_kernels()
-    trainers.device_together = lambda name, team, say: DEVICE[0]
+    trainers.device_of = lambda config: DEVICE[0]
     device_epochs.GraphStreams = SimulatedStreams
     minibatches.Streams = SimulatedStreams
     minibatches.device_named = lambda device, where: torch.device(device)

@@ -354,7 +354,7 @@ def of_float64() -> float:
         return [each.detach().to("cpu") for each in trainer.model.parameters()]
 
     on_device = trained()
-    with patch.object(trainers, "device_together", lambda *given: torch.device("cpu")):
+    with patch.object(trainers, "device_of", lambda config: torch.device("cpu")):
         on_processor = trained()
     return max(float((one - other).abs().max()) for one, other in zip(on_device, on_processor, strict=True))
 
@@ -469,11 +469,7 @@ def prepare() -> None:
     """Have trainers find the simulated device."""
     torch.set_num_threads(1)
     DEVICE.append(register())
-
-    def simulated(name: str, team: object, say: object) -> torch.device:
-        return DEVICE[0]
-
-    trainers.device_together = simulated
+    trainers.device_of = lambda config: DEVICE[0]
     device_epochs.GraphStreams = SimulatedStreams
     # A tensor on the device is not one of PyTorch's own kinds.
     is_plain = row_dropout.is_plain
