@@ -256,9 +256,7 @@ def sbm(
         vertices,
         num_classes=classes,
         average_degree=degree,
-        homophily=0.67,
         num_features=features,
-        feature_noise=0.37,
         seed=seed,
     )
     graph = apply_split(graph, split, seed=seed)

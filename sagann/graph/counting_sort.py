@@ -154,7 +154,7 @@ def _sort(
     for s in prange(num_slices):
         for e in range(bounds[s], bounds[s + 1]):
             heads[s, np.uint64(keys[e]) >> np.uint64(shift)] += 1
-    # The items of a bucket lie together, those of earlier slices first.
+    # Buckets are contiguous; within a bucket, items of earlier slices come first.
     bucket_ends = np.empty(num_buckets, dtype=np.int64)
     total = 0
     for b in range(num_buckets):

@@ -64,7 +64,13 @@ class AnnouncedFeatures(FeatureStore, Protocol):
         """Whether announcing batches saves anything. Where not, loaders may ask for :meth:`rows` alone."""
 
     def announce(self, ids: Tensor) -> Any:
-        """Add a batch, int64 [n], which callers must not modify until its rows are given; :meth:`rows_of` is asked with the result."""
+        """Add a batch behind those that were announced before.
+
+        Args:
+            ids: int64 [n], as for :meth:`rows`. Callers must not modify them until the rows are given.
+        Returns:
+            What :meth:`rows_of` is asked with.
+        """
 
     def rows_of(self, announcement: Any) -> Tensor:
         """The rows of an announced batch: what ``rows(ids)`` gives."""

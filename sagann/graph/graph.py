@@ -323,10 +323,14 @@ def task_of(graph: Graph) -> str | None:
 
 
 def for_task(graph: Graph, task: str | None = None, *, where: str = "for_task") -> Graph:
-    """The graph with the answers of one task alone, one of ALL_TASKS, or of the only task that it has answers for.
+    """The graph with the answers of one task alone: labels or targets, of vertices or of whole graphs, or links.
 
-    ``where`` is the argument that names the task, for errors.
-
+    Args:
+        graph: any graph.
+        task: one of ALL_TASKS. None for the only task that the graph has answers for.
+        where: the argument that names the task, for errors.
+    Raises:
+        InputError: the graph has no answers for ``task``, or answers for several tasks and ``task`` is None.
     Example:
         >>> topology = Topology.from_coo(src=torch.tensor([0]), dst=torch.tensor([1]), num_src=2)
         >>> houses = Graph(topology=topology, labels=torch.tensor([0, 1]), num_classes=2, targets=torch.tensor([1.5, 2.0]))

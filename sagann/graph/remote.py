@@ -50,4 +50,4 @@ class Remote(Protocol):
         """Begin to exchange the rows that the edges read together, by name. With ``keeps``, constant features are kept for later epochs."""
 
     def complete(self, rows: Mapping[str, Tensor], *, keeps: bool = False) -> Mapping[str, Tensor]:
-        """The rows of all sources [num_src, ...], from those of own vertices; differentiable once."""
+        """Exchange rows: given those of the own vertices, return those of all sources, [num_src, ...]. Differentiable once."""

@@ -21,11 +21,16 @@ from sagann.graph.topology import Topology
 
 
 def subgraph(graph: Graph, vertices: Tensor) -> Graph:
-    """Take the subgraph that ``vertices`` induce, distinct int64 ids [M]; vertex i of it is ``vertices[i]``.
+    """Take the subgraph that ``vertices`` induce; vertex i of it is ``vertices[i]``.
 
-    It has no original ids, since some of them may be missing. If the graph holds several graphs, the vertices of each must be consecutive in
-    ``vertices``. A graph without a chosen vertex disappears; one with some keeps its name and its answers.
+    The subgraph has no original ids, since some of them may be missing.
 
+    Args:
+        graph: any graph.
+        vertices: int64 [M], distinct ids. If the graph holds several graphs, the vertices of each must be consecutive
+            in ``vertices``. A graph without a chosen vertex disappears; one with some keeps its name and its answers.
+    Raises:
+        InputError: an id is out of range or repeated, or graphs are mixed.
     Example:
         >>> topology = Topology.from_coo(src=torch.tensor([0, 1, 2]), dst=torch.tensor([1, 2, 0]), num_src=3)
         >>> part = subgraph(Graph(topology=topology), torch.tensor([2, 1]))
@@ -80,9 +85,15 @@ def _rows_of(features: Features | None, vertices: Tensor) -> Tensor | None:
 
 
 def relabel(graph: Graph, order: Tensor) -> Graph:
-    """Renumber the vertices: vertex i of the result is vertex ``order[i]`` of ``graph``, a permutation that mixes no graphs.
+    """Renumber the vertices: vertex i of the result is vertex ``order[i]`` of ``graph``.
 
     The result knows the ids that its vertices had before any renumbering: its ``original_ids``.
+
+    Args:
+        graph: any graph.
+        order: int64 [num_vertices], a permutation of the vertex ids.
+    Raises:
+        InputError: ``order`` is not a permutation, or mixes the vertices of several graphs.
     """
     check_order(graph, order)
     order = order.cpu()
@@ -93,7 +104,14 @@ def relabel(graph: Graph, order: Tensor) -> Graph:
 def original_order(graph: Graph) -> Tensor:
     """The vertices in the order of their original ids: puts results of a renumbered graph back.
 
-    Vertex ``original_order(graph)[i]`` had the id i before any renumbering; int64 [num_vertices], on the CPU.
+    Returns:
+        int64 [num_vertices], on the CPU: vertex ``original_order(graph)[i]`` had the id i before any renumbering.
+    Example:
+        >>> topology = Topology.from_coo(src=torch.tensor([0]), dst=torch.tensor([1]), num_src=3)
+        >>> given = Graph(topology=topology, labels=torch.tensor([5, 6, 7]), num_classes=8)
+        >>> renumbered = relabel(given, torch.tensor([2, 0, 1]))
+        >>> renumbered.labels.tolist(), renumbered.labels[original_order(renumbered)].tolist()
+        ([7, 5, 6], [5, 6, 7])
     """
     vertices = torch.arange(graph.num_vertices)
     if graph.original_ids is None:

@@ -70,11 +70,20 @@ def rmat_edges(
     quadrants: Quadrants | None = None,
     scramble: bool = True,
 ) -> tuple[Tensor, Tensor]:
-    """Draw edges ``first`` to ``first + count - 1``, by default all from ``first`` on, of an R-MAT graph.
+    """Draw edges ``first`` to ``first + count - 1`` of an R-MAT graph.
 
-    Any number of vertices may be asked for, not only powers of 2. ``seed`` is that of the whole graph. With ``scramble``, vertex ids are
-    permuted, so that the degree of a vertex does not depend on its id. The result is source and destination ids [count], int32 (int64 from 2^31
-    vertices on).
+    Args:
+        num_vertices: number of vertices, not only powers of 2; at least 1 if there are edges.
+        num_edges: number of edges in the whole graph.
+        seed: seed of the whole graph.
+        first: number of the first edge to draw.
+        count: number of edges to draw; default all from ``first`` on.
+        quadrants: probabilities of the quadrants; default those of Graph500.
+        scramble: permute the vertex ids, so that the degree of a vertex does not depend on its id.
+    Returns:
+        source and destination ids [count], int32 (int64 from 2^31 vertices on).
+    Raises:
+        InputError: there are edges but no vertices, or the range of edges exceeds ``num_edges``.
     """
     for name, number in (("num_vertices", num_vertices), ("num_edges", num_edges)):
         require_integer(number, name, where="rmat_edges")
@@ -111,7 +120,12 @@ def rmat_edges(
 def rmat_chunks(
     num_vertices: int, num_edges: int, *, seed: int, chunk_edges: int = 1 << 24, quadrants: Quadrants | None = None
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Draw an R-MAT graph chunk by chunk; the edges do not depend on the size of the chunks. Arguments are those of :func:`rmat_edges`."""
+    """Draw an R-MAT graph chunk by chunk; the edges do not depend on the size of the chunks.
+
+    Args:
+        chunk_edges: number of edges in a chunk.
+        num_vertices, num_edges, seed, quadrants: as for :func:`rmat_edges`.
+    """
     for first in range(0, num_edges, chunk_edges):
         yield rmat_edges(
             num_vertices,
@@ -132,9 +146,14 @@ def rmat_graph(
     seed: int,
     quadrants: Quadrants | None = None,
 ) -> Graph:
-    """Make an R-MAT graph in memory, for measurements of speed: random float32 features, and labels with a 60/20/20 split; 0 for none.
+    """Make an R-MAT graph in memory, with random features and labels, for measurements of speed.
 
-    Other arguments are those of :func:`rmat_edges`.
+    Args:
+        num_features: number of features per vertex, float32, standard normal; 0 for none.
+        num_classes: number of classes; labels are uniformly random, with a 60/20/20 split; 0 for no labels.
+        num_vertices, num_edges, seed, quadrants: as for :func:`rmat_edges`.
+    Raises:
+        InputError: there are edges but no vertices.
     """
     for name, number in (("num_features", num_features), ("num_classes", num_classes)):
         require_integer(number, name, where="rmat_graph")

@@ -22,7 +22,16 @@ from sagann.ranges import RANGES
 
 
 def random_split(graph: Graph, *, train: float = 0.6, val: float = 0.2, seed: int) -> Graph:
-    """Draw shares of the labelled vertices at random; the rest is for testing."""
+    """Draw shares of the labelled vertices at random; the rest is for testing.
+
+    Args:
+        graph: a graph with labels.
+        train: share for training, in [0, 1].
+        val: share for validation, in [0, 1].
+        seed: seed of the draw.
+    Raises:
+        InputError: no labels, or shares that are negative or exceed 1 together.
+    """
     require_shares(train, val, where="random_split")
     return _with_splits(graph, *_shares(_known(graph, graph.vertices), train, val, seed))
 
@@ -32,6 +41,15 @@ def random_graph_split(graph: Graph, *, train: float = 0.8, val: float = 0.1, se
 
     Graphs of unknown label are left out, unless they have targets.
 
+    Args:
+        graph: several graphs in one, with labels or targets of graphs.
+        train: share for training, in [0, 1].
+        val: share for validation, in [0, 1].
+        seed: seed of the draw.
+    Returns:
+        the graph with ``graph_splits``.
+    Raises:
+        InputError: graphs have neither labels nor targets, or shares are negative or exceed 1 together.
     Example:
         >>> from sagann.graph import Topology
         >>> none = torch.empty(0, dtype=torch.int64)
@@ -51,6 +69,13 @@ def random_graph_split(graph: Graph, *, train: float = 0.8, val: float = 0.1, se
 def per_class_split(graph: Graph, *, train: int = 20, val: int = 30, seed: int) -> Graph:
     """Draw the same number of labelled vertices of every class; the rest is for testing.
 
+    Args:
+        graph: a graph with one label per vertex.
+        train: vertices per class for training.
+        val: vertices per class for validation.
+        seed: seed of the draw.
+    Raises:
+        InputError: no labels, several labels per vertex, or a class with too few vertices.
     References:
         Shchur et al., Pitfalls of Graph Neural Network Evaluation, 2018, Sec. 3 (20 and 30 per class).
     """
@@ -60,6 +85,14 @@ def per_class_split(graph: Graph, *, train: int = 20, val: int = 30, seed: int) 
 def planetoid_split(graph: Graph, *, train: int = 20, val: int = 500, test: int = 1000, seed: int) -> Graph:
     """Draw ``train`` labelled vertices of every class, then ``val`` and ``test`` of the other labelled vertices.
 
+    Args:
+        graph: a graph with one label per vertex.
+        train: vertices per class for training.
+        val: total number of vertices for validation.
+        test: total number of vertices for testing.
+        seed: seed of the draw.
+    Raises:
+        InputError: no labels, several labels per vertex, or too few vertices.
     References:
         Yang, Cohen and Salakhutdinov, Revisiting Semi-Supervised Learning with Graph Embeddings, ICML 2016.
     """
@@ -120,7 +153,14 @@ def _parts_per_class(graph: Graph, seed: int, *, train: int, val: int = 0) -> tu
 def graph_split(
     graph: Graph, *, train: Sequence[str | int], val: Sequence[str | int] = (), test: Sequence[str | int] = ()
 ) -> Graph:
-    """Split by whole graphs, named or by position: train on some, test on others. Graphs in none of the three are left out."""
+    """Split by whole graphs: train on some, test on others.
+
+    Args:
+        graph: several graphs in one, with labels.
+        train, val, test: graphs by name or by position; graphs in none of the three are left out.
+    Raises:
+        InputError: ``graph`` has no ``graph_ptr``, a named graph is unknown, or a graph is named twice.
+    """
     if graph.graph_ptr is None:
         hint = "Use random_split or per_class_split."
         raise refused(graph, "a single graph cannot be split by graphs", "no graph_ptr", hint)

@@ -67,11 +67,15 @@ def edge_split(
     Args:
         topology: any topology; edge data are divided with the edges.
         train: share for training, in [0, 1], of the edges that are no self-loops.
-        val: share for validation.
+        val: share for validation, in [0, 1].
         seed: seed of the draw.
-        undirected: keep ``v -> u`` in the part of ``u -> v``, which would give it away. Pass False where a model is to tell the directions apart.
-        ids: distinct int64 [num_src], by which vertices are known to the draw: those before they were renumbered
+        undirected: keep ``v -> u`` in the part of ``u -> v``, which would give it away. Pass False where a model is to
+            tell the directions apart.
+        ids: int64 [num_src], distinct, by which vertices are known to the draw: those before they were renumbered
             (``Graph.original_ids``), so that the same edges are drawn. None for their present ids.
+    Raises:
+        InputError: shares that are negative or exceed 1 together, or an argument of a wrong type.
+        LayerError: edges were overwritten.
     References:
         Kipf and Welling, Variational Graph Auto-Encoders, NeurIPS workshop on Bayesian Deep Learning 2016, Sec. 3 (85, 5 and 10 %).
     Example:

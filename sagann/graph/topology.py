@@ -56,14 +56,18 @@ class Topology:
     """One bipartite adjacency ``src -> dst`` in CSC, with named per-edge data.
 
     Args:
-        indptr: int64 [num_dst + 1], CSC offsets: from 0 to ``num_edges``, which may exceed 2^31.
+        indptr: int64 [num_dst + 1], CSC offsets.
         indices: int32 or int64 [num_edges], source ids grouped by destination.
         num_src: number of source vertices; ``num_dst`` must not exceed it.
         edge_data: tensors with one row per edge, in CSC order ("weight", "type", ...).
-        edge_ids: for a part of a larger topology, the edges' ids in the larger topology [num_edges].
+        edge_ids: for a part of a larger topology, the edges' ids in the larger topology [num_edges]; else None.
         csr: the same edges grouped by source, which are not checked; by default built when they are first read.
-        remote: in a worker's part of a graph, the other workers, which own the sources behind the destinations. Copies have none.
-        validate: check every offset and id, in O(vertices + edges). Turn it off only for arrays already checked.
+        remote: in a worker's part of a graph, the other workers, which own the sources behind the destinations; else None. Copies on other
+            devices and pickles have none.
+        validate: check the invariants in O(vertices + edges). Turn it off only for arrays already checked.
+
+    Raises:
+        InputError: an invariant does not hold; the message names the first offending position.
 
     Example:
         >>> topology = Topology.from_coo(src=torch.tensor([0, 1, 2]), dst=torch.tensor([1, 2, 1]), num_src=3)
@@ -136,8 +140,14 @@ class Topology:
     ) -> Topology:
         """Sort edges by destination, then by source; edges of the same ends keep their order.
 
-        ``src`` and ``dst`` are integers [num_edges]; edge data, in the order of ``src``, are sorted with the edges. By default there are as
-        many destinations as sources.
+        Args:
+            src: integer [num_edges], source ids.
+            dst: integer [num_edges], destination ids.
+            num_src: number of source vertices.
+            num_dst: number of destination vertices; default ``num_src``.
+            edge_data: tensors with one row per edge, in the order of ``src``; their rows are sorted with the edges.
+        Raises:
+            InputError: an id is out of range, or the arrays' lengths differ.
         """
         num_dst = num_src if num_dst is None else num_dst
         for name, side, ids, count in (("src", "source", src, num_src), ("dst", "destination", dst, num_dst)):
@@ -171,9 +181,17 @@ class Topology:
     def from_edge_index(
         cls, edge_index: Tensor, num_vertices: int | None = None, *, edge_data: Mapping[str, Tensor] | None = None
     ) -> Topology:
-        """Sort the edges of PyG's ``edge_index``, integers [2, num_edges], which go from its first row to its second.
+        """Sort the edges of PyG's ``edge_index``, which go from its first row to its second.
 
-        ``num_vertices`` is by default one more than the largest id; edge data are in the order of ``edge_index``.
+        Args:
+            edge_index: integer [2, num_edges].
+            num_vertices: number of vertices; default one more than the largest id.
+            edge_data: tensors with one row per edge, in the order of ``edge_index``.
+        Raises:
+            InputError: the form is another one, or an id is out of range.
+        Example:
+            >>> Topology.from_edge_index(torch.tensor([[0, 1], [1, 2]])).num_src
+            3
         """
         where = "Topology.from_edge_index, edge_index"
         hint = "Pass integers, the sources in the first row; transpose edges [num_edges, 2]."
@@ -185,16 +203,23 @@ class Topology:
         return cls.from_coo(src=edge_index[0], dst=edge_index[1], num_src=num_vertices, edge_data=edge_data)
 
     def validate(self) -> None:
-        """Check every offset and id, in slices, so that memory-mapped arrays are never copied whole; name the first offender."""
+        """Check every offset and id, in slices, so that memory-mapped arrays are never copied whole.
+
+        Raises:
+            InputError: an invariant does not hold; the message names the first offending position.
+        """
         check_offsets(self.indptr, self.num_edges, "CSC offsets", where="Topology.indptr")
         check_ids(self.indices, self.num_src, "source", where=numbered("Topology.indices", "edge"))
 
     def require_unwritten(self) -> None:
         """Refuse offsets or ids that were changed in place since this topology was made.
 
-        Kernels read memory at these positions without a check. Layers call this method, and so does whatever makes another topology of the
-        arrays, for the other one counts changes from its own beginning. Changes that PyTorch does not count, such as those of a NumPy array
-        that shares the memory, are not found.
+        Kernels read memory at these positions without a check, and out-edges are kept from an earlier pass. Layers call this method, and
+        so does code that makes another topology of the arrays, because that one starts a count of its own. Changes that PyTorch
+        does not count, such as those of a NumPy array that shares the memory, are not found.
+
+        Raises:
+            LayerError: offsets or ids were changed.
         """
         found = version_of(self.indptr), version_of(self.indices)
         if found == self._versions:
@@ -266,7 +291,11 @@ class Topology:
     def with_edge_data(self, **edge_data: Tensor) -> Topology:
         """The same adjacency with edge data added or replaced; arrays are shared.
 
-        Rows are in CSC order: by destination, then by source. Edge data in the order of a list of edges go to :meth:`from_coo`.
+        Rows are in CSC order: by destination, then by source. Pass edge data in the order of a list of edges to
+        :meth:`from_coo`, which sorts the data with the edges.
+
+        Raises:
+            LayerError: offsets or ids were changed in place.
         """
         self.require_unwritten()
         topology = Topology(
@@ -315,6 +344,9 @@ class Topology:
 
         Out-edges are moved too if they are known; derived values are not. Where ``move`` gives a copy that is filled later, filling it must
         not count as a change of the result in place.
+
+        Raises:
+            LayerError: offsets or ids were changed in place.
         """
         self.require_unwritten()
         return Topology(

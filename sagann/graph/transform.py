@@ -40,11 +40,20 @@ Normalisation = Literal["symmetric", "row"]
 def add_self_loops(
     graph: Graph, *, fill: Mapping[str, float] | None = None, leave_out: bool = False, doubles: bool = False
 ) -> Graph:
-    """Add the edge v -> v to every vertex that has none. Existing self-loops stay, as in PyG's ``add_remaining_self_loops``.
+    """Add the edge v -> v to every vertex that has none.
 
-    New loops have the edge data in ``fill``, by default the weight 1 and the new type ``num_edge_types``. Other edge data are refused, or with
-    ``leave_out`` dropped, where a loop is added. With ``doubles``, a vertex that has a self-loop gets another one (as PyG's ``add_self_loops``).
+    Existing self-loops and their data stay (as in PyG's ``add_remaining_self_loops``, but several loops of one vertex
+    are not merged). In a graph with edge types the new loops get the new type ``num_edge_types``, and
+    ``num_edge_types`` grows by one if any loop is added.
 
+    Args:
+        graph: any graph.
+        fill: values of the new loops' edge data, by name; 'weight' defaults to 1, 'type' to the new type.
+        leave_out: drop edge data that has no value for the new loops, instead of raising an error. If no loop is added,
+            nothing is dropped.
+        doubles: add another one to a vertex that has a self-loop (as PyG's ``add_self_loops``).
+    Raises:
+        InputError: the graph has edge data without a value for the new loops.
     Example:
         >>> topology = Topology.from_coo(src=torch.tensor([0, 1]), dst=torch.tensor([1, 1]), num_src=2)
         >>> add_self_loops(Graph(topology=topology)).topology.indices.tolist()
@@ -156,8 +165,13 @@ def symmetrise(graph: Graph) -> Graph:
 
 
 def add_inverse_edges(graph: Graph) -> Graph:
-    """Add to every edge of type t a reverse edge of type t + ``num_edge_types``, which doubles. No edges are merged.
+    """Add to every edge of type t a reverse edge of type t + ``num_edge_types``; then ``num_edge_types`` doubles.
 
+    Relational models such as R-GCN pass messages both ways by such edges. No edges are merged; a self-loop gets an
+    inverse edge too.
+
+    Raises:
+        InputError: the graph has no edge types.
     References:
         Schlichtkrull et al., Modeling Relational Data with Graph Convolutional Networks, ESWC 2018, Sec. 2.
     """
@@ -224,8 +238,13 @@ def normalise(
     - symmetric: ``w / sqrt(d[dst] * d[src])``, the GCN weights for a graph that has its self-loops;
     - row: ``w / d[dst]``, so that a weighted sum over in-edges is a mean.
 
-    ``name`` is that of the edge data to store. The weights to normalise are always the edge data 'weight'.
-
+    Args:
+        graph: any graph; add self-loops first if the model needs them.
+        how: "symmetric" or "row".
+        name: name of the edge data to store. The weights to normalise are always the edge data 'weight'.
+        dtype: dtype of the stored weights.
+    Raises:
+        InputError: ``how`` is unknown, or a weighted in-degree is negative ("symmetric").
     References:
         Kipf and Welling, Semi-Supervised Classification with Graph Convolutional Networks, ICLR 2017, Sec. 2.
     Example:
@@ -280,8 +299,12 @@ def normalise_features(graph: Graph) -> Graph:
 
     A row of non-negative features then sums to 1; a row of zeros stays zero. Sums are taken in float64.
 
-    Features are dense or ``torch.sparse_csr``, of any floating-point type; layout and type stay. A feature store becomes a tensor.
-
+    Args:
+        graph: features dense [num_vertices, F] or ``torch.sparse_csr``, of any floating-point dtype.
+    Returns:
+        the graph with new features, of the same layout and dtype; a feature store becomes a tensor.
+    Raises:
+        InputError: the graph has no features, or no floating-point ones.
     References:
         Kipf and Welling, ICLR 2017, Sec. 5.2: "row-normalize input feature vectors", as their code does it.
         PyTorch Geometric's ``NormalizeFeatures`` is equal where all features are non-negative, the smallest is

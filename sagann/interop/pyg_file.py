@@ -218,7 +218,7 @@ def _join_graphs(found: Attributes, bounds: Mapping[str, Tensor]) -> Tensor:
 
 
 def _counts(found: Attributes, num_graphs: int) -> list[int] | None:
-    """The numbers of vertices of the graphs, as they are stated; None where nothing states them."""
+    """Number of vertices of each graph, as the file states it; None if it does not."""
     for name in _COUNTS:
         value = found.values.get(name)
         counts: list[Any] = value if isinstance(value, list) else [value]

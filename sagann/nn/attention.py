@@ -160,8 +160,15 @@ class TransformerConv(_Attention):
         s_{vu} = \frac{(W_q h_u)^T W_k h_v}{\sqrt{D}}, \qquad
         h_u' = \sum_{v \to u} \mathrm{softmax}_v(s_{vu})\, W_v h_v + W_o h_u
 
-    D is ``head_dim``; every map has a bias. Arguments are those of :class:`GAT`, but ``negative_slope``. The same as PyG's ``TransformerConv``.
+    D is ``head_dim``; every map has a bias. The result is [num_dst, num_heads * head_dim], or [num_dst, head_dim] where heads are
+    averaged. The same as PyG's ``TransformerConv``.
 
+    Args:
+        in_dim: features per vertex.
+        head_dim: outputs per vertex and head.
+        num_heads: number of heads.
+        concat: concatenate the heads' outputs; false averages them.
+        attention_dropout: probability of dropping a coefficient.
     References:
         Shi et al., Masked Label Prediction: Unified Message Passing Model for Semi-Supervised Classification, IJCAI 2021, Eq. 3-5.
         Without edge features and gated residuals.
@@ -183,14 +190,20 @@ class TransformerConv(_Attention):
 
 
 def attention_weights(layer: SagaLayer, topology: Topology, x: Tensor | dict[str, Tensor]) -> Tensor:
-    """The coefficients by which a layer with the softmax accumulator weighs its messages, before dropout and without gradient.
+    """Compute the coefficients by which a layer with the softmax accumulator weighs its messages, before dropout.
+
+    The edges are taken in slabs of whole destinations: rows of vertices are in memory for a slab alone, scores for all edges.
 
     Args:
         layer: a layer of the zoo or of one's own, whose ``apply_edge`` returns scores and values.
         topology: the prepared topology, with the edge data that the layer reads.
-        x: rows of the sources as the layer takes them, dense [num_src, ...], or several tensors by name.
+        x: rows of the sources as the layer takes them, [num_src, ...], or several tensors by name.
     Returns:
-        [num_edges] or [num_edges, H], in the topology's order of edges. Over the in-edges of a destination they sum to 1.
+        [num_edges] or [num_edges, H], in the topology's order of edges, without gradient. Over the in-edges of a destination
+        they sum to 1.
+    Raises:
+        LayerError: the layer's accumulator is not softmax.
+        InputError: ``x`` is sparse, or does not fit the topology.
     Example:
         >>> topology = Topology.from_coo(src=torch.tensor([0, 1, 2]), dst=torch.tensor([1, 1, 2]), num_src=3)
         >>> weights = attention_weights(GATv2(4, 8, num_heads=2), topology, torch.ones(3, 4))

@@ -183,9 +183,11 @@ class ResidualGCN(GCN):
 
     S is the identity where ``in_dim == out_dim``, else a learned linear map.
 
-    :math:`\sigma` is ReLU where ``activated``, else the identity, in the last layer of a stack. With ``linear_shortcut``, S is learned also
-    where the identity would fit.
-
+    Args:
+        in_dim: features per vertex.
+        out_dim: outputs per vertex.
+        activated: :math:`\sigma` is ReLU; false for the identity, in the last layer of a stack.
+        linear_shortcut: learn S even where the identity would fit.
     References:
         Jia et al., ROC, MLSys 2020, Sec. 7.5 (the equation of "Deeper and Larger GNN Architectures").
     """
@@ -236,6 +238,10 @@ class PNA(SagaLayer):
     graph; it is a buffer, so that a saved model keeps it on other graphs. The same as PyG's ``PNAConv`` with these aggregators
     and the scalers identity, amplification and attenuation.
 
+    Args:
+        in_dim: features per vertex.
+        out_dim: outputs per vertex.
+        mean_log_degree: :math:`\delta`; see :meth:`mean_log_degree_of`.
     References:
         Corso et al., Principal Neighbourhood Aggregation for Graph Nets, NeurIPS 2020, Eq. 5-8.
     """

@@ -36,9 +36,14 @@ def pool(rows: Tensor, graph_ptr: Tensor, how: str | tuple[str, ...] = "mean") -
     Args:
         rows: floating point [num_vertices, F].
         graph_ptr: int64 [num_graphs + 1], on the device of ``rows``: graph g has the rows ``graph_ptr[g]`` to ``graph_ptr[g + 1] - 1``.
-        how: 'sum', 'mean', 'max', 'min', 'var', 'std' or 'mul'; the results of several, in a tuple, stand side by side.
+        how: an accumulator that reduces messages of one value: 'sum', 'mean', 'max', 'min', 'var', 'std' or 'mul'. With a tuple of
+            several, their results stand side by side.
     Returns:
-        [num_graphs, F] for one accumulator. The row of a graph without vertices is 0, and 1 for 'mul'.
+        [num_graphs, F], or F times the number of accumulators. The row of a graph without vertices is that of a vertex without in-edges:
+        0, and 1 for 'mul'.
+    Raises:
+        InputError: the offsets do not fit the rows.
+        LayerError: ``how`` is no such accumulator.
     Example:
         >>> pool(torch.tensor([[1.0], [3.0], [5.0]]), torch.tensor([0, 2, 3]), "mean")
         tensor([[2.],

@@ -22,8 +22,13 @@ class GGNN(SagaLayer):
 
     .. math:: h_u' = \mathrm{GRU}\Bigl(\sum_{v \to u} A_{t(v \to u)} h_v,\; h_u\Bigr)
 
-    Reads edge data ``"type"``; ``num_edge_types`` is 1 for a graph without types. With one type the same as one step of PyG's ``GatedGraphConv``.
+    Reads edge data ``"type"``. With one edge type the same as one step of PyG's ``GatedGraphConv``.
 
+    Args:
+        dim: features per vertex, and outputs per vertex.
+        num_edge_types: number of edge types; 1 for a graph without types.
+    Raises:
+        InputError: ``num_edge_types`` is no integer of at least 1.
     References:
         Li et al., ICLR 2016, Eq. 2-6; Ma et al., NGra, 2018, Fig. 12.
     """
@@ -58,8 +63,12 @@ class RGCN(SagaLayer):
     the destination has in that relation of the whole graph. The same as PyG's ``RGCNConv`` there. In a mini-batch that samples some of
     the in-edges, PyG's divides by their number; here, as for the degree weights of GCN, the weights stay those of the whole graph.
 
-    ``num_relations`` is 1 for a graph without edge types.
-
+    Args:
+        in_dim: features per vertex.
+        out_dim: outputs per vertex.
+        num_relations: number of relations; 1 for a graph without edge types.
+    Raises:
+        InputError: ``num_relations`` is no integer of at least 1.
     References:
         Schlichtkrull et al., Modeling Relational Data with Graph Convolutional Networks, ESWC 2018, Eq. 2, without a
         decomposition of the maps.
@@ -96,6 +105,10 @@ class GINE(SagaLayer):
     The MLP is linear, ReLU, linear, and ``out_dim`` wide. :math:`\epsilon` is learned, from 0. Reads edge data ``"attr"``, the
     features of each edge [num_edges, edge_dim]. The same as PyG's ``GINEConv(train_eps=True, edge_dim=edge_dim)``.
 
+    Args:
+        in_dim: features per vertex.
+        out_dim: outputs per vertex.
+        edge_dim: features per edge; see :meth:`edge_dim_of`.
     References:
         Hu et al., Strategies for Pre-training Graph Neural Networks, ICLR 2020, Appendix A.
     """

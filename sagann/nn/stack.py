@@ -183,6 +183,10 @@ class Propagation(SagaLayer):
     over the graph with self-loops. The layer is called with {"state": z, "start": h}, each [num_src, F]. With
     :math:`\alpha = 0` the same as one hop of PyG's ``SGConv``, else as one of its ``APPNP``.
 
+    Args:
+        teleport: :math:`\alpha`, from 0 to 1.
+    Raises:
+        InputError: ``teleport`` is not from 0 to 1.
     References:
         Gasteiger et al., Predict then Propagate, ICLR 2019, Eq. 4.
     """

@@ -62,6 +62,10 @@ def build_model(config: ModelConfig, graph: Graph) -> nn.Module:
 
     Where ``graph`` has answers of whole graphs, the result is a :class:`sagann.nn.GraphModel`, or a model of the user's own whose ``forward``
     takes ``graph_ptr``. Where it has links, the result is a :class:`sagann.nn.LinkModel`, or a model of the user's own that has ``score``.
+
+    Raises:
+        InputError: the graph has neither classes, targets nor links, or answers for several tasks, its features do not fit the encoder, the
+            user's class cannot be used, or a decoder is named that nothing would use.
     """
     require_type(config, ModelConfig, where="build_model, config", hint="Pass ModelConfig(model='gcn').")
     graph = for_task(graph)

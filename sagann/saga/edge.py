@@ -40,7 +40,11 @@ def unnamed(rows: Mapping[str, T]) -> Any:
 class Edge:
     """A batch of edges. Treat them independently: row i of the result may depend on row i only.
 
-    ``reader`` is the layer's name, for messages.
+    Args:
+        src: the source vertices' rows, by name.
+        dst: the destination vertices' rows, by name.
+        data: edge data [num_edges, ...], by name.
+        reader: the layer's name, for messages.
     """
 
     __slots__ = ("_data", "_dst", "_reader", "_src")

@@ -38,9 +38,15 @@ class Engine(ABC):
 
     @abstractmethod
     def run(self, layer: SagaLayer, topology: Topology, x: VertexRows, data: EdgeData) -> Tensor:
-        """Scatter, ApplyEdge, Gather, ApplyVertex: [num_dst, F'], differentiable.
+        """Scatter, ApplyEdge, Gather, ApplyVertex.
 
-        The accumulator of ``layer`` has been checked; its functions are the engine's to check. The destinations are the first rows of ``x``.
+        Args:
+            layer: whose accumulator has been checked; its functions are the engine's to check.
+            topology: the edges.
+            x: the layer's vertex rows; the destinations are the first rows.
+            data: the edge data that the layer reads.
+        Returns:
+            [num_dst, F'], differentiable.
         """
 
     def maps_features(self, layer: SagaLayer, x: FeatureRows, data: EdgeData) -> bool:

@@ -40,7 +40,11 @@ class SagaLayer(nn.Module):
     ``edge.dst`` and ``vertex`` then are mappings with these names. The first call with a new shape checks that ApplyEdge treats
     edges, and ApplyVertex vertices, independently.
 
-    A layer that breaks a rule, or rows and topologies that do not fit, are refused with the reason and, where there is one, the user's line.
+    Raises:
+        LayerError: a function has PyG's name, so nothing would run it, or takes other arguments than it is given; an accumulator
+            is unknown; a function mixes rows or branches on their values (the message names operator and line); a result has
+            the wrong form; or the arrays of the topology were changed in place.
+        InputError: x does not fit the topology, or the topology lacks the edge data that the layer reads.
 
     Example:
         >>> import torch
@@ -111,9 +115,11 @@ class SagaLayer(nn.Module):
         return current_engine().run(self, topology, rows, self._read_edge_data(topology, where))
 
     def maps_features(self, topology: Topology, features: Tensor) -> bool:
-        """Whether only linear maps read the layer's input, so that sparse features [num_src, F] can stay sparse.
+        """Whether only linear maps read the layer's input, so that sparse features can stay sparse.
 
-        The topology has the edge data that the layer reads. The features' values are not read; they may lie on another device than the layer.
+        Args:
+            topology: topology with the edge data that the layer reads.
+            features: [num_src, F]; their values are not read. They may lie on another device than the layer.
         """
         if type(self).forward is not SagaLayer.forward:
             return False

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from sagann.errors import DatasetError, InputError, first_line
+from sagann.errors import DatasetError, SagannError, first_line
 
 
 def require_file(path: str | os.PathLike[str]) -> None:
@@ -29,7 +29,7 @@ def reading(
     require_file(path)
     try:
         yield
-    except InputError:
+    except SagannError:
         raise
     except FileNotFoundError as error:
         raise DatasetError(f"file not found: {path}", hint="Check the path.") from error

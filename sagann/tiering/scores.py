@@ -58,10 +58,17 @@ def score_vertices(
 ) -> Tensor:
     """Score a graph's vertices by the name of a score.
 
-    ``fanouts`` and ``batch_size``, for 'vip', are those of the sampler; the first fanout is that of the hop nearest the seeds. ``seeds``, bool
-    [num_vertices], for 'wrpr' and 'vip', are the vertices that batches start from: by default those of the split 'train', or else all labelled
-    ones (:func:`labelled_vertices`). The result is float64 [num_vertices].
-
+    Args:
+        graph: any graph on the processor; its arrays may be mapped from files.
+        by: name of the score.
+        fanouts: for 'vip', those of the sampler; the first is that of the hop nearest the seeds.
+        batch_size: for 'vip', number of seeds in a batch.
+        seeds: for 'wrpr' and 'vip', the vertices that batches start from, bool [num_vertices]. None for those of the split 'train'; without
+            that split, for all labelled vertices (:func:`labelled_vertices`).
+    Returns:
+        float64 [num_vertices].
+    Raises:
+        InputError: no score has that name, 'wrpr' or 'vip' finds no labelled vertex, or a number is out of range.
     Example:
         >>> from sagann.graph import demo_graph
         >>> graph = demo_graph()
@@ -111,9 +118,12 @@ def reverse_pagerank(topology: Topology) -> Tensor:
 
     .. math:: s_u' = (1 - d) / N + d \sum_{u \to v} s_v / \text{in-degree}(v), \quad d = 0.85
 
-    Iterations end when the scores have converged: they change by less than a millionth of their sum, or 100 iterations are done. The result is
-    float64 [num_vertices].
+    Iterations end when the scores have converged: they change by less than a millionth of their sum, or 100 iterations are done.
 
+    Args:
+        topology: a whole graph's, on the processor; its arrays may be mapped from files.
+    Returns:
+        float64 [num_vertices].
     References:
         Bar-Yossef and Mashiach, Local approximation of PageRank and reverse PageRank, CIKM 2008.
     """
@@ -161,13 +171,16 @@ def inclusion_probability(
     .. math:: 1 - p_u' = (1 - p_u) \prod_{u \to v} (1 - p_v \min(1, f / \text{in-degree}(v)))
 
     They are not quite, so values are off by some percent, and too high where there are multi-edges; the order of the vertices suffers
-    less. Times the number of batches, values estimate the reads of an epoch. The result is float64 [num_vertices], from 0 to 1.
+    less. Times the number of batches, values foretell the reads of an epoch.
 
     Args:
+        topology: a whole graph's, on the processor; its arrays may be mapped from files.
         labelled: bool [num_vertices], the vertices that batches start from; at least one.
         fanouts: number of in-edges that a destination of each hop picks, without replacement; -1 for all. The first is that of the hop
             nearest the seeds.
         batch_size: number of seeds in a batch, at least 1.
+    Returns:
+        float64 [num_vertices], from 0 to 1.
     References:
         Kaler et al., MLSys 2023, Sec. 3.1. We differ in that a destination picks anew in each hop, as our sampler's do.
     Example:
@@ -190,10 +203,17 @@ def inclusion_probability(
 
 
 def hottest(score: Tensor) -> Tensor:
-    """The vertices by descending score, int64 [num_vertices]; of equal scores, the lower id comes first.
+    """The vertices by descending score; of equal scores, the lower id comes first.
 
-    That is the order of Data Tiering's Algorithm 2, for :func:`sagann.graph.relabel`.
+    That is the order of Data Tiering's Algorithm 2, for :func:`sagann.graph.relabel`: vertex ``hottest(score)[0]`` becomes
+    vertex 0.
 
+    Args:
+        score: [num_vertices], finite.
+    Returns:
+        int64 [num_vertices].
+    Raises:
+        InputError: a score is not a number.
     Example:
         >>> hottest(torch.tensor([0.1, 0.4, 0.2, 0.4])).tolist()
         [1, 3, 2, 0]

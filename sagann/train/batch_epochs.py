@@ -135,11 +135,12 @@ class SampledEpochs(BatchEpochs):
         if self._predictor.streaming is not None:
             # What an evaluation allocated would stay beside the hot tier.
             POOL.release()
-        with self.counting_traffic(), begin() as batches:
+        with self.counting_traffic():
+            batches = begin()
             try:
-                yield batches
+                with batches:
+                    yield batches
             finally:
-                batches.close()
                 self.counters = batches.counters
 
     @contextmanager

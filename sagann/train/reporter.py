@@ -244,6 +244,9 @@ class History(list[EpochRecord]):
 
     Metrics have names such as 'val/accuracy', and are absent where the epoch was not evaluated.
 
+    Args:
+        records: the epochs, in order. A list that grows is a history that grows.
+
     Example:
         >>> record = EpochRecord(epoch=1, loss=0.5, epoch_s=0.1, lr=0.01, metrics={"val": {"accuracy": 0.75}})
         >>> history = History([record])
